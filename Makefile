@@ -1,0 +1,54 @@
+# The user's two commands are `make demo` and `make test`; everything runs in .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+
+.PHONY: help demo test test-long check bench setup lock wheel wheel-demo clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP)  ## prepare .venv (idempotent)
+
+# Hash-checked for everything but torch, whose builds differ by platform.
+$(STAMP): requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("shoal needs Python 3.11 or newer, this is " + sys.version.split()[0] + "\nhint: make setup PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+demo: setup  ## start three daemons on this machine and generate text through them
+	$(BIN)/shoal demo
+
+test: setup  ## run the tests (under 10 minutes)
+	$(BIN)/python -m pytest -q
+
+test-long: setup  ## run the long sets as well
+	$(BIN)/python -m pytest -q -m "long or not long"
+
+check: setup  ## lint, types, layout rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layout.py
+
+bench: setup  ## run every script in bench/ and write docs/measured.md
+	$(BIN)/python bench/run_all.py
+
+wheel: setup  ## build dist/*.whl
+	rm -rf dist build
+	$(BIN)/python -m build --quiet --wheel --no-isolation
+
+wheel-demo: wheel  ## install the wheel into an empty environment and run the demo from there
+	bash .ci/wheel-demo
+
+lock: setup  ## pin the dependencies again, with hashes (needs uv)
+	for f in runtime dev; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	    --no-header --no-annotate requirements/$$f.in -o requirements/$$f.lock; done
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,1 @@
+"""Who holds what: signed records, content-addressed models, and their transfer."""

@@ -1,0 +1,1 @@
+"""An internet in one process, on which the unmodified daemon runs in virtual time."""

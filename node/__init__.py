@@ -1,0 +1,1 @@
+"""The daemon: configuration, wiring, lifecycle and the local control socket."""

@@ -1,0 +1,1 @@
+"""What the cluster agrees on: signed documents by single authors, and views over them."""

@@ -1,0 +1,1 @@
+"""What nodes do with compute: hardware probe, placement, engine workers, sessions."""

@@ -1,0 +1,1 @@
+"""How two nodes talk: identity, secure lanes, calls and streams, limits."""
