@@ -1,0 +1,249 @@
+"""The folders, the package map, the links, the imports and the seam agree.
+
+Each rule's message says why it exists, so that who meets it need not ask.
+"""
+
+import ast
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CONFIG = PROJECT["tool"]
+SETUP = CONFIG["setuptools"]
+FOLDERS = {k: v for k, v in SETUP["package-dir"].items() if k != "shoal"}
+
+# Imports point down this table, never up (docs/architecture.md).
+MAY_IMPORT = {
+    "cli": {"node", "netsim", "tasks", "state", "dht", "transport"},
+    "node": {"tasks", "state", "dht", "transport"},
+    "tasks": {"state", "dht", "transport"},
+    "state": {"transport"},
+    "dht": {"transport"},
+    "transport": set(),
+    "netsim": set(),
+}
+WHY_DOWN = (
+    "imports point one way, so that a package can be read, tested and replaced "
+    "without those above it (docs/architecture.md)"
+)
+
+# The worlds beyond `Host`, and who may touch them.
+WORLD_MODULES = {
+    "time", "random", "secrets", "socket", "threading", "subprocess", "multiprocessing",
+    "asyncio", "tempfile", "shutil", "psutil", "uuid", "sqlite3", "selectors", "select",
+}  # fmt: skip
+WORLD_CALLS = {
+    "open", "os.urandom", "os.open", "trio.to_thread.run_sync", "trio.run_process",
+    "trio.open_file", "trio.socket.socket", "trio.open_tcp_stream", "trio.open_tcp_listeners",
+    "trio.serve_tcp", "trio.lowlevel.open_process", "datetime.now", "datetime.datetime.now",
+    "os.fork", "os.getrandom", "os.replace", "os.rename",
+}  # fmt: skip
+WHY_WORLD = (
+    "every part takes its `Host` (transport/host.py), or the simulator cannot replace the "
+    "world and a run cannot be repeated"
+)
+# Whole processes of their own, started through Host.spawn; and the seam itself.
+BEYOND_THE_SEAM = {
+    "transport/host.py",
+    "tasks/engine/worker.py",
+    "tasks/engine/wire.py",
+    "tasks/engine/llama.py",
+    "tasks/engine/weights.py",
+    "tasks/engine/kv.py",
+    "tasks/engine/sampling.py",
+    "tasks/text/child.py",
+}
+TORCH_ALLOWED = re.compile(r"tasks/engine/(worker|llama|weights|kv|sampling|runner)\.py")
+EXECUTES = {
+    "pickle", "marshal", "dill", "cloudpickle", "shelve", "yaml", "joblib",
+}  # fmt: skip
+EXECUTING_CALLS = {"eval", "exec", "compile", "torch.load", "os.system", "__import__"}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    """Every source file of the packages: its path from the root, its syntax tree."""
+    for folder in FOLDERS.values():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of a name or attribute expression, or an empty string."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (base := dotted(node.value)):
+        return f"{base}.{node.attr}"
+    return ""
+
+
+def imported(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of every import; ours without the `shoal.` in front."""
+    here = path.removesuffix(".py").split("/")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name.removeprefix("shoal.")
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = here[: len(here) - node.level]
+                for alias in node.names:
+                    parts = [*base, *(node.module or "").split("."), alias.name]
+                    yield node.lineno, ".".join(part for part in parts if part)
+            else:
+                yield node.lineno, (node.module or "").removeprefix("shoal.")
+
+
+def is_ours(module: str) -> bool:
+    return module.split(".")[0] in MAY_IMPORT
+
+
+def upward_imports(path: str, tree: ast.Module) -> list[str]:
+    mine = path.split("/")[0]
+    return [
+        f"{path}:{line}: {mine}/ may not import {module}: {WHY_DOWN}"
+        for line, module in imported(path, tree)
+        if is_ours(module) and (top := module.split(".")[0]) != mine and top not in MAY_IMPORT[mine]
+    ]
+
+
+def world_touches(path: str, tree: ast.Module) -> list[str]:
+    if path in BEYOND_THE_SEAM or path.startswith("cli/"):
+        return []
+    found = [
+        f"{path}:{line}: imports `{module}`: {WHY_WORLD}"
+        for line, module in imported(path, tree)
+        if module.split(".")[0] in WORLD_MODULES
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (name := dotted(node.func)) in WORLD_CALLS:
+            found.append(f"{path}:{node.lineno}: calls `{name}`: {WHY_WORLD}")
+    return found
+
+
+def executions(path: str, tree: ast.Module) -> list[str]:
+    why = "nothing that arrives is ever executed"
+    found = [
+        f"{path}:{line}: imports `{module}`: {why}"
+        for line, module in imported(path, tree)
+        if module.split(".")[0] in EXECUTES
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (name := dotted(node.func)) in EXECUTING_CALLS:
+            found.append(f"{path}:{node.lineno}: calls `{name}`: {why}")
+        if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
+            found.append(f"{path}: `trust_remote_code`: {why}")
+    return found
+
+
+def torch_imports(path: str, tree: ast.Module) -> list[str]:
+    if TORCH_ALLOWED.fullmatch(path):
+        return []
+    return [
+        f"{path}:{line}: imports torch: only the engine worker's process may, so that the "
+        "daemon, the commands and the simulator start without it"
+        for line, module in imported(path, tree)
+        if module.split(".")[0] == "torch"
+    ]
+
+
+def broad_excepts(path: str, tree: ast.Module) -> list[str]:
+    """Handlers of everything; each process may have one, with its reason on the line."""
+    return [
+        f"{path}:{node.lineno}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or dotted(node.type) in {"Exception", "BaseException"})
+        and not any(isinstance(item, ast.Raise) for item in node.body)
+    ]
+
+
+Rule = Callable[[str, ast.Module], list[str]]
+RULES: list[Rule] = [upward_imports, world_touches, executions, torch_imports]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_rule(rule: Rule) -> None:
+    broken = [line for path, tree in sources() for line in rule(path, tree)]
+    assert not broken, "\n" + "\n".join(broken)
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        (upward_imports, "from ..tasks.stage import Stage"),
+        (upward_imports, "import shoal.cli.main"),
+        (world_touches, "import time"),
+        (world_touches, "from random import random"),
+        (world_touches, "def f():\n    with open('x') as g: pass"),
+        (world_touches, "import trio\nasync def f(): await trio.to_thread.run_sync(print)"),
+        (executions, "import pickle"),
+        (executions, "import torch\ntorch.load('x')"),
+        (torch_imports, "import torch.nn"),
+    ],
+)
+def test_each_rule_can_fail(rule: Rule, code: str) -> None:
+    assert rule("dht/table.py", ast.parse(code))
+
+
+def test_one_broad_except_per_process() -> None:
+    """Errors are handled where they are understood; only a process's edge catches the rest."""
+    edges = {"cli/main.py", "tasks/engine/worker.py", "tasks/text/child.py", "transport/libp2p.py"}
+    found = [line for path, tree in sources() for line in broad_excepts(path, tree)]
+    outside = [line for line in found if line.split(":")[0] not in edges]
+    assert not outside, f"broad excepts outside the edges {sorted(edges)}: {outside}"
+    per_file = {line.split(":")[0] for line in found}
+    assert len(found) == len(per_file), f"more than one broad except in a file: {found}"
+
+
+def test_every_folder_is_linked_and_checked() -> None:
+    """A new top-level package needs a map line, a link and a pyright line."""
+    for name, folder in FOLDERS.items():
+        link = ROOT / name.replace(".", "/")
+        assert link.is_symlink(), f"run: ln -s ../{folder} {link.relative_to(ROOT)}"
+        assert link.resolve() == ROOT / folder
+        assert folder in CONFIG["pyright"]["include"]
+
+
+def test_every_package_is_shipped() -> None:
+    """A package missing from the list imports here and is absent from the wheel."""
+    found = {"shoal"}
+    for name, folder in FOLDERS.items():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            parts = init.parent.relative_to(ROOT / folder).parts
+            found.add(".".join((name, *parts)))
+    assert set(SETUP["packages"]) == found
+
+
+def test_every_package_has_a_sentence_errors_and_defaults() -> None:
+    """A reader learns from `__init__.py` what a package is for."""
+    for folder in FOLDERS.values():
+        assert ast.get_docstring(ast.parse((ROOT / folder / "__init__.py").read_text())), folder
+        if folder not in {"netsim", "cli"}:
+            assert (ROOT / folder / "errors.py").exists(), folder
+            assert (ROOT / folder / "defaults.py").exists(), folder
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [path for path, tree in sources() if not ast.get_docstring(tree)]
+    assert not silent, f"no module docstring in {silent}"
+
+
+def test_dependencies_are_locked() -> None:
+    """What the wheel asks for is what the lock file pins, each with hashes."""
+    wanted = {re.split(r"[><=\[]", item)[0].lower() for item in PROJECT["project"]["dependencies"]}
+    listed = (ROOT / "requirements" / "runtime.in").read_text()
+    names = {
+        re.split(r"[><=\[]", line)[0].lower() for line in listed.splitlines() if line[:1].isalpha()
+    }
+    assert names == wanted
+    for lock in ("runtime", "dev"):
+        text = (ROOT / "requirements" / f"{lock}.lock").read_text()
+        pins = re.findall(r"^([a-z0-9-]+)==", text, re.MULTILINE)
+        assert wanted <= set(pins), wanted - set(pins)
+        assert text.count("--hash=sha256:") >= len(pins)
+        assert "torch" not in pins and not any(pin.startswith("nvidia") for pin in pins)
