@@ -47,18 +47,17 @@ WHY_WORLD = (
     "every part takes its `Host` (transport/host.py), or the simulator cannot replace the "
     "world and a run cannot be repeated"
 )
-# Whole processes of their own, started through Host.spawn; and the seam itself.
+# What runs in a process of its own, started through Host.spawn; and the seam itself.
+ENGINE_WORKER = {
+    f"tasks/engine/{name}.py"
+    for name in ("worker", "core", "llama", "weights", "kv", "sampling", "session")
+}
 BEYOND_THE_SEAM = {
     "transport/host.py",
-    "tasks/engine/worker.py",
-    "tasks/engine/wire.py",
-    "tasks/engine/llama.py",
-    "tasks/engine/weights.py",
-    "tasks/engine/kv.py",
-    "tasks/engine/sampling.py",
+    "tasks/engine/wire.py",  # both ends of the worker's socket
     "tasks/text/child.py",
+    *ENGINE_WORKER,
 }
-TORCH_ALLOWED = re.compile(r"tasks/engine/(worker|llama|weights|kv|sampling|runner)\.py")
 EXECUTES = {
     "pickle", "marshal", "dill", "cloudpickle", "shelve", "yaml", "joblib",
 }  # fmt: skip
@@ -141,7 +140,7 @@ def executions(path: str, tree: ast.Module) -> list[str]:
 
 
 def torch_imports(path: str, tree: ast.Module) -> list[str]:
-    if TORCH_ALLOWED.fullmatch(path):
+    if path in ENGINE_WORKER:
         return []
     return [
         f"{path}:{line}: imports torch: only the engine worker's process may, so that the "

@@ -11,10 +11,12 @@ Timers need no method here: trio's clock is already replaceable, so `trio.sleep`
 
 import errno
 import fcntl
+import io
 import os
 import secrets
 import shutil
 import socket as stdlib_socket
+import stat
 import subprocess
 import sys
 import time
@@ -168,8 +170,8 @@ class Host(Protocol):
     async def listen(self, address: str, port: int) -> trio.SocketListener:
         """A TCP listener; port 0 picks a free one. Raises AddressInUse.
 
-        Bound once without SO_REUSEPORT, to notice that the port is taken, then with it,
-        so that later dials can leave from the same port (hole punching needs that).
+        Bound without SO_REUSEPORT, to notice that the port is taken; then it is set, so that
+        later dials can leave from the same port (hole punching needs that).
         """
         ...
 
@@ -195,6 +197,15 @@ class Host(Protocol):
         ...
 
 
+def _open_file(path: Path) -> io.FileIO:
+    """For reading; raises OSError for what is no file: a pipe would block its reader for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return io.FileIO(descriptor, "r")
+
+
 class _RealLock:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -209,14 +220,19 @@ class RealFiles:
     """`Files` on the operating system's file system."""
 
     def read(self, path: Path, *, limit: int) -> bytes:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
+        with _open_file(path) as file:
+            pieces = []
+            rest = limit + 1
+            while rest > 0 and (piece := file.read(rest)):
+                pieces.append(piece)
+                rest -= len(piece)
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if len(data) > limit:
             raise FileTooLarge(f"`{path}` has more than {limit} bytes")
         return data
 
     def read_range(self, path: Path, offset: int, size: int) -> bytes:
-        with open(path, "rb", buffering=0) as file:
+        with _open_file(path) as file:
             file.seek(offset)
             pieces = []
             while size > 0 and (piece := file.read(size)):
@@ -376,21 +392,13 @@ class RealHost:
 
     async def listen(self, address: str, port: int) -> trio.SocketListener:
         family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
-        probe = trio.socket.socket(family, trio.socket.SOCK_STREAM)
-        try:
-            probe.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
-            await _bind(probe, address, port)
-            port = probe.getsockname()[1]
-        finally:
-            probe.close()
         sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
         try:
             sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
-            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
             if family == trio.socket.AF_INET6:
                 sock.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
-            await _bind(sock, address, port)
-            sock.listen(128)
+            await _bind_and_listen(sock, address, port)
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
         except BaseException:
             sock.close()
             raise
@@ -441,9 +449,10 @@ class RealHost:
         return RealChild(process, ours)
 
 
-async def _bind(sock: trio.socket.SocketType, address: str, port: int) -> None:
+async def _bind_and_listen(sock: trio.socket.SocketType, address: str, port: int) -> None:
     try:
         await sock.bind((address, port))
+        sock.listen(128)  # two that bind at the same moment are told apart here
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(f"port {port} on {address} is in use") from None

@@ -1,0 +1,258 @@
+"""What a token costs beside its forward: one daemon with all layers, and three in a chain.
+
+Real daemons (`shoal node`) on loopback against the same forward called in a bare loop of this
+process, interleaved. Goals: at most 0.2 ms added per token for the embedded model; a random
+125 million parameter shape at 0.95 of the bare loop's speed; at most 2 ms per hop and token
+over three daemons.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import trio
+from safetensors.torch import save_file
+
+from shoal.cli.client import request
+from shoal.cli.swarm import LocalSwarm
+from shoal.dht.library import Library
+from shoal.tasks.engine.families import architecture, tensor_shapes
+from shoal.tasks.engine.interface import LoadShard, Parts, Sampling
+from shoal.tasks.engine.kv import KV, Budget
+from shoal.tasks.engine.llama import Model
+from shoal.tasks.engine.sampling import choose
+from shoal.tasks.shard import choose_dtype, shard_of
+from shoal.transport.host import RealHost
+
+TINY = Path(__file__).resolve().parent.parent / "shoal" / "models" / "tiny"
+PROMPT = "In the beginning"
+GOALS = {"added_ms": 0.2, "ratio": 0.95, "hop_ms": 2.0}
+KV_BYTES = 2**28
+START_SECONDS = 60.0
+# 12 layers of GPT-2's width in Llama's shape, embedding and head tied: 124 million parameters.
+SHAPE = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 768,
+    "intermediate_size": 2048,
+    "max_position_embeddings": 1024,
+    "model_type": "llama",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "num_key_value_heads": 12,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "vocab_size": 50304,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model folder, the shard that holds all of it, and how many tokens to time."""
+
+    name: str
+    folder: Path
+    shard: LoadShard
+    tokens: int
+
+    @property
+    def layers(self) -> int:
+        return self.shard.parts.stop
+
+
+class Bare:
+    """The engine's own forward, cache and choice, called in a loop."""
+
+    def __init__(self, case: Case) -> None:
+        self._shard = case.shard
+        self._model = Model(architecture(case.shard.config), case.shard)
+        self._tokens = case.tokens
+
+    @torch.inference_mode()
+    def token_ms(self, seed: int, prompt_tokens: int) -> float:
+        """Milliseconds per token after the first, at the positions the daemons computed."""
+        model, shard = self._model, self._shard
+        size = prompt_tokens + self._tokens
+        kv = KV(shard.root, model.arch, shard.parts, shard.dtype, size, Budget(2**40))
+        sampling = _sampling(seed)
+        ids = torch.ones(prompt_tokens, dtype=torch.long)
+        position, began = 0, 0.0
+        for step in range(self._tokens):
+            x = model.forward(model.embed(ids), kv, position)
+            position += len(ids)
+            token, _ = choose(model.logits(x[-1:])[0].numpy(), sampling, position)
+            ids = torch.tensor([token])
+            if step == 0:
+                began = time.perf_counter()
+        return 1e3 * (time.perf_counter() - began) / (self._tokens - 1)
+
+
+def _sampling(seed: int) -> Sampling:
+    return Sampling(temperature=0.8, seed=seed)
+
+
+async def _case(name: str, folder: Path, store: Path, tokens: int) -> Case:
+    library = Library(RealHost(), store)
+    await library.open()
+    _, manifest = await library.add(folder, name)
+    arch = architecture(manifest.config)
+    whole = Parts(True, 0, arch.layers, True)
+    dtype = choose_dtype(manifest, "auto")  # what the daemons choose
+    shard = shard_of(manifest, arch, whole, dtype, 2**40, library.store.path)
+    return Case(name, folder, shard, tokens)
+
+
+def _write_shape(folder: Path) -> Path:
+    """A folder with random weights of SHAPE, and the embedded model's tokenizer."""
+    folder.mkdir()
+    shutil.copy(TINY / "tokenizer.json", folder)
+    (folder / "config.json").write_text(json.dumps(SHAPE))
+    arch = architecture(SHAPE)
+    torch.manual_seed(0)
+    tensors = {
+        name: torch.randn(shape, dtype=torch.bfloat16) * 0.02
+        for name, shape in tensor_shapes(arch, Parts(True, 0, arch.layers, True)).items()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+class Daemons:
+    """A chain of daemons on loopback that share one case's layers equally."""
+
+    def __init__(self, swarm: LocalSwarm, case: Case, count: int) -> None:
+        self._swarm = swarm
+        self._case = case
+        cuts = [case.layers * index // count for index in range(count + 1)]
+        self._start(f"{cuts[0]}:{cuts[1]}")
+        if case.folder != TINY:
+            self._ready(0, lambda status: bool(status["addresses"]))
+            request(self._data, "model_add", wait=True, path=str(case.folder), name=case.name)
+        bootstrap = self._ready(0, lambda status: bool(status["addresses"]))["addresses"][0]
+        for start, stop in pairwise(cuts[1:]):
+            self._start(f"{start}:{stop}", "--bootstrap", bootstrap)
+        self._ready(0, self._complete)
+
+    @property
+    def _data(self) -> Path:
+        return self._swarm.nodes[0].data
+
+    def _start(self, layers: str, *more: str) -> None:
+        self._swarm.start(
+            ["--listen", "127.0.0.1:0", "--threads", "1", "--model", self._case.name,
+             "--layers", layers, *more]
+        )  # fmt: skip
+
+    def _complete(self, status: dict[str, Any]) -> bool:
+        return any(
+            model["complete"] and model["name"] == self._case.name for model in status["models"]
+        )
+
+    def _ready(self, index: int, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            status = self._swarm.nodes[index].status()
+            if status is not None and ready(status):
+                return status
+            time.sleep(0.05)
+        raise SystemExit(f"daemon {index} was not ready in {START_SECONDS:g} s")
+
+    def ask(self, seed: int) -> dict[str, Any]:
+        sampling = _sampling(seed)
+        return request(
+            self._data, "run", wait=True, model=self._case.name, prompt=PROMPT, raw=True,
+            max_tokens=self._case.tokens, temperature=sampling.temperature, seed=seed,
+        )  # fmt: skip
+
+
+def _long_seed(daemons: Daemons, case: Case) -> tuple[int, int]:
+    """A seed whose text does not end by itself, and the prompt's tokens."""
+    for seed in range(1, 50):
+        answer = daemons.ask(seed)
+        if answer["tokens"] == case.tokens:
+            return seed, answer["prompt_tokens"]
+    raise SystemExit(f"no text of {case.tokens} tokens in 50 tries")
+
+
+def _interleaved(
+    case: Case, sides: dict[str, Daemons], rounds: int
+) -> tuple[dict[str, list[float]], list[float]]:
+    """Milliseconds per token of the bare loop and of each side, and the hops as they report."""
+    bare = Bare(case)
+    seed, prompt = _long_seed(next(iter(sides.values())), case)
+    taken: dict[str, list[float]] = {"bare": [], **{name: [] for name in sides}}
+    hops: list[float] = []
+    for _ in range(rounds):
+        taken["bare"].append(bare.token_ms(seed, prompt))
+        for name, daemons in sides.items():
+            answer = daemons.ask(seed)
+            taken[name].append(1e3 / answer["tokens_per_s"])
+            if name == "three":
+                hops.append(answer["hop_ms"])
+    return taken, hops
+
+
+def _added(taken: dict[str, list[float]], name: str) -> float:
+    """The median over rounds of what a side took beyond the bare loop beside it."""
+    pairs = zip(taken[name], taken["bare"], strict=True)
+    return median(ours - bare for ours, bare in pairs)
+
+
+def _tiny(folder: Path, tokens: int, rounds: int) -> dict[str, Any]:
+    case = trio.run(_case, "tiny", TINY, folder / "tiny", tokens)
+    with LocalSwarm() as one, LocalSwarm() as three:
+        sides = {"one": Daemons(one, case, 1), "three": Daemons(three, case, 3)}
+        taken, hops = _interleaved(case, sides, rounds)
+    return {
+        "added_ms": _added(taken, "one"),
+        "hop_ms": _added(taken, "three") / 3,
+        "reported_hop_ms": median(hops),
+        "tiny_ms": {name: [round(ms, 4) for ms in times] for name, times in taken.items()},
+    }
+
+
+def _shape(folder: Path, tokens: int, rounds: int) -> dict[str, Any]:
+    source = _write_shape(folder / "shape")
+    case = trio.run(_case, "shape", source, folder / "store", tokens)
+    with LocalSwarm() as swarm:
+        taken, _ = _interleaved(case, {"one": Daemons(swarm, case, 1)}, rounds)
+    pairs = zip(taken["bare"], taken["one"], strict=True)
+    return {
+        "ratio": median(bare / ours for bare, ours in pairs),
+        "shape_ms": {name: [round(ms, 3) for ms in times] for name, times in taken.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="under 50 s")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(1)
+    folder = Path(tempfile.mkdtemp(prefix="shoal-hop-"))
+    try:
+        value = _tiny(folder, 200, 5 if quick else 25)
+        value |= _shape(folder, 24 if quick else 64, 5 if quick else 15)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    ok = (
+        value["added_ms"] <= GOALS["added_ms"]
+        and value["ratio"] >= GOALS["ratio"]
+        and value["hop_ms"] <= GOALS["hop_ms"]
+    )
+    figures = {name: round(value.pop(name), 4) for name in GOALS}
+    print(json.dumps({"name": "hop", "value": figures, "goal": GOALS, "ok": ok, **value}))
+    sys.exit(0 if ok else 1)
+
+
+if __name__ == "__main__":
+    main()

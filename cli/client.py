@@ -1,0 +1,122 @@
+"""The commands' end of the control socket (docs/spec/control.md). Blocking; no trio."""
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import defaults
+from .errors import CommandError
+from .options import data_flag
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+def request(
+    data: Path, op: str, *, on_event: OnEvent | None = None, wait: bool = False, **more: Any
+) -> dict[str, Any]:
+    """One request; returns what `ok` holds. `wait`: the answer may take as long as it takes.
+
+    Raises CommandError: the daemon's own code, or `not-running`.
+    """
+    with _connect(data) as connection:
+        connection.settimeout(None if wait else defaults.ANSWER_TIMEOUT)
+        try:
+            connection.sendall(json.dumps({"op": op, **more}).encode() + b"\n")
+        except BrokenPipeError:
+            pass  # the daemon refused early; its answer says why
+        except TimeoutError:
+            raise _silent(data) from None
+        return _read_answer(connection, data, on_event)
+
+
+def is_running(data: Path) -> bool:
+    """Whether a daemon accepts on this data folder."""
+    try:
+        _connect(data).close()
+    except CommandError:
+        return False
+    return True
+
+
+def _connect(data: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(defaults.CONNECT_TIMEOUT)
+    try:
+        connection.connect(_socket_path(data))
+    except TimeoutError:
+        connection.close()
+        raise _silent(data) from None
+    except OSError as error:  # absent, stale, or a path too long for any daemon to listen on
+        connection.close()
+        if isinstance(error, PermissionError):
+            raise CommandError(
+                "not-authorised",
+                f"the daemon on `{data}` belongs to another user",
+                hint="run the command as the user that started `shoal node`",
+            ) from None
+        raise not_running(data) from None
+    return connection
+
+
+def _socket_path(data: Path) -> str:
+    try:
+        return os.fsdecode((data / "control.path").read_bytes()[:4096])
+    except OSError:
+        return str(data / "control.sock")
+
+
+def not_running(data: Path) -> CommandError:
+    """The error of a command that needs a daemon where there is none."""
+    return CommandError(
+        "not-running",
+        f"no daemon is running on `{data}`",
+        hint=f"start one in another terminal: `shoal node{data_flag(data)}`",
+    )
+
+
+def _silent(data: Path) -> CommandError:
+    return CommandError(
+        "not-running",
+        f"the daemon on `{data}` does not answer",
+        hint="look at what it prints, or stop it and start `shoal node` again",
+    )
+
+
+def _read_answer(connection: socket.socket, data: Path, on_event: OnEvent | None) -> dict[str, Any]:
+    buffer = b""
+    while True:
+        line, newline, rest = buffer.partition(b"\n")
+        if not newline:
+            buffer += _receive(connection, data, len(buffer))
+            continue
+        buffer = rest
+        message = json.loads(line)
+        if "error" in message:
+            error = message["error"]
+            raise CommandError(error["code"], error["message"], hint=error.get("hint"))
+        if "ok" in message:
+            result: dict[str, Any] = message["ok"]
+            return result
+        if on_event is not None:
+            on_event(message)
+
+
+def _receive(connection: socket.socket, data: Path, held: int) -> bytes:
+    if held > defaults.ANSWER_LIMIT:
+        raise CommandError("failed", "the daemon's answer is too long")
+    try:
+        piece = connection.recv(1 << 16)
+    except TimeoutError:
+        raise _silent(data) from None
+    except ConnectionResetError:
+        piece = b""
+    if not piece:
+        raise CommandError(
+            "not-running",
+            "the daemon stopped before it had answered",
+            hint=f"start it again: `shoal node{data_flag(data)}`",
+        )
+    return piece

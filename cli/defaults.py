@@ -1,0 +1,18 @@
+"""Constants of the commands, each with its unit."""
+
+CONNECT_TIMEOUT = 5.0  # seconds for the daemon to accept
+ANSWER_TIMEOUT = 30.0  # seconds for a short answer; streaming ones wait as long as it takes
+ANSWER_LIMIT = 16 << 20  # bytes of one answer line
+STOP_TIMEOUT = 15.0  # seconds for a daemon to end after `shoal stop`
+POLL = 0.05  # seconds between two looks at something that has no event
+PROMPT_LIMIT = 512 << 10  # bytes of a prompt read from standard input
+
+NAME_WIDTH = 64  # characters of a peer's text that are shown
+MESSAGE_WIDTH = 600  # characters of an error message that are shown
+
+DEMO_NODES = 3
+DEMO_MAX_NODES = 16
+DEMO_TOKENS = 96
+DEMO_PROMPT = "In the beginning"
+DEMO_START_TIMEOUT = 60.0  # seconds for all daemons of a demo to be ready
+DEMO_STOP_TIMEOUT = 5.0  # seconds before a demo's daemon is killed

@@ -1,0 +1,71 @@
+"""Runs a daemon in this process until it is told to stop: Ctrl-C, SIGTERM, or its parent's end."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+from trio import TaskStatus
+
+from ..node.daemon import Node, run_node
+from ..transport.host import RealHost
+from . import render
+from .lifecycle import STAY
+
+if TYPE_CHECKING:
+    from ..node.config import NodeConfig
+
+
+def run_foreground(config: "NodeConfig", parent_fd: int | None) -> None:
+    """Blocks until the daemon has stopped; raises what it failed with."""
+    trio.run(_Foreground(config, parent_fd).run)
+
+
+def say(line: str) -> None:
+    """One line of the daemon for a person, at once also through a pipe."""
+    print(render.safe(line, 400), flush=True)
+
+
+class _Foreground:
+    def __init__(self, config: "NodeConfig", parent_fd: int | None) -> None:
+        self._config = config
+        self._parent_fd = parent_fd
+        self._node: Node | None = None
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                self._scope = nursery.cancel_scope
+                nursery.start_soon(self._watch_signals, signals)
+                if self._parent_fd is not None:
+                    nursery.start_soon(self._watch_parent, self._parent_fd)
+                await nursery.start(self._run_node)
+        say("stopped")
+
+    async def _run_node(self, *, task_status: TaskStatus[None]) -> None:
+        async with trio.open_nursery() as nursery:
+            start = partial(run_node, RealHost(), self._config, say=say)
+            self._node = await nursery.start(start)
+            task_status.started()
+        self._scope.cancel()
+
+    async def _watch_signals(self, signals: AsyncIterator[int]) -> None:
+        async for _ in signals:
+            self._stop()
+
+    def _stop(self) -> None:
+        """The first time drains, the second cuts off; before the node is up there is no drain."""
+        if self._node is None or self._node.stopping:
+            self._scope.cancel()
+        else:
+            say("stopping")
+            self._node.stop()
+
+    async def _watch_parent(self, descriptor: int) -> None:
+        async with trio.lowlevel.FdStream(os.dup(descriptor)) as pipe:
+            os.close(descriptor)
+            if await pipe.receive_some(1) != STAY:
+                self._stop()

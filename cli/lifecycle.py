@@ -1,0 +1,52 @@
+"""Stopping daemons from outside, and waiting until they are gone."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+from . import defaults
+from .client import request
+from .errors import CommandError
+
+DEMO_FILE = "demo.json"  # marks a folder that `shoal demo --keep` left
+STAY = b"s"  # what a parent writes to `--parent-fd` before it leaves a node running on purpose
+
+
+def stop_daemon(data: Path) -> None:
+    """Ask the daemon to stop and wait until its process is gone. Raises CommandError."""
+    pid = request(data, "stop")["pid"]
+    deadline = time.monotonic() + defaults.STOP_TIMEOUT
+    while _is_alive(pid):
+        if time.monotonic() > deadline:
+            raise CommandError(
+                "failed", f"the daemon (process {pid}) does not end", hint=f"`kill -9 {pid}`"
+            )
+        time.sleep(defaults.POLL)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def remove_demo(folder: Path) -> bool:
+    """Stop the nodes of a kept demo and remove its folder; False where it is no such folder."""
+    try:
+        names = json.loads((folder / DEMO_FILE).read_text())["nodes"]
+    except (OSError, ValueError, KeyError):
+        return False
+    for name in names:
+        try:
+            stop_daemon(folder / Path(name).name)
+        except CommandError as error:
+            if error.code != "not-running":
+                raise
+    shutil.rmtree(folder, ignore_errors=True)
+    return True

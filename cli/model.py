@@ -1,0 +1,146 @@
+"""`shoal model add | list | show`: the models of this node and of its swarm."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import render
+from .errors import CommandError
+from .options import data_flag, data_option, example, json_option
+
+if TYPE_CHECKING:
+    from .progress import Bar
+
+
+@click.group(epilog=example("shoal model add ./Llama-3.2-1B", "shoal model list"))
+def model() -> None:
+    """Add models, list them, look at one."""
+
+
+@model.command(
+    epilog=example("shoal model add ./Llama-3.2-1B", "shoal model add ./out --name mine")
+)
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--name", metavar="NAME", help="What to call it (default: the folder's name).")
+@data_option
+@json_option
+def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
+    """Add the Hugging Face model in FOLDER to this node's library.
+
+    Needs safetensors, config.json and tokenizer.json; nothing in the folder is executed. Works
+    with and without a running daemon.
+    """
+    from .progress import Bar
+
+    folder = folder.resolve()
+    with Bar("reading") as bar:
+        answer = _add(data, folder, name, bar)
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    click.echo(f"added {render.safe(answer['name'])}: {_summary(answer)}")
+    click.echo(f"serve it with `shoal node --model {render.safe(answer['name'])}{data_flag(data)}`")
+
+
+def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> dict[str, Any]:
+    from .client import is_running, request
+
+    if not is_running(data):
+        import trio
+
+        from ..node.offline import add_model
+        from ..transport.host import RealHost
+
+        return trio.run(add_model, RealHost(), data, folder, name, bar.show)
+    return request(
+        data,
+        "model_add",
+        path=str(folder),
+        name=name,
+        wait=True,
+        on_event=lambda event: bar.show(event["done"], event["total"]),
+    )
+
+
+@model.command("list", epilog=example("shoal model list", "shoal model list --json"))
+@data_option
+@json_option
+def list_(data: Path, as_json: bool) -> None:
+    """List the models of this node and, while its daemon runs, of the swarm."""
+    answer = _ask(data, "models")
+    if as_json:
+        click.echo(json.dumps(answer))
+    elif not answer["models"]:
+        click.echo("no model is known; add one with `shoal model add FOLDER`")
+    else:
+        rows = [_row(item) for item in answer["models"]]
+        click.echo(render.table(("NAME", "LAYERS", "WEIGHTS", "HERE", "SERVED", "ROOT"), rows))
+
+
+def _row(item: dict[str, Any]) -> list[str]:
+    served = item["complete"]
+    return [
+        render.safe(item["name"]),
+        str(item["layers"]),
+        render.size(item["weight_bytes"]),
+        "yes" if item["local"] else "no",
+        "-" if served is None else "complete" if served else render.safe(item["missing"]),
+        render.safe(item["root"][:16]),
+    ]
+
+
+@model.command(epilog=example("shoal model show tiny", "shoal model show tiny --json"))
+@click.argument("name")
+@data_option
+@json_option
+def show(name: str, data: Path, as_json: bool) -> None:
+    """Show one model: what it is, what it needs, who serves which layers. NAME may be a root."""
+    answer = _ask(data, "model_show", name=name)
+    click.echo(json.dumps(answer) if as_json else render.fields(_show_rows(answer)))
+
+
+def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
+    """The daemon's view, or what the library on disk says where no daemon runs."""
+    from .client import request
+
+    try:
+        return request(data, op, **more)
+    except CommandError as error:
+        if error.code != "not-running":
+            raise
+    import trio
+
+    from ..node import offline
+    from ..transport.host import RealHost
+
+    if op == "models":
+        return trio.run(offline.list_models, RealHost(), data)
+    return trio.run(offline.show_model, RealHost(), data, more["name"])
+
+
+def _summary(item: dict[str, Any]) -> str:
+    return (
+        f"{item['layers']} layers, {render.size(item['weight_bytes'])} of weights, "
+        f"root {render.safe(item['root'][:16])}"
+    )
+
+
+def _show_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("name", render.safe(answer["name"])),
+        ("root", render.safe(answer["root"])),
+        ("layers", str(answer["layers"])),
+        ("weights", render.size(answer["weight_bytes"])),
+        *((render.safe(key, 24), render.safe(value)) for key, value in answer["config"].items()),
+    ]
+    for holder in answer["holders"]:
+        rows.append(("served by", f"{render.safe(holder['peer'])} {_span(holder)}"))
+    if answer["missing"]:
+        rows.append(("missing", render.safe(answer["missing"], 300)))
+    return rows
+
+
+def _span(holder: dict[str, Any]) -> str:
+    return f"layers {render.safe(holder['layers'], 16)} ({render.safe(holder['dtype'], 16)})"

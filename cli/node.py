@@ -1,0 +1,96 @@
+"""`shoal node`, `shoal join`, `shoal invite`, `shoal stop`: a daemon's life."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import render
+from .options import data_flag, data_option, example, json_option, node_config, node_options
+
+
+@click.command(
+    short_help="Run the daemon.",
+    epilog=example(
+        "shoal node",
+        "shoal node --bootstrap 192.0.2.7:4001 --memory 4GiB",
+        "shoal node --model Llama-3.2-1B --layers 0:8",
+    ),
+)
+@node_options
+def node(parent_fd: int | None, **options: Any) -> None:
+    """Run the daemon.
+
+    Makes an identity on its first start, measures the machine, finds the other nodes, fetches
+    the layers it can carry and serves them until it is stopped (Ctrl-C, or `shoal stop`).
+    """
+    from .foreground import run_foreground
+
+    run_foreground(node_config(**options), parent_fd)
+
+
+@click.command(
+    short_help="Run the daemon, joining by a code.",
+    epilog=example("shoal join 2H03G-8K0ZV-… --memory 4GiB"),
+)
+@click.argument("code")
+@node_options
+def join(code: str, parent_fd: int | None, **options: Any) -> None:
+    """Run the daemon and join a swarm by an invitation CODE.
+
+    The code comes from `shoal invite` on any node of the swarm. It is used once; later,
+    `shoal node` is enough.
+    """
+    from ..node.invite import decode
+
+    config = node_config(invitation=decode(code), **options)
+    from .foreground import run_foreground
+
+    run_foreground(config, parent_fd)
+
+
+@click.command(
+    short_help="Print a code to join by.", epilog=example("shoal invite", "shoal invite --uses 5")
+)
+@data_option
+@click.option("--uses", type=click.IntRange(1, 1000), default=1, show_default=True,
+              help="How many nodes may join by the code.")  # fmt: skip
+@click.option("--address", metavar="IP:PORT", help="Where joiners reach this node "
+              "(default: its first address).")  # fmt: skip
+@json_option
+def invite(data: Path, uses: int, address: str | None, as_json: bool) -> None:
+    """Print a short code by which another machine can join.
+
+    The code is valid for 24 hours and holds this node's address and the fingerprint of its key.
+    """
+    import json
+    import sys
+
+    from .client import request
+
+    answer = request(data, "invite", uses=uses, address=address)
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    click.echo(answer["code"])
+    note = f"on the other machine: shoal join {answer['code']}"
+    click.echo(render.coloured(note, "dim", sys.stderr), err=True)
+
+
+@click.command(
+    short_help="Stop the daemon.",
+    epilog=example("shoal stop", "shoal stop --data /tmp/shoal-demo-x1y2z3"),
+)
+@data_option
+def stop(data: Path) -> None:
+    """Stop the daemon: running answers end first, for at most 10 seconds.
+
+    On a folder that `shoal demo --keep` left, stops all its nodes and removes the folder.
+    """
+    from .lifecycle import remove_demo, stop_daemon
+
+    if remove_demo(data):
+        click.echo("stopped")
+        return
+    stop_daemon(data)
+    click.echo(f"stopped; start it again with `shoal node{data_flag(data)}`")

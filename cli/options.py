@@ -1,0 +1,146 @@
+"""Options that several commands share, and how their values are read."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..node.config import NodeConfig
+    from ..transport.address import Address
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def default_data() -> Path:
+    """The data folder by the platform's convention."""
+    from platformdirs import user_data_path
+
+    return user_data_path("shoal")
+
+
+def data_flag(data: Path) -> str:
+    """` --data DIR` as a hint's command needs it, or nothing where it is the usual folder."""
+    import shlex
+
+    return "" if data == default_data() else f" --data {shlex.quote(str(data))}"
+
+
+def _data_path(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(value))) if value else default_data()
+
+
+def data_option(command: Command) -> Command:
+    """`--data DIR`, on every command."""
+    return click.option(
+        "--data",
+        envvar="SHOAL_DATA",
+        metavar="DIR",
+        callback=_data_path,
+        help="Data folder of the node (default: the platform's; SHOAL_DATA).",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """`--json`, where a program may read the answer."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
+
+
+def example(*lines: str) -> str:
+    """The end of a command's help: what a person would type."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+class Misused(click.BadParameter):
+    """A value that cannot be understood, with what could be written instead."""
+
+    def __init__(
+        self,
+        message: str,
+        hint: str | None,
+        context: click.Context | None,
+        parameter: click.Parameter | None,
+    ) -> None:
+        super().__init__(message, context, parameter)
+        self.hint = hint
+
+
+class _Parsed(click.ParamType[Any]):
+    """A value read by one of our parsers, whose errors become usage errors."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        if not isinstance(value, str):
+            return value
+        from ..transport.errors import ShoalError
+
+        try:
+            return self.parse(value)
+        except ShoalError as error:
+            raise Misused(error.message, error.hint, context, parameter) from None
+
+    def parse(self, text: str) -> Any:
+        from ..node.config import parse_layers, parse_listen, parse_memory
+        from ..transport.address import Address
+
+        parsers: dict[str, Callable[[str], Any]] = {
+            "layers": parse_layers,
+            "memory": parse_memory,
+            "listen": parse_listen,
+            "bootstrap": Address.parse,
+        }
+        return parsers[self.name](text)
+
+
+def node_options(command: Command) -> Command:
+    """What `shoal node` and `shoal join` both take."""
+    options = [
+        data_option,
+        click.option("--listen", type=_Parsed("listen"), metavar="ADDR",
+                     help="Listen there: IP:PORT, IP, or :PORT (default: all addresses, "
+                     "a free port that is remembered)."),
+        click.option("--bootstrap", type=_Parsed("bootstrap"), metavar="ADDR", multiple=True,
+                     help="A node to learn of the others from; may be repeated."),
+        click.option("--model", metavar="NAME", help="Serve this model (default: what the "
+                     "swarm needs; alone, the embedded one)."),
+        click.option("--layers", type=_Parsed("layers"), metavar="A:B",
+                     help="Serve layers A to B-1 (default: chosen by memory and need)."),
+        click.option("--memory", type=_Parsed("memory"), metavar="SIZE",
+                     help="Memory to offer, e.g. 4GiB (default: measured)."),
+        click.option("--threads", type=click.IntRange(1, 1024), metavar="N",
+                     help="Threads of the engine (default: one a core)."),
+        click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]),
+                     default="auto", show_default=True, help="Precision of the layers held."),
+        click.option("--private", is_flag=True,
+                     help="Make a swarm key: only invited nodes are let in."),
+        click.option("--parent-fd", type=int, hidden=True),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def node_config(
+    *,
+    data: Path,
+    listen: tuple[str, int | None] | None,
+    bootstrap: "tuple[Address, ...]",
+    **more: Any,
+) -> "NodeConfig":
+    """The daemon's settings out of what the person typed."""
+    import tempfile
+
+    from ..node.config import NodeConfig
+    from ..node.defaults import LISTEN_ADDRESS
+
+    host, port = listen or (LISTEN_ADDRESS, None)
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    return NodeConfig(
+        data=data, listen=host, port=port, bootstrap=bootstrap, runtime=runtime, **more
+    )

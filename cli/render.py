@@ -1,0 +1,116 @@
+"""How things look on a terminal: colours, columns, sizes, and text that peers supplied.
+
+Nothing that came from elsewhere reaches the terminal unescaped: a control sequence in a name
+could otherwise rewrite the screen.
+"""
+
+import os
+import sys
+import unicodedata
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from . import defaults
+
+COLOURS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "dim": 2, "bold": 1}
+
+
+def safe(value: object, width: int = defaults.NAME_WIDTH) -> str:
+    """A peer's word for a person's eyes: unprintable characters escaped, cut to `width`."""
+    text = str(value)
+    shown = "".join(c if c.isprintable() else _escape(c) for c in text[: width + 1])
+    return shown if len(shown) <= width else shown[: width - 1] + "…"
+
+
+def safe_text(text: str) -> str:
+    """A model's text for the terminal: whole, new lines and tabs kept, control characters not.
+
+    Joiners and other invisible letters that scripts and emoji need stay; direction overrides
+    (which make text lie about its order) do not.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_escape(c) if _is_control(c) else c for c in text)
+
+
+def _is_control(character: str) -> bool:
+    if character in "\n\t":
+        return False
+    return unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or (
+        unicodedata.bidirectional(character)
+        in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    )
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def coloured(text: str, colour: str, stream: TextIO) -> str:
+    """`text` in a colour where `stream` is a terminal and NO_COLOR is not set."""
+    if os.environ.get("NO_COLOR") or not stream.isatty():
+        return text
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
+
+
+def report_error(message: str, hint: str | None) -> None:
+    """One line `error: …` and one line `hint: …` on standard error."""
+    _line("error", "red", message)
+    if hint:
+        _line("hint", "cyan", hint)
+
+
+def warn(message: str) -> None:
+    """One line `warning: …` on standard error."""
+    _line("warning", "yellow", message)
+
+
+def _line(word: str, colour: str, text: str) -> None:
+    shown = safe(" ".join(text.split()), defaults.MESSAGE_WIDTH)
+    print(f"{coloured(word, colour, sys.stderr)}: {shown}", file=sys.stderr)
+
+
+def fields(rows: Sequence[tuple[str, str]]) -> str:
+    """Names and values in two columns; a repeated name is left blank."""
+    width = max((len(name) for name, _ in rows), default=0)
+    lines, before = [], ""
+    for name, value in rows:
+        lines.append(f"{'' if name == before else name:<{width}}  {value}".rstrip())
+        before = name
+    return "\n".join(lines)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns under their heads, each as wide as its widest cell."""
+    cells = [list(heads), *(list(row) for row in rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
+
+
+def size(count: float) -> str:
+    """Bytes for a person: `0 B`, `1.5 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for a person: `12 s`, `3 min`, `2 h 5 min`, `3 d 4 h`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def number(value: Any, form: str = ".1f") -> str:
+    """A figure that may be absent."""
+    return "-" if value is None else format(float(value), form)

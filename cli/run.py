@@ -1,0 +1,89 @@
+"""`shoal run`: a prompt in, text out as it comes."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import defaults, render
+from .errors import CommandError
+from .options import data_option, example, json_option
+
+
+@click.command(
+    short_help="Run a model on a prompt.",
+    epilog=example(
+        'shoal run tiny "In the beginning" --max-tokens 50',
+        'shoal run Llama-3.2-1B "Why is the sky blue?" --temperature 0.7 --seed 1',
+        "shoal run tiny - --raw < prompt.txt",
+    ),
+)
+@click.argument("name")
+@click.argument("prompt")
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N",
+              help="End after N tokens (default: where the model ends).")  # fmt: skip
+@click.option("--temperature", type=click.FloatRange(0, 100), metavar="T", default=0.0,
+              show_default=True, help="0 takes the likeliest token, 1 samples.")  # fmt: skip
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P",
+              help="Sample among the likeliest tokens that sum to P.")  # fmt: skip
+@click.option("--top-k", type=click.IntRange(0, 2**31), default=0, metavar="K",
+              help="Sample among the K likeliest tokens.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), metavar="S",
+              help="The same seed gives the same text (default: a fresh one).")  # fmt: skip
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before TEXT; may be repeated.")
+@click.option("--raw", is_flag=True, help="Continue the prompt; no chat template.")
+@data_option
+@json_option
+def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> None:
+    """Run model NAME on PROMPT and print its answer; `-` reads the prompt from standard input.
+
+    Works on any node of the swarm, also on one that holds no layer. Control characters in the
+    answer are shown escaped; `--json` gives the text exactly.
+    """
+    from .client import request
+
+    if prompt == "-":
+        prompt = _read_prompt()
+    options["stop"] = list(options["stop"])
+    printer = None if as_json else _Printer()
+    answer = request(data, "run", model=name, prompt=prompt, wait=True, on_event=printer, **options)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(answer))
+    elif printer is not None:
+        printer.finish(answer)
+
+
+def _read_prompt() -> str:
+    data = sys.stdin.buffer.read(defaults.PROMPT_LIMIT + 1)
+    if len(data) > defaults.PROMPT_LIMIT:
+        raise CommandError("failed", f"the prompt has more than {defaults.PROMPT_LIMIT} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise CommandError("failed", "the prompt on standard input is not UTF-8 text") from None
+
+
+class _Printer:
+    """Writes text as it comes, and a last dim line of figures for a person."""
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event.get("event") == "text":
+            sys.stdout.write(render.safe_text(event["text"]))
+            sys.stdout.flush()
+
+    def finish(self, answer: dict[str, Any]) -> None:
+        click.echo()
+        if sys.stderr.isatty():
+            print(render.coloured(figures(answer), "dim", sys.stderr), file=sys.stderr)
+
+
+def figures(answer: dict[str, Any]) -> str:
+    """Tokens, time to the first, rate, and time a hop takes, in one line."""
+    return (
+        f"{answer['tokens']} tokens · first token {render.number(answer['ttft_ms'], '.0f')} ms · "
+        f"{render.number(answer['tokens_per_s'])} tokens/s · "
+        f"{render.number(answer['hop_ms'], '.2f')} ms a hop · ended by {answer['reason']}"
+    )

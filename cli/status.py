@@ -1,0 +1,116 @@
+"""`shoal status` and `shoal peers`: what this node is doing, and who it knows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import render
+from .options import data_option, example, json_option
+
+
+@click.command(
+    short_help="Show what this node does.", epilog=example("shoal status", "shoal status --json")
+)
+@data_option
+@json_option
+def status(data: Path, as_json: bool) -> None:
+    """Show what this node is, holds and serves, and what is not as it should be."""
+    from .client import request
+
+    answer = request(data, "status")
+    click.echo(json.dumps(answer) if as_json else render.fields(status_rows(answer)))
+
+
+def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    """The answer of `status` as names and values."""
+    safe = render.safe
+    swarm = "private" if answer["private"] else "open"
+    rows = [
+        ("peer", safe(answer["peer"])),
+        ("version", f"{safe(answer['version'])}, up {render.duration(answer['uptime_s'])}"),
+        ("data", safe(answer["data"], 200)),
+        *(("address", safe(address, 120)) for address in answer["addresses"]),
+        ("swarm", f"{swarm}, {answer['peers']} other {_plural('node', answer['peers'])}"),
+        ("serving", serving_line(answer["serving"])),
+        *(("models", model_line(model)) for model in answer["models"]),
+        ("machine", _machine_line(answer["capacity"])),
+    ]
+    conditions = answer["health"]
+    if not conditions:
+        rows.append(("health", "ok"))
+    for item in conditions:
+        hint = f" ({safe(item['hint'], 200)})" if item["hint"] else ""
+        rows.append(("health", safe(item["sentence"], 300) + hint))
+    return rows
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def serving_line(serving: dict[str, Any]) -> str:
+    """What a node serves, or how far it is."""
+    if serving["phase"] == "serving" and serving["shard"] is not None:
+        return shard_line(serving["shard"])
+    line = render.safe(serving["state"], 200)
+    if serving["phase"] == "fetching" and serving["total_bytes"]:
+        line += f" ({100 * serving['done_bytes'] // serving['total_bytes']} %)"
+    return line
+
+
+def shard_line(shard: dict[str, Any]) -> str:
+    """`tiny layers 0:2 (float32)`."""
+    return (
+        f"{render.safe(shard['model'])} layers {render.safe(shard['layers'], 16)} "
+        f"({render.safe(shard['dtype'], 16)})"
+    )
+
+
+def model_line(model: dict[str, Any]) -> str:
+    """A model's name, layers, and what is missing."""
+    state = "complete" if model["complete"] else render.safe(model["missing"], 200)
+    return f"{render.safe(model['name'])}: {model['layers']} layers, {state}"
+
+
+def _machine_line(capacity: dict[str, Any]) -> str:
+    engine = "engine" if capacity["engine"] else "no engine"
+    return (
+        f"{capacity['cores']} cores, {render.size(capacity['memory_bytes'])} offered, "
+        f"{capacity['flops'] / 1e9:.0f} Gflop/s, {engine}"
+    )
+
+
+@click.command(
+    short_help="List the nodes this one knows.", epilog=example("shoal peers", "shoal peers --json")
+)
+@data_option
+@json_option
+def peers(data: Path, as_json: bool) -> None:
+    """List the nodes that this one knows and is linked to."""
+    from .client import request
+
+    answer = request(data, "peers")
+    if as_json:
+        click.echo(json.dumps(answer))
+    elif not answer["peers"]:
+        click.echo("no other node is known; `shoal invite` prints a code for one to join by")
+    else:
+        click.echo(render.table(PEER_HEADS, [peer_row(peer) for peer in answer["peers"]]))
+
+
+PEER_HEADS = ("PEER", "SERVES", "RTT", "IN", "OUT", "ADDRESS")
+
+
+def peer_row(peer: dict[str, Any]) -> list[str]:
+    """One node as a line of the table."""
+    rtt = peer["rtt_ms"]
+    return [
+        render.safe(peer["peer"]),
+        ", ".join(shard_line(shard) for shard in peer["shards"][:4]) or "-",
+        "-" if rtt is None else f"{rtt:.1f} ms",
+        render.size(peer["bytes_in"]),
+        render.size(peer["bytes_out"]),
+        render.safe(peer["address"] or "-"),
+    ]

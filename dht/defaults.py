@@ -1,0 +1,58 @@
+"""Every constant of the package, with its unit."""
+
+CHUNK = 2**20  # bytes of every chunk but an object's last one
+
+# Limits of a manifest (docs/spec/model.md). Each is checked before memory is taken for it.
+MANIFEST_LIMIT = 64 * 2**20  # bytes of an encoded manifest
+CONFIG_LIMIT = 2**20  # bytes of a config.json
+CONFIG_DEPTH = 32  # nested containers in a config.json
+TENSORS_LIMIT = 131_072  # tensors of a model (a 61-layer, 256-expert one has 47,000)
+LAYERS_LIMIT = 1_024
+ROLES_LIMIT = 2  # names of one tensor
+DIMS_LIMIT = 8  # dimensions of a tensor
+DIM_LIMIT = 2**31  # values along one dimension
+CHUNKS_LIMIT = 2_000_000  # chunks of one object (2 TB)
+ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4}  # the dtypes a model may have
+
+# Limits of a model folder, in bytes.
+HEADER_LIMIT = 16 * 2**20  # of a safetensors header; the format itself allows 100 MB
+INDEX_LIMIT = 16 * 2**20  # of model.safetensors.index.json
+TOKENIZER_LIMIT = 64 * 2**20  # of tokenizer.json
+FILE_LIMIT = 4 * 2**20  # of the other files
+TEMPLATE_LIMIT = 2**20  # of a chat template
+SHARDS_LIMIT = 4_096  # safetensors files of one folder
+IMPORT_BATCH = 8 * CHUNK  # bytes read, hashed and written in one offloaded call
+
+# The store.
+DISK_RESERVE = 128 * 2**20  # bytes always left free on the disk
+LIBRARY_LIMIT = 4 * 2**20  # bytes of library.json
+PREFIX_MIN = 8  # hex digits of a root that name it
+
+# The exchange, as a server.
+MANIFEST_PIECE = 4 * 2**20  # bytes of a manifest in one reply
+HAVE_RANGES = 65_536  # ranges in one reply
+HAVE_AGE = 1.0  # seconds for which an answer to `model.have` is given again
+SERVE_AT_ONCE = 4  # chunks read from disk at once for one peer
+SERVE_WAITING = 32  # chunk requests of one peer held at once; more are refused as `busy`
+
+# The exchange, as a getter. Times in seconds.
+PEERS_AT_ONCE = 16  # peers that one fetch draws from at once
+IN_FLIGHT = 32  # chunk requests of one fetch at once, so MiB of memory
+WINDOW_START = 2  # requests in flight to a peer not yet measured
+WINDOW_MAX = 8
+WINDOW_SECONDS = 1.0  # of a peer's measured rate that its window covers
+COPIES_MAX = 2  # peers asked for one chunk at the end of a fetch
+STEAL_FACTOR = 1.5  # a chunk is asked again where that is this many times as fast
+STEAL_AFTER = 0.1  # and its first asking is older than this
+HAVE_TIMEOUT = 10.0
+MANIFEST_TIMEOUT = 15.0  # one piece of a manifest
+CHUNK_TIMEOUT = 30.0  # a chunk from a peer not yet measured, doubled after each timeout
+CHUNK_TIMEOUT_MIN = 5.0
+CHUNK_TIMEOUT_MAX = 120.0
+TIMEOUT_FACTOR = 8.0  # a chunk may take this many times what the measured rate says
+RATE_MEMORY = 0.7  # weight of the old value when a peer's rate is measured again
+BACKOFF_START = 0.5  # after a refusal, a timeout or a lost link, doubled up to:
+BACKOFF_MAX = 15.0
+HAVE_REFRESH = 1.0  # asks a peer again what it has, doubled up to BACKOFF_MAX without news
+TICK = 0.25  # looks for new peers and for late chunks
+PATIENCE = 120.0  # without a single new chunk, then a fetch fails

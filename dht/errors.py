@@ -1,0 +1,78 @@
+"""What can go wrong with models and their chunks.
+
+ModelError                  a model, its folder or its chunks; `code` is a short fixed word
+├── ChunkMissing            a chunk is not on this disk
+├── ChunkCorrupt            bytes are not what their digest says
+├── DiskFull                no room; says how much is needed and how much is free
+└── FetchFailed             the peers did not provide what was asked for
+
+The codes a person may meet are listed in docs/spec/model.md.
+"""
+
+from pathlib import Path
+
+from ..transport.errors import ShoalError
+
+
+class ModelError(ShoalError):
+    """Something is wrong with a model; `code` is a short fixed word, the rest is for people."""
+
+    def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class ChunkMissing(ModelError):
+    """A chunk is not in the store."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__("chunk-missing", f"chunk {digest[:16]} is not on this disk")
+        self.digest = digest
+
+
+class ChunkCorrupt(ModelError):
+    """Bytes do not have the digest they were asked by; a stored copy has been removed."""
+
+    def __init__(self, digest: str, where: str) -> None:
+        super().__init__("chunk-corrupt", f"chunk {digest[:16]} {where} has other bytes")
+        self.digest = digest
+
+
+class DiskFull(ModelError):
+    """No room for what is to be stored; `needed` and `free` are bytes."""
+
+    def __init__(self, folder: Path, needed: int, free: int) -> None:
+        super().__init__(
+            "disk-full",
+            f"the disk of `{folder}` is full: {mebibytes(needed)} needed, {mebibytes(free)} free",
+            hint="free some space and run the command again; what was stored is kept",
+        )
+        self.needed = needed
+        self.free = free
+
+
+class FetchFailed(ModelError):
+    """The linked peers did not provide what was asked for in time."""
+
+
+def mebibytes(size: int) -> str:
+    """A size for people, in MiB, rounded up to a tenth."""
+    return f"{-(-size * 10 // 2**20) / 10:,} MiB"
+
+
+def unreadable(path: Path, error: OSError) -> ModelError:
+    """The operating system refused to read a file of a model."""
+    return ModelError(
+        "unreadable",
+        f"cannot read `{path}`: {error.strerror or error}",
+        hint=f"look at its owner and mode: ls -lL '{path}'",
+    )
+
+
+def unwritable(path: Path, error: OSError) -> ModelError:
+    """The operating system refused to write, for another reason than a full disk."""
+    return ModelError(
+        "unwritable",
+        f"cannot write `{path}`: {error.strerror or error}",
+        hint=f"look at its owner, its mode and its disk: ls -ld '{path.parent}'",
+    )

@@ -1,0 +1,285 @@
+"""The models of this node: names, manifests and chunks on disk.
+
+`library.json` maps names to roots, `manifests/<root>` holds encoded manifests, `chunks/`
+is the chunk store. Written in the order chunks, manifest, name, each atomically, so a name
+always leads to a manifest.
+"""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..transport.host import Host
+from . import canonical
+from .chunkstore import ChunkStore, Progress, remove_leftovers, write
+from .defaults import LIBRARY_LIMIT, MANIFEST_LIMIT, PREFIX_MIN
+from .errors import ModelError, unreadable
+from .folder import CheckConfig, import_folder
+from .manifest import Manifest, Tensor, is_digest
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HEX = re.compile(r"[0-9a-f]{8,64}")
+_CACHE_NAME = re.compile(r"models--(?:.+?--)?(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What of a model is on this disk: chunks and bytes, and which parts are whole."""
+
+    root: str
+    chunks: int
+    chunks_total: int
+    size: int
+    size_total: int
+    files: bool
+    embedding: bool
+    layers: tuple[int, ...]
+    head: bool
+
+    @property
+    def complete(self) -> bool:
+        return self.chunks == self.chunks_total
+
+
+class Library:
+    """Names, manifests and chunks below `folder`; `store` is its `ChunkStore`.
+
+    `open` first. `check_config` raises for models this version cannot run; it guards what
+    comes from a folder and what comes from a peer alike.
+    """
+
+    def __init__(
+        self, host: Host, folder: Path, *, check_config: CheckConfig | None = None
+    ) -> None:
+        self.store = ChunkStore(host, folder / "chunks")
+        self._host = host
+        self._folder = folder
+        self._check_config = check_config
+        self._names: dict[str, str] = {}
+        self._roots: set[str] = set()
+        self._manifests: dict[str, Manifest] = {}
+
+    async def open(self) -> None:
+        """Make the folders, clean up after a killed process, read names and roots.
+
+        Raises ModelError `bad-library` where library.json is not ours.
+        """
+        self._names, self._roots = await self._host.offload(self._open)
+
+    def _open(self) -> tuple[dict[str, str], set[str]]:
+        files, manifests = self._host.files, self._folder / "manifests"
+        self.store.open()
+        files.make_folder(manifests)
+        for folder in (self._folder, manifests):
+            remove_leftovers(files, folder)
+        roots = {entry.name for entry in files.list(manifests) if is_digest(entry.name)}
+        path = self._folder / "library.json"
+        if files.size(path) is None:
+            return {}, roots
+        try:
+            data = files.read(path, limit=LIBRARY_LIMIT)
+        except OSError as error:
+            raise unreadable(path, error) from None
+        return _read_names(data, path), roots
+
+    def names(self) -> dict[str, str]:
+        """The names given here, each with its root."""
+        return dict(sorted(self._names.items()))
+
+    def roots(self) -> frozenset[str]:
+        """The models whose manifest is on this disk."""
+        return frozenset(self._roots)
+
+    def resolve(self, text: str, others: Iterable[tuple[str, str]] = ()) -> str:
+        """The root that a name, a root's prefix, or `NAME@prefix` means.
+
+        Names given here come before `others`. Raises ModelError: `unknown-model`,
+        `ambiguous-model`.
+        """
+        if text in self._names:
+            return self._names[text]
+        known = {*self._names.items(), *others}
+        bare = {(root, root) for root in self._roots}
+        return resolve(text, known | bare)
+
+    async def add(
+        self, folder: Path, name: str | None = None, progress: Progress | None = None
+    ) -> tuple[str, Manifest]:
+        """Take a Hugging Face folder in, under `name` or the folder's; returns both.
+
+        Raises ModelError, for the folder's faults and for a name that cannot be one.
+        """
+        name = slug(folder) if name is None else name
+        check_name(name)
+        manifest = await import_folder(
+            self._host,
+            self.store,
+            folder,
+            progress=progress,
+            check_config=self._check_config,
+        )
+        await self._save(manifest)
+        await self.set_name(name, manifest.root)
+        return name, manifest
+
+    async def set_name(self, name: str, root: str) -> None:
+        """Let `name` mean `root` from now on, whatever it meant before."""
+        check_name(name)
+        names = {**self._names, name: root}
+        data = canonical.dump_json({"names": names}) + b"\n"
+        await self._host.offload(write, self._host.files, self._folder / "library.json", data)
+        self._names = names
+
+    async def save(self, data: bytes) -> Manifest:
+        """Keep an encoded manifest from anyone. Raises ModelError."""
+        manifest = await self._host.offload(Manifest.decode, data)
+        if self._check_config is not None:
+            self._check_config(manifest.config)
+        await self._save(manifest)
+        return manifest
+
+    async def _save(self, manifest: Manifest) -> None:
+        await self._host.offload(self._write_manifest, manifest)
+        self._roots.add(manifest.root)
+        self._manifests[manifest.root] = manifest
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        path, data = self._folder / "manifests" / manifest.root, manifest.encode()
+        if self._host.files.size(path) != len(data):
+            write(self._host.files, path, data)
+
+    async def manifest(self, root: str) -> Manifest:
+        """A manifest on this disk. Raises ModelError `unknown-model`, `manifest-corrupt`."""
+        if root not in self._roots:
+            raise _unknown(root, ())
+        if root not in self._manifests:
+            self._manifests[root] = await self._host.offload(self._read_manifest, root)
+        return self._manifests[root]
+
+    def _read_manifest(self, root: str) -> Manifest:
+        path = self._folder / "manifests" / root
+        try:
+            data = self._host.files.read_range(path, 0, MANIFEST_LIMIT + 1)
+        except OSError as error:
+            raise unreadable(path, error) from None
+        if hashlib.sha256(data).hexdigest() != root:
+            raise ModelError(
+                "manifest-corrupt",
+                f"`{path}` has other bytes than its name says",
+                hint=f"remove it and add the model again: rm '{path}'",
+            )
+        return Manifest.decode(data)
+
+    async def manifest_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
+        """Bytes of an encoded manifest on this disk, and how many it has; not verified."""
+        return await self._host.offload(self._read_piece, root, offset, size)
+
+    def _read_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
+        files, path = self._host.files, self._folder / "manifests" / root
+        try:
+            return files.read_range(path, offset, size), files.size(path) or 0
+        except OSError as error:
+            raise unreadable(path, error) from None
+
+    async def blob(self, root: str, key: str) -> bytes | None:
+        """A file of the model (`tokenizer`, `chat_template`, …), verified; None: it has none.
+
+        Raises ModelError; ChunkMissing where it was not fetched yet.
+        """
+        manifest = await self.manifest(root)
+        found = manifest.files.get(key)
+        if found is None:
+            return None
+        chunks = found.chunks
+        return await self._host.offload(lambda: b"".join(map(self.store.get, chunks)))
+
+    async def holdings(self, root: str) -> Holdings:
+        """What of the model is on this disk."""
+        manifest = await self.manifest(root)
+        return await self._host.offload(self._holdings, manifest)
+
+    def _holdings(self, manifest: Manifest) -> Holdings:
+        missing = set(self.store.missing(manifest.chunks))
+
+        def whole(tensors: Iterable[Tensor]) -> bool:
+            return not any(missing.intersection(tensor.chunks) for tensor in tensors)
+
+        layers = range(manifest.layers)
+        return Holdings(
+            root=manifest.root,
+            chunks=len(manifest.chunks) - len(missing),
+            chunks_total=len(manifest.chunks),
+            size=manifest.size - sum(manifest.chunks[digest] for digest in missing),
+            size_total=manifest.size,
+            files=not any(missing.intersection(blob.chunks) for blob in manifest.files.values()),
+            embedding=whole(manifest.tensors_of(True, 0, 0, False)),
+            layers=tuple(n for n in layers if whole(manifest.tensors_of(False, n, n + 1, False))),
+            head=whole(manifest.tensors_of(False, 0, 0, True)),
+        )
+
+
+def _read_names(data: bytes, path: Path) -> dict[str, str]:
+    try:
+        value = canonical.parse_json(data, depth=2)
+    except ValueError as error:
+        raise ModelError("bad-library", f"`{path}` is not valid JSON: {error}") from None
+    names = value.get("names") if isinstance(value, dict) else None
+    if not isinstance(names, dict) or not all(
+        _NAME.fullmatch(name) and is_digest(root) for name, root in names.items()
+    ):
+        raise ModelError("bad-library", f"`{path}` is no list of model names")
+    return names
+
+
+def check_name(name: str) -> None:
+    """Raises ModelError `bad-name`."""
+    if not _NAME.fullmatch(name):
+        raise ModelError(
+            "bad-name",
+            f"{ascii(name)[:80]} cannot be a model's name",
+            hint="use up to 64 letters, digits, `.`, `_` and `-`, a letter or digit first",
+        )
+
+
+def slug(folder: Path) -> str:
+    """A name from a folder's; from one in a download cache the model's, not the hash."""
+    folder = folder.absolute()
+    text = folder.name
+    for part in folder.parts:
+        if found := _CACHE_NAME.fullmatch(part):
+            text = found[1]
+    text = re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-")[:64]
+    return text or "model"
+
+
+def resolve(text: str, known: Iterable[tuple[str, str]]) -> str:
+    """The one root that `text` means among (name, root) pairs; see `Library.resolve`."""
+    pairs = set(known)
+    name, at, prefix = text.rpartition("@")
+    if at:
+        found = {root for n, root in pairs if n == name and root.startswith(prefix) and prefix}
+    else:
+        found = {root for n, root in pairs if n == text}
+        if not found and _HEX.fullmatch(text):
+            found = {root for _, root in pairs if root.startswith(text)}
+    if not found:
+        raise _unknown(text, {n for n, _ in pairs if not is_digest(n)})
+    if len(found) > 1:
+        choices = ", ".join(f"{name or text}@{root[:PREFIX_MIN]}" for root in sorted(found)[:4])
+        raise ModelError(
+            "ambiguous-model",
+            f"{ascii(text)[:80]} means {len(found)} models: {choices}",
+            hint="say which, as in the list: NAME@HASH",
+        )
+    return found.pop()
+
+
+def _unknown(text: str, names: Iterable[str]) -> ModelError:
+    near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
+    meant = f", did you mean `{near[0]}`?" if near else ""
+    return ModelError(
+        "unknown-model", f"no model {ascii(text)[:80]} is known{meant}", hint="shoal model list"
+    )

@@ -1,0 +1,212 @@
+"""Which chunk to ask of which peer: the sans-I/O core of a fetch.
+
+A peer that delivers is asked again at once, so peers share the work by their speed. Each
+getter takes the chunks in an order of its own, so that several getters soon have different
+ones for each other. At the end, chunks that slow peers owe are asked of fast ones as well.
+"""
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..transport.identity import PeerId
+from .defaults import (
+    BACKOFF_MAX,
+    BACKOFF_START,
+    CHUNK,
+    CHUNK_TIMEOUT,
+    CHUNK_TIMEOUT_MAX,
+    CHUNK_TIMEOUT_MIN,
+    COPIES_MAX,
+    IN_FLIGHT,
+    RATE_MEMORY,
+    STEAL_AFTER,
+    STEAL_FACTOR,
+    TIMEOUT_FACTOR,
+    WINDOW_MAX,
+    WINDOW_SECONDS,
+    WINDOW_START,
+)
+
+
+@dataclass(slots=True)
+class Source:
+    """A peer as a source of chunks. `rate` is measured, in bytes per second."""
+
+    has: set[str] = field(default_factory=set)
+    queue: deque[str] = field(default_factory=deque)  # of `has`, in order; stale entries allowed
+    asked: dict[str, float] = field(default_factory=dict)  # digest -> when
+    rate: float | None = None
+    failures: int = 0  # in a row
+    rest_until: float = -math.inf
+
+    def window(self) -> int:
+        """Requests it may have in flight."""
+        if self.failures:
+            return 1
+        if self.rate is None:
+            return WINDOW_START
+        return max(1, min(WINDOW_MAX, math.ceil(self.rate * WINDOW_SECONDS / CHUNK)))
+
+    def seconds(self, requests: int) -> float:
+        """How long it takes to deliver so many chunks; infinite while not measured."""
+        return requests * CHUNK / self.rate if self.rate else math.inf
+
+    def measure(self, rate: float) -> None:
+        old = rate if self.rate is None else self.rate
+        self.rate = RATE_MEMORY * old + (1 - RATE_MEMORY) * rate
+
+
+class Transfer:
+    """The state of a fetch: what is wanted, who has it, who was asked for what.
+
+    `wanted` maps digests to bytes; `salt` makes the order.
+    """
+
+    def __init__(self, wanted: Mapping[str, int], salt: bytes) -> None:
+        self._sizes = dict(wanted)
+        rank = {d: hashlib.sha256(salt + bytes.fromhex(d)).digest() for d in wanted}
+        self._order = sorted(wanted, key=rank.__getitem__)
+        self._pending = set(wanted)  # wanted and asked of nobody
+        self._asked: dict[str, set[PeerId]] = {}
+        self._liars: set[PeerId] = set()
+        self.sources: dict[PeerId, Source] = {}
+
+    @property
+    def done(self) -> bool:
+        return not self._pending and not self._asked
+
+    @property
+    def left(self) -> int:
+        """Chunks still wanted."""
+        return len(self._pending) + len(self._asked)
+
+    @property
+    def liars(self) -> frozenset[PeerId]:
+        return frozenset(self._liars)
+
+    def wants(self, digest: str) -> bool:
+        return digest in self._pending or digest in self._asked
+
+    def offers(self, peer: PeerId, digests: Iterable[str]) -> bool:
+        """What a peer says it has, all of it; is there anything new in that?"""
+        if peer in self._liars:
+            return False
+        source = self.sources.setdefault(peer, Source())
+        has = {digest for digest in digests if self.wants(digest)}
+        news = not has <= source.has
+        source.has = has
+        source.queue = deque(digest for digest in self._order if digest in has)
+        return news
+
+    def has_all(self, peer: PeerId) -> bool:
+        """Did the peer offer everything that is still wanted?"""
+        source = self.sources.get(peer)
+        return source is not None and self._pending <= source.has
+
+    def choose(self, now: float) -> tuple[PeerId, str] | None:
+        """The next request to send; it counts as sent."""
+        if sum(len(source.asked) for source in self.sources.values()) >= IN_FLIGHT:
+            return None
+        free = [
+            (peer, source)
+            for peer, source in self.sources.items()
+            if source.rest_until <= now and len(source.asked) < source.window()
+        ]
+        free.sort(key=lambda item: item[1].seconds(len(item[1].asked) + 1))
+        for peer, source in free:
+            digest = self._next_pending(source)
+            if digest is None:
+                digest = self._late(peer, source, now)
+            if digest is not None:
+                self._pending.discard(digest)
+                self._asked.setdefault(digest, set()).add(peer)
+                source.asked[digest] = now
+                return peer, digest
+        return None
+
+    def _next_pending(self, source: Source) -> str | None:
+        while source.queue:
+            digest = source.queue.popleft()
+            if digest in self._pending:
+                return digest
+        return None
+
+    def _late(self, peer: PeerId, source: Source, now: float) -> str | None:
+        """The chunk that others owe for the longest and this peer would bring sooner."""
+        own = source.seconds(len(source.asked) + 1)
+        worst, found = STEAL_FACTOR * own, None
+        for digest, peers in self._asked.items():
+            if peer in peers or len(peers) >= COPIES_MAX or digest not in source.has:
+                continue
+            wait = min(self._remaining(self.sources[other], digest, now) for other in peers)
+            if wait > worst:
+                worst, found = wait, digest
+        return found
+
+    @staticmethod
+    def _remaining(source: Source, digest: str, now: float) -> float:
+        """Seconds until a chunk asked for may come: what its peer's rate says, and where that
+        is over or unknown, as long again as it took so far."""
+        elapsed = now - source.asked[digest]
+        if elapsed < STEAL_AFTER:
+            return 0.0
+        expected = source.seconds(len(source.asked)) - elapsed
+        return expected if 0 < expected < math.inf else elapsed
+
+    def timeout(self, peer: PeerId) -> float:
+        """Seconds a request to this peer may take."""
+        source = self.sources[peer]
+        if source.rate is None:
+            return min(CHUNK_TIMEOUT * 2.0**source.failures, CHUNK_TIMEOUT_MAX)
+        limit = TIMEOUT_FACTOR * source.seconds(len(source.asked) + 1) * 2.0**source.failures
+        return min(max(limit, CHUNK_TIMEOUT_MIN), CHUNK_TIMEOUT_MAX)
+
+    def arrived(self, peer: PeerId, digest: str, now: float) -> set[PeerId]:
+        """A verified chunk is stored; the peers whose copies are no longer needed."""
+        source = self.sources[peer]
+        together = len(source.asked)
+        asked = source.asked.pop(digest, now)
+        source.measure(self._sizes[digest] * together / max(now - asked, 1e-6))
+        source.failures = 0
+        self._pending.discard(digest)
+        return self._asked.pop(digest, set()) - {peer}
+
+    def abandoned(self, peer: PeerId, digest: str) -> None:
+        """A request ended without a chunk; it is wanted again unless another peer was asked."""
+        self.sources[peer].asked.pop(digest, None)
+        peers = self._asked.get(digest)
+        if peers is None:
+            return
+        peers.discard(peer)
+        if not peers:
+            del self._asked[digest]
+            self._pending.add(digest)
+            for source in self.sources.values():
+                if digest in source.has:
+                    source.queue.appendleft(digest)
+
+    def absent(self, peer: PeerId, digest: str) -> None:
+        """The peer turned out not to hold a chunk."""
+        self.sources[peer].has.discard(digest)
+        self.abandoned(peer, digest)
+
+    def failed(self, peer: PeerId, digest: str, now: float) -> None:
+        """A timeout, a refusal or a lost link: the peer is left alone for a while."""
+        source = self.sources[peer]
+        source.rest_until = now + min(BACKOFF_START * 2**source.failures, BACKOFF_MAX)
+        source.failures = min(source.failures + 1, 16)
+        self.abandoned(peer, digest)
+
+    def lied(self, peer: PeerId) -> list[str]:
+        """Other bytes than asked for: never ask this peer again. Its open requests."""
+        self._liars.add(peer)
+        source = self.sources[peer]
+        source.has.clear()
+        source.queue.clear()
+        open_requests = list(source.asked)
+        for digest in open_requests:
+            self.abandoned(peer, digest)
+        return open_requests

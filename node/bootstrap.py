@@ -1,0 +1,130 @@
+"""Reaching the first peers: bootstrap addresses, remembered ones, and an invitation."""
+
+from collections.abc import Sequence
+
+import trio
+
+from ..transport.address import Address
+from ..transport.endpoint import Endpoint
+from ..transport.errors import DialFailed, TransportError
+from ..transport.host import Host
+from ..transport.identity import PeerId, public_key_of
+from ..transport.link import Link
+from . import defaults
+from .errors import NodeError
+from .health import Health
+from .invite import Invitation
+
+NOT_ADMITTED = {"not-admitted", "wrong-swarm"}
+
+
+class Bootstrap:
+    """Keeps a link to each given address, redialling when it is lost; tells what fails."""
+
+    def __init__(self, host: Host, endpoint: Endpoint, health: Health) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._health = health
+
+    async def run(self, given: Sequence[Address], remembered: Sequence[Address]) -> None:
+        """Until cancelled. Of remembered addresses nothing is told: peers come and go."""
+        async with trio.open_nursery() as nursery:
+            for address in given:
+                nursery.start_soon(self._keep, address, True)
+            for address in remembered:
+                nursery.start_soon(self._keep, address, False)
+
+    async def _keep(self, address: Address, told: bool) -> None:
+        pause = defaults.BOOTSTRAP_PAUSE
+        peer: PeerId | None = address.peer
+        while True:
+            if peer is not None and self._endpoint.link(peer) is not None:
+                pause = defaults.BOOTSTRAP_PAUSE
+            elif peer != self._endpoint.peer:
+                try:
+                    link = await self._endpoint.dial(address, timeout=defaults.BOOTSTRAP_TIMEOUT)
+                    peer = link.peer
+                    self._health.clear(_condition(address))
+                    pause = defaults.BOOTSTRAP_PAUSE
+                except TransportError as error:
+                    if told:
+                        self._tell(address, error)
+                    pause = min(2 * pause, defaults.BOOTSTRAP_PAUSE_MOST)
+            await trio.sleep(pause)
+
+    def _tell(self, address: Address, error: TransportError) -> None:
+        where = f"the bootstrap address `{address.host}:{address.port}`"
+        if error.code == "wrong-peer":
+            self._health.report(
+                _condition(address),
+                f"{where} answers with another identity than {address.peer}",
+                hint="ask who runs it for its address again; somebody else may be answering",
+            )
+        elif error.code in NOT_ADMITTED:
+            self._health.report(
+                _condition(address),
+                f"{where} does not let this node in: {error.message}",
+                hint="ask for a code (`shoal invite` there) and use `shoal join CODE`",
+            )
+        else:
+            self._health.report(
+                _condition(address),
+                f"{where} does not answer: {error.message}",
+                hint="it is tried again; look whether that node runs and its port is open",
+            )
+
+
+def _condition(address: Address) -> str:
+    return f"bootstrap {address.host}:{address.port}"
+
+
+async def join(endpoint: Endpoint, invitation: Invitation) -> tuple[Link, bytes | None]:
+    """Join by a code; returns the link to the inviter, and the swarm's key if it is private.
+
+    Raises NodeError: `unreachable`, `wrong-peer`, `invite-refused`.
+    """
+    where = f"{invitation.host}:{invitation.port}"
+    try:
+        link = await endpoint.dial(
+            Address(invitation.host, invitation.port), timeout=defaults.BOOTSTRAP_TIMEOUT
+        )
+    except DialFailed as error:
+        raise _join_failed(where, error) from None
+    if not invitation.expects(public_key_of(link.peer)):
+        link.close("wrong-peer")
+        raise NodeError(
+            "wrong-peer",
+            f"the node at {where} is not the one that made this invitation",
+            hint="ask for a new code; somebody else may be answering at that address",
+        )
+    return link, await _fetch_key(link, where)
+
+
+async def _fetch_key(link: Link, where: str) -> bytes | None:
+    try:
+        reply = await link.call("swarm.key", timeout=defaults.SWARM_KEY_TIMEOUT)
+    except TransportError as error:
+        raise NodeError(
+            "invite-refused", f"the node at {where} does not hand out its key: {error.message}",
+            hint="ask for a new code: `shoal invite` there",
+        ) from None  # fmt: skip
+    key = bytes(reply.payload)
+    if reply.header.get("private") is not True:
+        return None
+    if len(key) != defaults.SWARM_KEY_SIZE:
+        raise NodeError("invite-refused", f"the node at {where} sent a key that is none")
+    return key
+
+
+def _join_failed(where: str, error: DialFailed) -> NodeError:
+    if error.code in NOT_ADMITTED:
+        return NodeError(
+            "invite-refused",
+            f"the node at {where} does not let this invitation in",
+            hint="it may be used up or older than 24 hours: ask for a new code",
+        )
+    return NodeError(
+        error.code,
+        f"the node at {where} does not answer: {error.message}",
+        hint="look whether `shoal node` runs there and its port is open to this machine",
+    )

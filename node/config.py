@@ -1,0 +1,132 @@
+"""What one daemon is told: a frozen dataclass, and the files of its data folder.
+
+Settings are merged (flag over environment over default) once, in `cli/`; nothing below reads
+the environment.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..transport.address import Address
+from . import defaults
+from .errors import BadSetting
+from .invite import Invitation
+
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+UNITS |= {f"{unit}i": 1 << (10 * power) for power, unit in enumerate("kmgt", 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Settings of one daemon. Paths are absolute."""
+
+    data: Path  # the data folder: mode 0700, one daemon at a time
+    listen: str = defaults.LISTEN_ADDRESS  # IP address to listen on
+    port: int | None = None  # TCP port; None: the remembered one, else a free one; 0: a free one
+    bootstrap: tuple[Address, ...] = ()  # peers to ask for the others
+    invitation: Invitation | None = None  # join by it
+    model: str | None = None  # serve this one; None: what the swarm needs
+    layers: tuple[int, int] | None = None  # start:stop, stop exclusive; None: chosen
+    memory: int | None = None  # bytes offered for weights and KV; None: measured
+    threads: int | None = None  # of the engine; None: one per core
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    private: bool = False  # make a swarm key: only peers that prove it are let in
+    runtime: Path | None = None  # where the control socket goes when `data` is too long for it
+
+    @property
+    def folder(self) -> "DataFolder":
+        return DataFolder(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    """The names inside a data folder."""
+
+    path: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def pid(self) -> Path:
+        return self.path / "pid"
+
+    @property
+    def port(self) -> Path:
+        return self.path / "port"
+
+    @property
+    def peers(self) -> Path:
+        return self.path / "peers"
+
+    @property
+    def swarm_key(self) -> Path:
+        return self.path / "swarm.key"
+
+    @property
+    def invites(self) -> Path:
+        return self.path / "invites.json"
+
+    @property
+    def library(self) -> Path:
+        return self.path / "models"
+
+    @property
+    def control_socket(self) -> Path:
+        return self.path / "control.sock"
+
+    @property
+    def control_path(self) -> Path:
+        return self.path / "control.path"
+
+
+def parse_layers(text: str) -> tuple[int, int]:
+    """`A:B`, B exclusive. Raises BadSetting."""
+    found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise BadSetting(
+            f"`{text}` is not a layer range", hint="`--layers 0:8` means layers 0 to 7"
+        )
+    return int(found[1]), int(found[2])
+
+
+def parse_memory(text: str) -> int:
+    """`4GiB`, `512MiB`, `2.5GB`, or bytes. Raises BadSetting."""
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,6})?)\s*([kmgt]?i?)b?", text.strip().lower())
+    if found is None or found[2] not in UNITS:
+        raise BadSetting(f"`{text}` is not a size", hint="`--memory 4GiB` or `--memory 512MiB`")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+def parse_listen(text: str) -> tuple[str, int | None]:
+    """`IP:PORT`, `[IPv6]:PORT`, `:PORT`, an IP or a multiaddr; no port means the remembered one.
+
+    Raises BadSetting.
+    """
+    if found := re.fullmatch(r"/ip[46]/([^/]+)(?:/tcp/(\d+))?", text):
+        host, port = found[1], found[2]
+    elif (found := re.fullmatch(r"\[([^\]]*)\](?::(\d+))?", text)) or (
+        found := re.fullmatch(r"([^:]*)(?::(\d+))?", text)
+    ):
+        host, port = found[1] or defaults.LISTEN_ADDRESS, found[2]
+    else:
+        host, port = text, None
+    if not _is_ip(host) or (port is not None and int(port) > 65535):
+        raise BadSetting(
+            f"`{text}` is not an address to listen on",
+            hint="`--listen 0.0.0.0:4001` or `--listen 127.0.0.1`",
+        )
+    return host, None if port is None else int(port)
+
+
+def _is_ip(text: str) -> bool:
+    import ipaddress
+
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

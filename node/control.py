@@ -1,0 +1,190 @@
+"""The control socket: how commands on this machine talk to their daemon.
+
+A Unix socket that only this user can open; JSON lines; one request a connection. The protocol
+is specified in docs/spec/control.md.
+"""
+
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import trio
+from trio import TaskStatus
+
+from ..transport.errors import ShoalError
+from ..transport.host import Host
+from . import defaults
+from .config import DataFolder
+from .errors import ControlError
+
+Emit = Callable[[Mapping[str, Any]], Awaitable[None]]
+Operation = Callable[[dict[str, Any], Emit], Awaitable[Mapping[str, Any]]]
+
+CLIENT_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class ControlServer:
+    """Answers control requests by name. `operations` get the request and a way to emit events."""
+
+    def __init__(
+        self,
+        host: Host,
+        folder: DataFolder,
+        runtime: Path | None,
+        operations: Mapping[str, Operation],
+    ) -> None:
+        self._host = host
+        self._folder = folder
+        self._runtime = runtime
+        self._operations = operations
+        self._clients = 0
+
+    async def run(self, *, task_status: TaskStatus[Path] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen until cancelled; starts with the socket's path, and removes it at the end."""
+        path = await self._choose_path()
+        listener = await self._host.listen_local(path)
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(trio.serve_listeners, self._serve, [listener])
+                task_status.started(path)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._host.offload(self._host.files.remove, path)
+                await self._host.offload(self._host.files.remove, self._folder.control_path)
+
+    async def _choose_path(self) -> Path:
+        """The usual place, or a fresh name elsewhere where that path is too long for a socket.
+
+        A shared place does: nobody can connect before the socket's mode is 0600
+        (`Host.listen_local` listens only then), and nobody can guess its name.
+        """
+        files = self._host.files
+        usual = self._folder.control_socket
+        if len(os.fsencode(usual)) <= defaults.CONTROL_PATH_LIMIT:
+            await self._host.offload(files.remove, self._folder.control_path)
+            return usual
+        path = (self._runtime or Path("/tmp")) / f"shoal-{self._host.entropy(12).hex()}.sock"
+        await self._host.offload(files.write, self._folder.control_path, os.fsencode(path))
+        return path
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        self._clients += 1
+        try:
+            with suppress(*CLIENT_GONE):
+                await _Client(stream, self._operations).answer(self._clients)
+        finally:
+            self._clients -= 1
+            with trio.CancelScope(shield=True), suppress(*CLIENT_GONE):
+                await stream.aclose()
+
+
+class _Client:
+    """One connection: reads its request, runs it while the client listens, answers."""
+
+    def __init__(self, stream: trio.SocketStream, operations: Mapping[str, Operation]) -> None:
+        self._stream = stream
+        self._operations = operations
+        self._scope = trio.CancelScope()
+
+    async def answer(self, clients: int) -> None:
+        try:
+            request = parse_request(await self._request_line())
+            if clients > defaults.CONTROL_CONNECTIONS:
+                raise ControlError("busy", f"more than {clients - 1} commands at once")
+            operation = self._operations.get(request["op"])
+            if operation is None:
+                raise ControlError(
+                    "unknown-op",
+                    f"the daemon knows no operation {request['op'][:32]!a}",
+                    hint="the daemon may be of another version: stop it and start it again",
+                )
+            await self._run(operation, request)
+        except ShoalError as error:
+            await self._send({"error": describe(error)})
+
+    async def _request_line(self) -> bytes:
+        line = bytearray()
+        with trio.move_on_after(defaults.CONTROL_REQUEST_TIMEOUT):
+            while b"\n" not in line:
+                piece = await self._stream.receive_some(65536)
+                if not piece:
+                    raise trio.ClosedResourceError
+                line += piece
+                if len(line) > defaults.CONTROL_REQUEST_LIMIT:
+                    raise ControlError(
+                        "too-large",
+                        f"the request has more than {defaults.CONTROL_REQUEST_LIMIT} bytes",
+                        hint="make the prompt shorter",
+                    )
+            return bytes(line[: line.index(b"\n")])
+        raise ControlError("timeout", "no request arrived")
+
+    async def _run(self, operation: Operation, request: dict[str, Any]) -> None:
+        """Runs the operation; a client that goes away, or says more, cancels it."""
+        result: Mapping[str, Any] | None = None
+        failure: ShoalError | None = None
+        async with trio.open_nursery() as nursery:
+            self._scope = nursery.cancel_scope
+            nursery.start_soon(self._cancel_when_gone)
+            try:
+                result = await operation(request, self._emit)
+            except ShoalError as error:
+                failure = error
+            except BaseExceptionGroup as group:
+                failure = only_shoal_error(group)
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if result is not None:
+            await self._send({"ok": result})
+
+    async def _cancel_when_gone(self) -> None:
+        with suppress(*CLIENT_GONE):
+            await self._stream.receive_some(1)
+        self._scope.cancel()
+
+    async def _emit(self, event: Mapping[str, Any]) -> None:
+        """To an operation, a client that is gone looks like a cancellation and nothing else."""
+        try:
+            await self._send(event)
+        except CLIENT_GONE:
+            self._scope.cancel()
+            await trio.sleep_forever()
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        with trio.move_on_after(defaults.CONTROL_WRITE_TIMEOUT):
+            await self._stream.send_all(json.dumps(message).encode() + b"\n")
+            return
+        raise trio.BrokenResourceError("the client does not read its answer")
+
+
+def parse_request(line: bytes) -> dict[str, Any]:
+    """A JSON object with a text `op`. Raises ControlError."""
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError):
+        request = None
+    if not isinstance(request, dict) or not isinstance(request.get("op"), str):
+        raise ControlError("bad-request", "the request is not a JSON object with an `op`")
+    return request
+
+
+def describe(error: ShoalError) -> dict[str, Any]:
+    """An error as the control protocol carries it."""
+    code = getattr(error, "code", None) or "failed"
+    return {"code": code, "message": error.message, "hint": error.hint}
+
+
+def only_shoal_error(group: BaseExceptionGroup[BaseException]) -> ShoalError:
+    """The error in a group that holds nothing else; any other group is raised again."""
+    ours, rest = group.split(ShoalError)
+    if ours is None or rest is not None:
+        raise group
+    error: BaseException = ours
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, ShoalError)
+    return error

@@ -1,0 +1,268 @@
+"""The daemon: its parts, their order of life, and its clean end.
+
+`run_node` is the public entry, for `shoal node` and for the simulator alike.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import trio
+from trio import TaskStatus
+
+from .. import __version__
+from ..dht.exchange import Exchange
+from ..dht.library import Library
+from ..state.membership import Capacity, Membership, ModelName
+from ..tasks.courier import Courier
+from ..tasks.engine.families import architecture
+from ..tasks.engine.process import EngineProcess
+from ..tasks.gateway import Gateway
+from ..tasks.models import Models
+from ..tasks.probe import probe
+from ..tasks.serving import RestartingEngine, Serving, ServingSettings
+from ..tasks.stage import Stage
+from ..transport.address import Address
+from ..transport.endpoint import Endpoint
+from ..transport.errors import AddressInUse
+from ..transport.host import Host
+from ..transport.identity import Identity, load_or_create_identity
+from . import defaults
+from .addresses import own_addresses
+from .bootstrap import Bootstrap, join
+from .config import NodeConfig
+from .control import ControlServer
+from .credentials import Credentials
+from .embedded import import_embedded
+from .errors import NodeError
+from .folder import open_folder, remember_peers, remember_port, remembered_peers, remembered_port
+from .health import Condition, Health
+from .operations import Operations
+
+
+class ManagedEngine(RestartingEngine, Protocol):
+    """An engine with a life: the worker process, or the simulator's own."""
+
+    async def run(self, *, task_status: TaskStatus[None] = ...) -> None: ...
+
+
+EngineFactory = Callable[[Host, int, int], ManagedEngine]  # host, threads, bytes of memory
+Say = Callable[[str], None]
+TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
+
+
+def worker_process(host: Host, threads: int, memory: int) -> ManagedEngine:
+    """The real engine: a worker process of this daemon."""
+    return EngineProcess(host, threads=threads, memory_bytes=memory)
+
+
+async def run_node(
+    host: Host,
+    config: NodeConfig,
+    *,
+    engine_factory: EngineFactory | None = None,
+    say: Say = lambda line: None,
+    task_status: "TaskStatus[Node]" = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """One daemon, until `Node.stop` or cancellation; started when it answers on its sockets.
+
+    `say` gets lines for a person. Raises DataFolderInUse, NodeError, HostError, TransportError.
+    """
+    lock = await open_folder(host, config.folder)
+    try:
+        node = await Node.prepare(host, config, say)
+        node.compute(engine_factory or worker_process)
+        await node.run(task_status=task_status)
+    finally:
+        lock.release()
+
+
+class Node:
+    """One running daemon: the parts that `operations.py` reads, and `stop`."""
+
+    def __init__(
+        self,
+        host: Host,
+        config: NodeConfig,
+        identity: Identity,
+        credentials: Credentials,
+        library: Library,
+        capacity: Capacity,
+        say: Say,
+    ) -> None:
+        self.host = host
+        self.config = config
+        self.identity = identity
+        self.credentials = credentials
+        self.library = library
+        self.capacity = capacity
+        self.began = host.now()
+        self.addresses: list[Address] = []
+        self.health = Health(self._tell)
+        self._say = say
+        self._stop = trio.Event()
+        self.endpoint = Endpoint(host, identity, admission=credentials.admission(config.invitation))
+        credentials.answer_swarm_key(self.endpoint)
+        self.directory = Membership(host, self.endpoint, identity)
+        self.exchange = Exchange(host, self.endpoint, library)
+        self.models = Models(host, library, self.exchange, self.directory)
+
+    @classmethod
+    async def prepare(cls, host: Host, config: NodeConfig, say: Say) -> "Node":
+        """Read or make what the data folder holds: identity, keys, library, measurements."""
+        identity = await load_or_create_identity(host, config.data)
+        credentials = await Credentials.load(host, config.folder, private=config.private)
+        library = Library(host, config.folder.library, check_config=architecture)
+        await library.open()
+        capacity = await probe(host, config.data, memory=config.memory)
+        return cls(host, config, identity, credentials, library, capacity, say)
+
+    def compute(self, factory: EngineFactory) -> None:
+        """Build what computes: the engine where there is one, stage, gateway, serving."""
+        host, config, memory = self.host, self.config, self.capacity.memory_bytes
+        courier = Courier(self.endpoint)
+        threads = config.threads or self.capacity.cores
+        self.engine = factory(host, threads, memory) if self.capacity.engine else None
+        self.stage = Stage(host, courier, self.engine)
+        self.gateway = Gateway(host, courier, self.directory, self.models)
+        settings = ServingSettings(memory, config.model, config.layers, config.dtype)
+        self.serving = Serving(
+            host, self.engine, self.stage, self.library, self.exchange, self.directory, settings
+        )
+
+    # Life.
+
+    async def run(self, *, task_status: "TaskStatus[Node]") -> None:
+        """Start the parts, from the ground up; end when told to stop, running requests first."""
+        async with trio.open_nursery() as nursery:
+            await self._listen(nursery)
+            await self._start_parts(nursery)
+            task_status.started(self)
+            await self._enter_swarm(nursery)
+            await self._stop.wait()
+            await self._drain()
+            nursery.cancel_scope.cancel()
+        await self._remember()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """End cleanly: no new requests, running ones get `DRAIN_TIME`, then all is closed."""
+        self._stop.set()
+
+    async def _listen(self, nursery: trio.Nursery) -> None:
+        config, folder = self.config, self.config.folder
+        remembered = await remembered_port(self.host, folder) if config.port is None else 0
+        try:
+            port = await self._bind(nursery, config.port or remembered)
+        except AddressInUse:
+            if not remembered:
+                raise NodeError(
+                    "port-in-use",
+                    f"port {config.port} on {config.listen} is in use",
+                    hint=f"`--listen {config.listen}:0` takes a free one",
+                ) from None
+            self._say(f"port {remembered} of the last time is in use, taking another one")
+            port = await self._bind(nursery, 0)
+        if config.port is None:
+            await remember_port(self.host, folder, port)
+        interfaces = self.host.interfaces()
+        self.addresses = own_addresses(config.listen, port, self.identity.peer, interfaces)
+
+    async def _bind(self, nursery: trio.Nursery, port: int) -> int:
+        bound: int = await nursery.start(self.endpoint.run, self.config.listen, port)
+        return bound
+
+    async def _start_parts(self, nursery: trio.Nursery) -> None:
+        await nursery.start(partial(self.directory.run, ()))
+        self.directory.publish(
+            addresses=tuple(str(address) for address in self.addresses),
+            version=__version__,
+            capacity=self.capacity,
+        )
+        await self.announce_models()
+        await nursery.start(self.models.run)
+        await nursery.start(self.stage.run)
+        if self.engine is not None:
+            nursery.start_soon(self.engine.run)
+        operations = Operations(self).table()
+        control = ControlServer(self.host, self.config.folder, self.config.runtime, operations)
+        await nursery.start(control.run)
+        self._say(f"shoal {__version__}, peer {self.identity.peer}")
+        for address in self.addresses:
+            self._say(f"address {address}")
+
+    async def _enter_swarm(self, nursery: trio.Nursery) -> None:
+        config = self.config
+        if config.invitation is not None:
+            link, key = await join(self.endpoint, config.invitation)
+            self.endpoint.admission = await self.credentials.adopt(key)
+            self._say(f"joined the swarm of {link.peer}")
+        known = await remembered_peers(self.host, config.folder)
+        bootstrap = Bootstrap(self.host, self.endpoint, self.health)
+        nursery.start_soon(bootstrap.run, config.bootstrap, known)
+        nursery.start_soon(self._keep_remembering)
+        alone = not config.bootstrap and not known and config.invitation is None
+        if alone and not self.library.names() and config.model in (None, defaults.EMBEDDED_MODEL):
+            await import_embedded(self.library)
+            await self.announce_models()
+        nursery.start_soon(self.serving.run)
+        nursery.start_soon(self._watch_serving)
+
+    async def announce_models(self) -> None:
+        """Tell the swarm which models this library has, and whose chunks."""
+        models = []
+        for name, root in self.library.names().items():
+            manifest = await self.library.manifest(root)
+            size = manifest.weight_bytes(True, 0, manifest.layers, True)
+            models.append(ModelName(name, root, manifest.layers, size))
+        roots = sorted(self.library.roots())
+        self.directory.publish(models=tuple(models), holdings=tuple(roots))
+
+    # The end.
+
+    async def _drain(self) -> None:
+        """Take no new work, let what runs end, for at most DRAIN_TIME."""
+        self.directory.publish(shards=())
+        with trio.move_on_after(defaults.DRAIN_TIME):
+            while self.gateway.sessions or self.stage.sessions:  # noqa: ASYNC110  no event tells
+                await trio.sleep(defaults.DRAIN_LOOK)
+
+    async def _keep_remembering(self) -> None:
+        version = -1
+        while True:
+            version = await self.directory.changed(version)
+            await self._remember()
+            await trio.sleep(defaults.REMEMBER_PAUSE)
+
+    async def _remember(self) -> None:
+        """Keep where the others are, for the next start; an empty view forgets nobody."""
+        members = self.directory.members().values()
+        known = [m.addresses[0] for m in members if m.addresses and m.peer != self.identity.peer]
+        if known:
+            await remember_peers(self.host, self.config.folder, known)
+
+    # What a person should know.
+
+    def _tell(self, condition: Condition) -> None:
+        self._say(f"warning: {condition.sentence}")
+        if condition.hint:
+            self._say(f"hint: {condition.hint}")
+
+    async def _watch_serving(self) -> None:
+        """Says what serving comes to, and keeps its condition in the registry."""
+        said = ""
+        while True:
+            status = self.serving.status()
+            if status["phase"] == "failed":
+                self.health.report("serving", status["text"])
+            elif status["phase"] == "no-engine":
+                self.health.report("serving", status["text"], hint=TORCH_HINT)
+            else:
+                self.health.clear("serving")
+                if status["text"] != said:
+                    said = status["text"]
+                    self._say(said)
+            await trio.sleep(defaults.WATCH)

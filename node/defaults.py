@@ -1,0 +1,32 @@
+"""Constants of the daemon, each with its unit."""
+
+LISTEN_ADDRESS = "0.0.0.0"
+
+# The control socket (docs/spec/control.md).
+CONTROL_REQUEST_LIMIT = 1 << 20  # bytes of one request line
+CONTROL_REQUEST_TIMEOUT = 10.0  # seconds for the request line to arrive
+CONTROL_WRITE_TIMEOUT = 30.0  # seconds a client may leave an answer unread
+CONTROL_CONNECTIONS = 64  # clients at once; further ones are refused
+# sun_path holds 108 bytes on Linux and 104 on macOS, with the closing zero.
+CONTROL_PATH_LIMIT = 100  # bytes
+
+INVITE_LIFETIME = 24 * 3600.0  # seconds
+INVITE_USES = 1  # joins per code
+INVITE_LIMIT = 64  # outstanding codes per node
+INVITE_FILE_LIMIT = 64 << 10  # bytes
+
+DRAIN_TIME = 8.0  # seconds that running requests get to end when the node stops
+DRAIN_LOOK = 0.05  # seconds between two looks at what still runs
+REMEMBER_PAUSE = 10.0  # seconds between two writes of the remembered peers
+
+BOOTSTRAP_TIMEOUT = 10.0  # seconds for one address to answer
+SWARM_KEY_TIMEOUT = 10.0  # seconds
+SWARM_KEY_SIZE = 32  # bytes
+
+SMALL_FILE_LIMIT = 8192  # bytes of the port, pid, peers and control path files
+EMBEDDED_MODEL = "tiny"
+
+BOOTSTRAP_PAUSE = 0.5  # seconds between two looks at a bootstrap link, or two tries
+BOOTSTRAP_PAUSE_MOST = 30.0  # seconds between tries at an address that does not answer
+REMEMBERED_PEERS = 16  # addresses kept for the next start
+WATCH = 0.5  # seconds between two looks at what a component says of itself

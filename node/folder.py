@@ -1,0 +1,83 @@
+"""The data folder: made private, locked by one daemon at a time, and its small files."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ..transport.address import Address
+from ..transport.errors import AlreadyLocked, TransportError
+from ..transport.host import FileLock, Host
+from . import defaults
+from .config import DataFolder
+from .errors import DataFolderInUse, NodeError
+
+
+async def open_folder(host: Host, folder: DataFolder) -> FileLock:
+    """Make the folder where absent and take its lock.
+
+    Raises DataFolderInUse naming the process that holds it, NodeError where the folder is open
+    to other users.
+    """
+    return await host.offload(_open_folder, host, folder)
+
+
+def _open_folder(host: Host, folder: DataFolder) -> FileLock:
+    host.files.make_folder(folder.path, mode=0o700)
+    if host.files.mode(folder.path) & 0o022:
+        raise NodeError(
+            "data-folder",
+            f"other users may write in the data folder `{folder.path}`",
+            hint=f"`chmod 700 {folder.path}`",
+        )
+    try:
+        lock = host.files.lock(folder.lock)
+    except AlreadyLocked:
+        raise _in_use(host, folder) from None
+    host.files.write(folder.pid, str(os.getpid()).encode())
+    return lock
+
+
+def _in_use(host: Host, folder: DataFolder) -> DataFolderInUse:
+    pid = read_small(host, folder.pid)
+    who = f" (process {pid})" if pid and pid.isdigit() else ""
+    return DataFolderInUse(
+        f"another daemon{who} runs on `{folder.path}`",
+        hint=f"`shoal status --data {folder.path}` shows it; another `--data DIR` makes a second",
+    )
+
+
+def read_small(host: Host, path: Path) -> str | None:
+    """A short text file, or None where it is absent. Blocking."""
+    try:
+        data = host.files.read(path, limit=defaults.SMALL_FILE_LIMIT)
+    except FileNotFoundError:
+        return None
+    return data.decode("ascii", "replace").strip()
+
+
+async def remembered_port(host: Host, folder: DataFolder) -> int:
+    """The port this node listened on last time, or 0."""
+    text = await host.offload(read_small, host, folder.port)
+    return int(text) if text and text.isdigit() and int(text) < 65536 else 0
+
+
+async def remember_port(host: Host, folder: DataFolder, port: int) -> None:
+    """Keep the port for the next start: addresses given out stay true."""
+    await host.offload(host.files.write, folder.port, str(port).encode())
+
+
+async def remembered_peers(host: Host, folder: DataFolder) -> list[Address]:
+    """Where other nodes were when this one last ran."""
+    data = await host.offload(read_small, host, folder.peers)
+    found = []
+    for line in (data or "").splitlines()[: defaults.REMEMBERED_PEERS]:
+        with suppress(TransportError):  # a line that is no address helps nobody
+            found.append(Address.parse(line))
+    return found
+
+
+async def remember_peers(host: Host, folder: DataFolder, addresses: Sequence[str]) -> None:
+    """Keep some addresses of others, one in a line."""
+    text = "\n".join(addresses[: defaults.REMEMBERED_PEERS])
+    await host.offload(host.files.write, folder.peers, text.encode())

@@ -1,0 +1,208 @@
+"""Invitations: a short code that says where a node is, who it is, and lets one peer in.
+
+A code is Crockford's base32 (https://www.crockford.com/base32.html) of
+
+    version (4 bits) · address kind (4 bits: 4 or 6) · IP address (4 or 16 bytes) · port (2) ·
+    fingerprint (10: SHA-256 of the public key, cut) · secret (10) · check (2)
+
+in groups of five. The fingerprint tells the joiner that who answers is who invited; the secret
+lets it into a private swarm (docs/spec/control.md).
+"""
+
+import hashlib
+import hmac
+import ipaddress
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from ..transport.hello import invitation_ident
+from . import defaults
+from .errors import BadInvite, NodeError
+
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+LOOKALIKES = str.maketrans({"O": "0", "I": "1", "L": "1", "-": None, " ": None})
+VERSION = 1
+GROUP = 5  # letters
+FINGERPRINT = 10  # bytes
+SECRET = 10  # bytes
+CHECK = 2  # bytes
+CODE_LIMIT = 200  # letters, before anything is decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What a code says: where to dial, whom to expect, what to prove."""
+
+    host: str  # an IP address
+    port: int
+    fingerprint: bytes
+    secret: bytes
+
+    def expects(self, public_key: bytes) -> bool:
+        """Whether the peer that answered is the one that invited."""
+        return hmac.compare_digest(self.fingerprint, fingerprint(public_key))
+
+
+def fingerprint(public_key: bytes) -> bytes:
+    """A public key in 10 bytes: 80 bits, which nobody can match by trying keys."""
+    return hashlib.sha256(b"shoal/invite/key\0" + public_key).digest()[:FINGERPRINT]
+
+
+def encode(invitation: Invitation) -> str:
+    """The code of an invitation, in groups."""
+    address = ipaddress.ip_address(invitation.host)
+    data = bytes([VERSION << 4 | address.version]) + address.packed
+    data += invitation.port.to_bytes(2, "big") + invitation.fingerprint + invitation.secret
+    letters = _letters(data + _check(data))
+    return "-".join(letters[at : at + GROUP] for at in range(0, len(letters), GROUP))
+
+
+def decode(code: str) -> Invitation:
+    """Reads a code, forgiving case, spaces and look-alike letters. Raises BadInvite."""
+    data = _bytes(code)
+    body, check = data[:-CHECK], data[-CHECK:]
+    if not hmac.compare_digest(check, _check(body)):
+        raise _mistyped()
+    if body[0] >> 4 != VERSION:
+        raise BadInvite(
+            f"the invitation code is of version {body[0] >> 4}, this shoal reads {VERSION}",
+            hint="update shoal on both machines",
+        )
+    size = {4: 4, 6: 16}.get(body[0] & 15, 0)
+    if size == 0 or len(body) != 1 + size + 2 + FINGERPRINT + SECRET:
+        raise _wrong_length()
+    host = str(ipaddress.ip_address(body[1 : 1 + size]))
+    rest = body[1 + size :]
+    port = int.from_bytes(rest[:2], "big")
+    return Invitation(host, port, rest[2 : 2 + FINGERPRINT], rest[2 + FINGERPRINT :])
+
+
+def _check(data: bytes) -> bytes:
+    return hashlib.sha256(b"shoal/invite/check\0" + data).digest()[:CHECK]
+
+
+def _letters(data: bytes) -> str:
+    count = -(-len(data) * 8 // 5)
+    number = int.from_bytes(data, "big") << (count * 5 - len(data) * 8)
+    return "".join(ALPHABET[number >> (5 * at) & 31] for at in reversed(range(count)))
+
+
+def _bytes(code: str) -> bytes:
+    letters = code[:CODE_LIMIT].strip().upper().translate(LOOKALIKES)
+    wrong = sorted(set(letters) - set(ALPHABET))
+    if wrong:
+        raise BadInvite(
+            f"the invitation code has a letter that no code has: {wrong[0]!a}",
+            hint="compare it with what `shoal invite` printed",
+        )
+    size = len(letters) * 5 // 8
+    if size < 1 + 4 + 2 + FINGERPRINT + SECRET + CHECK:
+        raise _wrong_length()
+    number = 0
+    for letter in letters:
+        number = number << 5 | ALPHABET.index(letter)
+    padding = len(letters) * 5 - size * 8
+    if number & ((1 << padding) - 1):
+        raise _mistyped()
+    return (number >> padding).to_bytes(size, "big")
+
+
+def _mistyped() -> BadInvite:
+    return BadInvite(
+        "the invitation code has a typing error",
+        hint="compare it with what `shoal invite` printed; letters O, I, L read as 0, 1, 1",
+    )
+
+
+def _wrong_length() -> BadInvite:
+    return BadInvite(
+        "the invitation code is cut short or too long",
+        hint="copy the whole line that `shoal invite` printed",
+    )
+
+
+def invitation_key(secret: bytes) -> bytes:
+    """What both sides prove to each other by HMAC (`transport/hello.py`), 32 bytes."""
+    return hashlib.sha256(b"shoal/invite/secret\0" + secret).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """One code that was given out: its key, its end (wall seconds), joins left."""
+
+    key: bytes
+    expires: float
+    uses: int
+
+
+class InviteBook:
+    """The codes given out and not used up; the `Invitations` of this node's admission.
+
+    Bounded. Holds keys derived from the codes, not the codes; like every key of the data
+    folder its file has mode 0600.
+    """
+
+    def __init__(
+        self,
+        wall: Callable[[], float],
+        outstanding: Iterable[Outstanding] = (),
+    ) -> None:
+        self._wall = wall
+        self._by_ident = {invitation_ident(item.key): item for item in outstanding}
+
+    def add(self, secret: bytes, uses: int, lifetime: float) -> float:
+        """Remember a fresh code; returns its end (wall seconds).
+
+        Raises NodeError when too many are outstanding.
+        """
+        self._forget()
+        if len(self._by_ident) >= defaults.INVITE_LIMIT:
+            raise NodeError(
+                "too-many-invites",
+                f"{defaults.INVITE_LIMIT} invitations are outstanding",
+                hint="they end after 24 hours; `shoal invite --uses N` makes one code for N joins",
+            )
+        key, expires = invitation_key(secret), self._wall() + lifetime
+        self._by_ident[invitation_ident(key)] = Outstanding(key, expires, uses)
+        return expires
+
+    def find(self, ident: bytes) -> bytes | None:
+        """The key of a code that still lets somebody in."""
+        self._forget()
+        item = self._by_ident.get(ident)
+        return None if item is None else item.key
+
+    def used(self, ident: bytes) -> None:
+        """Take one join off a code."""
+        if (item := self._by_ident.get(ident)) is not None:
+            self._by_ident[ident] = replace(item, uses=item.uses - 1)
+            self._forget()
+
+    def _forget(self) -> None:
+        now = self._wall()
+        kept = {k: v for k, v in self._by_ident.items() if v.expires > now and v.uses > 0}
+        self._by_ident = kept
+
+    def encode(self) -> bytes:
+        """The book as JSON for the data folder."""
+        items = [
+            {"key": item.key.hex(), "expires": item.expires, "uses": item.uses}
+            for item in self._by_ident.values()
+        ]
+        return json.dumps({"version": 1, "invites": items}).encode()
+
+
+def decode_book(data: bytes) -> list[Outstanding]:
+    """Reads `InviteBook.encode`'s bytes; raises NodeError on anything else."""
+    try:
+        items = json.loads(data)["invites"][: defaults.INVITE_LIMIT]
+        return [
+            Outstanding(bytes.fromhex(i["key"]), float(i["expires"]), int(i["uses"])) for i in items
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise NodeError(
+            "bad-file",
+            "the file of outstanding invitations cannot be read",
+            hint="remove `invites.json` from the data folder; codes given out end by it",
+        ) from error

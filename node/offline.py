@@ -1,0 +1,56 @@
+"""What commands do with a data folder on which no daemon runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..dht.library import Library
+from ..tasks.engine.families import architecture
+from ..transport.host import Host
+from .config import DataFolder
+from .folder import open_folder
+from .views import model_entry, model_view
+
+
+async def add_model(
+    host: Host,
+    data: Path,
+    folder: Path,
+    name: str | None,
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Import a model folder, holding the data folder's lock meanwhile.
+
+    Raises DataFolderInUse, ModelError.
+    """
+    lock = await open_folder(host, DataFolder(data))
+    try:
+        library = await _library(host, data)
+        added, manifest = await library.add(folder, name, progress)
+        return model_entry(added, manifest, local=True)
+    finally:
+        lock.release()
+
+
+async def list_models(host: Host, data: Path) -> dict[str, Any]:
+    """The library's models, without a swarm's view of who serves them."""
+    library = await _library(host, data)
+    entries = [
+        model_entry(name, await library.manifest(root), local=True)
+        for name, root in library.names().items()
+    ]
+    return {"models": entries}
+
+
+async def show_model(host: Host, data: Path, name: str) -> dict[str, Any]:
+    """One model of the library. Raises ModelError `unknown-model`."""
+    library = await _library(host, data)
+    root = library.resolve(name)
+    shown = next((n for n, r in library.names().items() if r == root), name)
+    return model_view(shown, await library.manifest(root), {}, local=True)
+
+
+async def _library(host: Host, data: Path) -> Library:
+    library = Library(host, DataFolder(data).library, check_config=architecture)
+    await library.open()
+    return library

@@ -1,0 +1,245 @@
+"""What the control socket can be asked; docs/spec/control.md."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import trio
+
+from .. import __version__
+from ..dht.manifest import Manifest
+from ..tasks.engine.interface import Sampling
+from ..tasks.generation import GatewayEvent, GenerateRequest, Routed, Summary
+from ..tasks.models import manifest_of, resolve
+from ..tasks.routing import Hop
+from ..transport.address import Address
+from ..transport.errors import TransportError
+from . import defaults, views
+from .control import Emit, Operation
+from .errors import ControlError
+
+if TYPE_CHECKING:
+    from .daemon import Node
+
+T = TypeVar("T")
+NAME_LIMIT = 256  # characters of a model's name or root
+STOP_LIMIT = 16  # stop strings of one request
+
+
+class Operations:
+    """The operations over the parts of one node."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._host = node.host
+
+    def table(self) -> Mapping[str, Operation]:
+        return {
+            "ping": self.ping,
+            "status": self.status,
+            "peers": self.peers,
+            "models": self.models,
+            "model_add": self.model_add,
+            "model_show": self.model_show,
+            "run": self.run,
+            "invite": self.invite,
+            "stop": self.stop,
+        }
+
+    async def ping(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        return {"pid": os.getpid(), "version": __version__}
+
+    async def stop(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        self._node.stop()
+        return {"pid": os.getpid()}
+
+    async def status(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        node = self._node
+        members = node.directory.members()
+        own = node.directory.own()
+        names = views.known_models(members)
+        shard = next(iter(own.shards), None)
+        return {
+            "peer": own.peer,
+            "version": __version__,
+            "data": str(node.config.data),
+            "pid": os.getpid(),
+            "uptime_s": self._host.now() - node.began,
+            "addresses": list(own.addresses),
+            "private": node.credentials.private,
+            "peers": len(members) - 1,
+            "serving": views.serving_view(node.serving.status(), shard, names),
+            "models": self._swarm_models(),
+            "capacity": views.capacity_view(own.capacity),
+            "sessions": {"stage": node.stage.sessions, "gateway": node.gateway.sessions},
+            "health": [views.condition_view(item) for item in node.health.conditions()],
+        }
+
+    async def peers(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        node = self._node
+        members = node.directory.members()
+        names = views.known_models(members)
+        own = node.directory.own().peer
+        shown = [
+            views.peer_view(record, node.endpoint.link(peer), names, self._host.now())
+            for peer, record in sorted(members.items())
+            if peer != own
+        ]
+        return {"peers": shown}
+
+    def _swarm_models(self) -> list[dict[str, Any]]:
+        members = self._node.directory.members()
+        local = self._node.library.roots()
+        known = sorted(views.known_models(members).values(), key=lambda model: model.name)
+        return [views.swarm_entry(model, members, local) for model in known]
+
+    async def models(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        return {"models": self._swarm_models()}
+
+    async def model_add(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        folder = Path(_text(request, "path", 4096))
+        name = _maybe(request, "name", lambda r, k: _text(r, k, NAME_LIMIT))
+        async with _progress(emit) as note:
+            added, manifest = await self._node.library.add(folder, name, note)
+        await self._node.announce_models()
+        return views.model_entry(added, manifest, local=True)
+
+    async def model_show(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        node = self._node
+        root = resolve(_text(request, "name", NAME_LIMIT), node.library, node.directory)
+        manifest: Manifest = await manifest_of(root, node.library, node.exchange, node.directory)
+        members = node.directory.members()
+        known = views.known_models(members).get(root)
+        name = known.name if known else root[:16]
+        local = root in node.library.roots()
+        return views.model_view(name, manifest, members, local=local)
+
+    async def run(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        if self._node.stopping:
+            raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
+        asked = self._generate_request(request)
+        stages: list[dict[str, Any]] = []
+
+        async def pass_on(event: GatewayEvent) -> None:
+            if isinstance(event, Routed):
+                stages.extend(_hop_view(hop) for hop in event.stages)
+                await emit({"event": "routed", "stages": stages})
+            elif event.text:
+                await emit({"event": "text", "text": event.text})
+
+        summary = await self._node.gateway.generate(asked, pass_on)
+        return _summary_view(summary) | {"seed": asked.sampling.seed, "nodes": stages}
+
+    def _generate_request(self, request: dict[str, Any]) -> GenerateRequest:
+        seed = _maybe(request, "seed", lambda r, k: _whole(r, k, 0, 2**64 - 1))
+        if seed is None:
+            seed = int.from_bytes(self._host.entropy(8), "big")
+        return GenerateRequest(
+            model=_text(request, "model", NAME_LIMIT),
+            prompt=_text(request, "prompt", defaults.CONTROL_REQUEST_LIMIT),
+            raw=request.get("raw") is True,
+            max_tokens=_maybe(request, "max_tokens", lambda r, k: _whole(r, k, 1, 2**24)),
+            sampling=Sampling(
+                temperature=_number(request, "temperature", 0.0, 100.0, 0.0),
+                top_k=_whole({"top_k": 0, **request}, "top_k", 0, 2**31),
+                top_p=_number(request, "top_p", 0.0, 1.0, 1.0),
+                seed=seed,
+            ),
+            stop=_texts(request, "stop"),
+        )
+
+    async def invite(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        node = self._node
+        uses = _whole({"uses": defaults.INVITE_USES, **request}, "uses", 1, 1000)
+        text = _maybe(request, "address", lambda r, k: _text(r, k, 400))
+        address = _parse_address(text) if text else node.addresses[0]
+        try:
+            code, expires = await node.credentials.invite(
+                node.identity.public_key, address.host, address.port, uses
+            )
+        except ValueError:
+            raise ControlError(
+                "bad-request",
+                f"`{address.host}` is not an IP address, and a code holds no names",
+                hint="`shoal invite --address 192.0.2.7:4001`",
+            ) from None
+        return {"code": code, "expires": expires, "uses": uses}
+
+
+@asynccontextmanager
+async def _progress(emit: Emit) -> AsyncIterator[Callable[[int, int], None]]:
+    """A progress callback whose latest values go to the client, as fast as it takes them."""
+    send, receive = trio.open_memory_channel[tuple[int, int]](1)
+
+    def note(done: int, total: int) -> None:
+        with suppress(trio.WouldBlock):
+            send.send_nowait((done, total))
+
+    async def pass_on() -> None:
+        async for done, total in receive:
+            await emit({"event": "progress", "done": done, "total": total})
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pass_on)
+        yield note
+        send.close()
+
+
+def _parse_address(text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except TransportError as error:
+        raise ControlError("bad-request", error.message, hint=error.hint) from None
+
+
+def _hop_view(hop: Hop) -> dict[str, Any]:
+    return {"peer": hop.peer, "layers": f"{hop.parts.start}:{hop.parts.stop}"}
+
+
+def _summary_view(summary: Summary) -> dict[str, Any]:
+    return {
+        "text": summary.text,
+        "reason": summary.reason,
+        "prompt_tokens": summary.prompt_tokens,
+        "tokens": summary.tokens,
+        "ttft_ms": summary.ttft_s * 1000,
+        "tokens_per_s": summary.tokens_per_s,
+        "hop_ms": summary.hop_ms,
+    }
+
+
+# Values of a request, typed and bounded; all raise ControlError `bad-request`.
+
+
+def _maybe(request: dict[str, Any], key: str, read: Callable[[dict[str, Any], str], T]) -> T | None:
+    return None if request.get(key) is None else read(request, key)
+
+
+def _text(request: dict[str, Any], key: str, limit: int) -> str:
+    value = request.get(key)
+    if not isinstance(value, str) or not value or len(value) > limit:
+        raise ControlError("bad-request", f"`{key}` is not a text of 1 to {limit} characters")
+    return value
+
+
+def _texts(request: dict[str, Any], key: str) -> tuple[str, ...]:
+    values = request.get(key) or []
+    if not isinstance(values, list) or len(values) > STOP_LIMIT:
+        raise ControlError("bad-request", f"`{key}` is not a list of at most {STOP_LIMIT} texts")
+    return tuple(_text({key: value}, key, NAME_LIMIT) for value in values)
+
+
+def _whole(request: dict[str, Any], key: str, low: int, high: int) -> int:
+    value = request.get(key)
+    if type(value) is not int or not low <= value <= high:
+        raise ControlError("bad-request", f"`{key}` is not a whole number from {low} to {high}")
+    return value
+
+
+def _number(request: dict[str, Any], key: str, low: float, high: float, default: float) -> float:
+    value = request.get(key, default)
+    if type(value) not in (int, float) or not low <= value <= high:
+        raise ControlError("bad-request", f"`{key}` is not a number from {low:g} to {high:g}")
+    return float(value)

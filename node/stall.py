@@ -1,0 +1,40 @@
+"""Notices when one step of a task holds the event loop, and names the task.
+
+A stalled loop delays every peer, so heavy work belongs in `Host.offload` or a worker process. On a
+busy machine the operating system can stall a step too: read the figure as a hint, not a verdict.
+"""
+
+from dataclasses import dataclass
+
+import trio
+
+from ..transport.host import Host
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """One step that took too long: which task, how many seconds."""
+
+    task: str
+    seconds: float
+
+
+class StallGuard(trio.abc.Instrument):
+    """Counts steps longer than `limit` seconds and keeps the longest."""
+
+    def __init__(self, host: Host, limit: float) -> None:
+        self.count = 0
+        self.worst: Stall | None = None
+        self._host = host
+        self._limit = limit
+        self._began = host.now()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = self._host.now()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        seconds = self._host.now() - self._began
+        if seconds > self._limit:
+            self.count += 1
+            if self.worst is None or seconds > self.worst.seconds:
+                self.worst = Stall(task.name, seconds)

@@ -1,0 +1,153 @@
+"""What the control socket shows of a node: plain values, ready for JSON."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..dht.manifest import Manifest
+from ..state.membership import Capacity, MemberRecord, ModelName, ShardRecord
+from ..tasks.errors import NoRoute
+from ..tasks.routing import find_route
+from ..transport.identity import PeerId
+from ..transport.link import Link
+from .health import Condition
+
+Members = Mapping[PeerId, MemberRecord]
+
+# What `shoal model show` tells of a config.json; anything else stays in the manifest.
+SHOWN_CONFIG = (
+    "model_type", "hidden_size", "num_attention_heads", "num_key_value_heads",
+    "intermediate_size", "vocab_size", "max_position_embeddings", "torch_dtype", "dtype",
+)  # fmt: skip
+
+
+def missing_sentence(members: Members, root: str, layers: int) -> str | None:
+    """Why no chain of members answers for a model, or None where one does."""
+    try:
+        find_route(members, root, layers, 1)
+    except NoRoute as error:
+        return error.message
+    return None
+
+
+def known_models(members: Members) -> dict[str, ModelName]:
+    """Every model a member names, by root; the first name in alphabetical order."""
+    found: dict[str, ModelName] = {}
+    for record in members.values():
+        for model in record.models:
+            if model.root not in found or model.name < found[model.root].name:
+                found[model.root] = model
+    return found
+
+
+def model_entry(name: str, manifest: Manifest, *, local: bool) -> dict[str, Any]:
+    """A model of a library that no daemon serves now."""
+    return {
+        "name": name,
+        "root": manifest.root,
+        "layers": manifest.layers,
+        "weight_bytes": manifest.weight_bytes(True, 0, manifest.layers, True),
+        "local": local,
+        "complete": None,
+        "missing": None,
+    }
+
+
+def swarm_entry(model: ModelName, members: Members, local: Iterable[str]) -> dict[str, Any]:
+    """A model as the swarm has it: who knows it, whether a chain serves it."""
+    missing = missing_sentence(members, model.root, model.layers)
+    return {
+        "name": model.name,
+        "root": model.root,
+        "layers": model.layers,
+        "weight_bytes": model.weight_bytes,
+        "local": model.root in set(local),
+        "complete": missing is None,
+        "missing": missing,
+    }
+
+
+def model_view(name: str, manifest: Manifest, members: Members, *, local: bool) -> dict[str, Any]:
+    """Everything about one model."""
+    entry = model_entry(name, manifest, local=local)
+    missing = missing_sentence(members, manifest.root, manifest.layers) if members else None
+    holders = [
+        {"peer": peer, "layers": layers_text(shard), "dtype": shard.dtype}
+        for peer, record in members.items()
+        for shard in record.shards
+        if shard.root == manifest.root
+    ]
+    config = {key: manifest.config[key] for key in SHOWN_CONFIG if key in manifest.config}
+    return entry | {
+        "complete": missing is None if members else None,
+        "missing": missing,
+        "holders": holders,
+        "config": config,
+    }
+
+
+def layers_text(shard: ShardRecord) -> str:
+    """`start:stop`, stop exclusive."""
+    return f"{shard.start}:{shard.stop}"
+
+
+def shard_view(shard: ShardRecord, names: Mapping[str, ModelName]) -> dict[str, Any]:
+    """A shard somebody serves."""
+    named = names.get(shard.root)
+    return {
+        "model": named.name if named else shard.root[:16],
+        "root": shard.root,
+        "layers": layers_text(shard),
+        "embedding": shard.embedding,
+        "head": shard.head,
+        "dtype": shard.dtype,
+        "kv_tokens_free": shard.kv_tokens_free,
+    }
+
+
+def serving_view(
+    status: Mapping[str, Any], shard: ShardRecord | None, names: Mapping[str, ModelName]
+) -> dict[str, Any]:
+    """What the node serves now, and how far it is with what it is to serve."""
+    return {
+        "phase": status["phase"],
+        "state": status["text"],
+        "done_bytes": status["done_bytes"],
+        "total_bytes": status["total_bytes"],
+        "shard": shard_view(shard, names) if shard else None,
+    }
+
+
+def capacity_view(capacity: Capacity) -> dict[str, Any]:
+    """A machine, as measured; bytes, flop/s, byte/s."""
+    return {
+        "cores": capacity.cores,
+        "memory_bytes": capacity.memory_bytes,
+        "engine": capacity.engine,
+        "flops": capacity.flops,
+        "bandwidth": capacity.bandwidth,
+    }
+
+
+def condition_view(condition: Condition) -> dict[str, Any]:
+    """A condition of node/health.py."""
+    return {"name": condition.name, "sentence": condition.sentence, "hint": condition.hint}
+
+
+def peer_view(record: MemberRecord, link: Link | None, names: Mapping[str, ModelName], now: float
+              ) -> dict[str, Any]:  # fmt: skip
+    """Another node: what it says of itself, and what the link to it measures."""
+    status = link.status if link else None
+    address = next(iter(record.addresses), None)
+    if status is not None:
+        address = f"{status.address[0]} port {status.address[1]}"
+    return {
+        "peer": record.peer,
+        "version": record.version,
+        "address": address,
+        "rtt_ms": status.rtt * 1000 if status and status.rtt is not None else None,
+        "bytes_in": status.bytes_in if status else 0,
+        "bytes_out": status.bytes_out if status else 0,
+        "linked_s": now - status.since if status else None,
+        "shards": [shard_view(shard, names) for shard in record.shards],
+        "capacity": capacity_view(record.capacity),
+    }

@@ -1,0 +1,34 @@
+"""Constants of this package, with their units."""
+
+# A record: docs/spec/membership.md. A full one within these bounds is under RECORD_BYTES.
+RECORD_BYTES = 64 * 2**10
+MAX_SEQ = 2**53  # milliseconds since 1970: some 285 000 years
+ADDRESSES = 16
+MODELS = 128
+SHARDS = 16
+HOLDINGS = 256
+NAME_BYTES = 128
+VERSION_BYTES = 64
+DTYPE_BYTES = 16
+MAX_LAYERS = 4096
+MAX_BYTES = 2**60
+MAX_CORES = 2**16
+MAX_TOKENS = 2**40
+MAX_RATE = 1e24  # flop/s, byte/s
+
+# The exchange.
+MEMBERS = 1024  # authors known at once
+VOUCHED = 256  # authors without a link of ours that one peer may tell of
+BATCH = 64  # records in one message
+PULL_TIMEOUT = 10.0  # seconds
+RECLAIM_PAUSE = 30.0  # seconds between two steps over a record of our own from elsewhere
+
+# Dialling members.
+MEMBER_LINKS = 64  # links up to which members are dialled
+DIALS = 8  # at once
+DIAL_TIMEOUT = 5.0  # seconds for one address
+DIAL_ADDRESSES = 4  # of one member, per round
+DIAL_YIELD = 0.3  # seconds the larger peer id leaves the smaller one to dial first
+DIAL_PAUSE = (1.0, 300.0)  # seconds after a failed round: first, most; doubled in between
+FORGET = 600.0  # seconds without a link after which a member's record is dropped
+BOOTSTRAP_PAUSE = (0.5, 60.0)  # seconds between rounds over the bootstrap addresses

@@ -1,0 +1,76 @@
+"""Carries session messages to a peer over its link, or to this same node without one."""
+
+from collections.abc import Callable, Mapping
+from inspect import isawaitable
+from typing import Any
+
+from ..transport.calls import Call, Handler, Refusal, Reply
+from ..transport.endpoint import Endpoint
+from ..transport.errors import CallRefused, LinkClosed
+from ..transport.frame import Priority
+from ..transport.identity import PeerId
+from ..transport.link import Link
+
+
+class Courier:
+    """What the stage and the gateway of one node share: their handlers, and the way out.
+
+    A node may be the gateway of a session and several of its stages' neighbour at once; a
+    message to itself calls the handler directly, with itself as the sender.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._handlers: dict[str, Handler] = {}
+
+    @property
+    def peer(self) -> PeerId:
+        return self._endpoint.peer
+
+    def handle(self, method: str, handler: Handler) -> None:
+        self._handlers[method] = handler
+        self._endpoint.handle(method, handler)
+
+    def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
+        """`callback(link, code)` when a peer's link has ended for good."""
+        self._endpoint.on_link_lost(callback)
+
+    def reaches(self, peer: PeerId) -> bool:
+        return peer == self.peer or self._endpoint.link(peer) is not None
+
+    def post(
+        self,
+        peer: PeerId,
+        method: str,
+        header: Mapping[str, Any],
+        payload: bytes | memoryview = b"",
+        *,
+        priority: Priority = Priority.ACTIVATION,
+    ) -> None:
+        """Send without waiting; raises LinkClosed where no link to the peer is alive.
+
+        Only plain (inline) handlers are posted to.
+        """
+        if peer == self.peer:
+            self._handlers[method](Call(peer, dict(header), payload))
+        else:
+            self._link(peer).post(method, header, payload, priority=priority)
+
+    async def call(
+        self, peer: PeerId, method: str, header: Mapping[str, Any], *, timeout: float
+    ) -> Reply:
+        """Ask and wait; raises CallRefused, LinkClosed."""
+        if peer != self.peer:
+            return await self._link(peer).call(method, header, timeout=timeout)
+        answer = self._handlers[method](Call(peer, dict(header), b""))
+        if isawaitable(answer):
+            answer = await answer
+        if isinstance(answer, Refusal):
+            raise CallRefused(answer.code, answer.message)
+        return answer
+
+    def _link(self, peer: PeerId) -> Link:
+        link = self._endpoint.link(peer)
+        if link is None:
+            raise LinkClosed("no-link", f"no link to {peer}")
+        return link

@@ -1,0 +1,45 @@
+"""Constants of this package, with their units."""
+
+# Sessions: docs/spec/session.md.
+MAX_STAGES = 64  # peers in one chain
+MAX_LAYERS = 4096
+MAX_POSITIONS = 2**24  # tokens of one session
+MAX_SPAN_TOKENS = 4096  # tokens of one span
+MAX_STOP_IDS = 64
+PREFILL_TOKENS = 256  # of one prompt span
+PREFILL_BYTES = 4 * 2**20  # of one prompt span's hidden states in float32
+SPANS_UNDER_WAY = 8  # prompt spans of one session between gateway and head
+TEXT_PROCESSES = 4  # idle ones kept, one a model
+MAX_NEW_TOKENS = 1024  # generated where the request names no number
+SESSIONS_PER_STAGE = 64
+SESSIONS_PER_GATEWAY = 16  # of one gateway at one stage
+CLOSED_REMEMBERED = 4096  # names of closed sessions at one stage
+SENT_BYTES = 256 * 2**20  # kept for replay by one stage, all sessions
+SESSION_IDLE = 600.0  # seconds without a message until a stage closes a session
+OPEN_TIMEOUT = 10.0  # seconds for one stage to open
+CLOSE_TIMEOUT = 2.0  # seconds for all stages to close
+TOKEN_TIMEOUT = 120.0  # seconds a gateway waits for the next sign of the chain
+OPEN_ATTEMPTS = 3  # routes tried when stages refuse
+
+# Serving.
+FLOAT32_PARAMETERS = 100_000_000  # models with fewer are served in float32
+KV_CONTEXTS = 16  # full contexts whose KV a shard reserves at most
+KV_TOKENS_LEAST = 512  # of KV that a shard must have room for
+SERVE_RETRY = (1.0, 60.0)  # seconds until serving is tried again: first, most
+
+# Text: docs/spec/text.md.
+TEXT_MEMORY = 2**30  # bytes of address space of the child; a 37 MB tokenizer.json takes 310 MiB
+TEXT_LOAD_TIMEOUT = 15.0  # seconds; a 37 MB tokenizer.json takes 0.9
+TEXT_TIMEOUT = 2.0  # seconds for one template, one text or one step of a detokenizer
+TEXT_BYTES = 2**20  # of one prompt, or of one rendered conversation
+TEXT_MESSAGES = 1024  # in one conversation
+TEXT_REPLY_BYTES = 16 * 2**20  # of one frame from the child
+TEXT_REQUEST_BYTES = 96 * 2**20  # of one frame to the child: all of a model's text files
+TEXT_IN_FLIGHT = 256  # requests at one child
+TEXT_RETRY = (0.05, 30.0)  # seconds until a dead child is started again: first, most
+TEXT_SETTLED = 5.0  # seconds a child has lived when its death counts as the first again
+TOKENIZER_BYTES = 64 * 2**20  # of tokenizer.json
+TEXT_FILE_BYTES = 4 * 2**20  # of each other text file of a model
+STOP_STRINGS = 16  # of one request
+STOP_STRING_CHARACTERS = 256  # of one stop string
+HELD_TOKENS = 32  # without finished text before an unfinished character is given out as it is

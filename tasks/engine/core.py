@@ -1,0 +1,378 @@
+"""The worker's inside: frames in, frames out, one step at a time; no socket.
+
+Implements docs/spec/engine.md, sections session and spans. The owner calls `handle` for each frame
+and `step` while `busy`; sessions take turns, so a long prompt delays the others by one chunk
+at most.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import psutil
+import torch
+
+from .defaults import ANSWER_BYTES, PREFILL_CHUNK, WAITING_SPANS
+from .errors import EngineError
+from .families import DTYPE_BYTES, Architecture, architecture, kv_token_bytes, weight_bytes
+from .interface import Loaded, LoadShard, SessionId, Span
+from .kv import KV, Budget, raw_bytes
+from .llama import Model
+from .messages import loaded_value, parse_load, parse_span
+from .sampling import choose
+from .session import Answer, Job, Session
+from .weights import TORCH_DTYPES
+from .wire import Buffer, Header, WireError
+
+Emit = Callable[[Header, Buffer], None]
+Result = tuple[object, Buffer]
+Request = Callable[[Header, memoryview], Result]
+_FEATURES = frozenset({"forward", "logits", "token", "export"})
+
+
+class Core:
+    """One shard, many sessions; torch calls happen inside `handle` (load) and `step`."""
+
+    def __init__(self, emit: Emit, *, memory_bytes: int = 0) -> None:
+        """`emit` sends a frame. `memory_bytes` bounds weights and KV; 0: what is available."""
+        self._emit = emit
+        self._memory_bytes = memory_bytes
+        self._model: Model | None = None
+        self._root = ""
+        self._weight_bytes = 0
+        self._budget = Budget(0)
+        self._sessions: dict[SessionId, Session] = {}
+        self._turns: deque[Session] = deque()
+        self._requests: Mapping[str, Request] = {
+            "load": self._load,
+            "open": self._open,
+            "close": self._close,
+            "export": self._export,
+            "import": self._import,
+            "fork": self._fork,
+            "usage": self._usage,
+        }
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._turns)
+
+    def handle(self, header: Header, payload: memoryview) -> None:
+        """Take in one frame. Raises WireError for what no daemon of ours sends."""
+        name = header[0]
+        if name == "span":
+            self._submit(header, payload)
+        elif name == "cancel" and len(header) == 2:
+            self._cancel(header[1])
+        elif isinstance(name, str) and name in self._requests and len(header) > 1:
+            self._answer(self._requests[name], header, payload)
+        else:
+            raise WireError(f"the daemon sent `{name}`")
+
+    def step(self) -> None:
+        """Compute one step of the session whose turn it is."""
+        session = self._turns.popleft()
+        if session.busy:
+            try:
+                self._advance(session)
+            except EngineError as error:
+                self._fail_job(session, error)
+        if session.busy:
+            self._turns.append(session)
+        else:
+            session.scheduled = False
+
+    # Requests: each returns what follows ("ok", n), or raises.
+
+    def _answer(self, request: Request, header: Header, payload: memoryview) -> None:
+        number = header[1]
+        try:
+            value, data = request(header[2:], payload)
+        except EngineError as error:
+            self._emit(("refused", number, error.code, error.message), b"")
+        else:
+            self._emit(("ok", number, value), data)
+
+    def _load(self, header: Header, payload: memoryview) -> Result:
+        started = time.perf_counter()
+        shard = parse_load(payload)
+        self._unload()
+        arch = architecture(shard.config)
+        size = weight_bytes(arch, shard.parts, shard.dtype)
+        self._check_memory(size, shard.kv_bytes)
+        self._model = Model(arch, shard)
+        self._root, self._weight_bytes = shard.root, size
+        self._budget = Budget(shard.kv_bytes)
+        loaded = Loaded(
+            size, self._token_bytes(arch, shard), time.perf_counter() - started, _FEATURES
+        )
+        return loaded_value(loaded), b""
+
+    def _unload(self) -> None:
+        for session in self._sessions.values():
+            self._drop(session)
+        self._sessions.clear()
+        self._model = None
+        self._weight_bytes = 0
+        self._budget = Budget(0)
+
+    def _check_memory(self, weights: int, kv: int) -> None:
+        limit = self._memory_bytes or psutil.virtual_memory().available
+        if weights + kv > limit:
+            raise EngineError(
+                "no-memory",
+                f"the shard needs {weights} bytes of weights and {kv} of KV, {limit} are there",
+            )
+
+    @staticmethod
+    def _token_bytes(arch: Architecture, shard: LoadShard) -> int:
+        return kv_token_bytes(arch, shard.parts.start, shard.parts.stop, shard.dtype)
+
+    def _open(self, header: Header, payload: memoryview) -> Result:
+        name, tokens = header
+        model = self._loaded()
+        if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
+            raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
+        if name in self._sessions:
+            raise EngineError("session-exists", "the session is open already")
+        if not 0 < tokens <= model.arch.context:
+            raise EngineError(
+                "too-long",
+                f"{tokens} positions were asked for, the context is {model.arch.context}",
+            )
+        kv = KV(self._root, model.arch, model.parts, model.dtype, tokens, self._budget)
+        self._sessions[name] = Session(name, kv)
+        return 0, b""
+
+    def _close(self, header: Header, payload: memoryview) -> Result:
+        session = self._sessions.pop(self._name(header[0]), None)
+        if session is not None:
+            self._drop(session)
+        return None, b""
+
+    def _export(self, header: Header, payload: memoryview) -> Result:
+        return None, self._idle(header[0]).kv.export()
+
+    def _import(self, header: Header, payload: memoryview) -> Result:
+        session = self._idle(header[0])
+        length = session.kv.install(payload)
+        session.forget()
+        return length, b""
+
+    def _fork(self, header: Header, payload: memoryview) -> Result:
+        source, into = (self._idle(name) for name in header)
+        into.kv.copy_from(source.kv)
+        into.forget()
+        return into.kv.length, b""
+
+    def _usage(self, header: Header, payload: memoryview) -> Result:
+        usage = {
+            "sessions": len(self._sessions),
+            "kv_bytes_reserved": self._budget.reserved,
+            "kv_bytes_limit": self._budget.limit,
+            "weight_bytes": self._weight_bytes,
+            "rss_bytes": psutil.Process().memory_info().rss,
+        }
+        return usage, b""
+
+    def _loaded(self) -> Model:
+        if self._model is None:
+            raise EngineError("no-shard", "no shard is loaded")
+        return self._model
+
+    def _session(self, name: object) -> Session:
+        session = self._sessions.get(self._name(name))
+        if session is None:
+            raise EngineError("unknown-session", "the session is not open")
+        return session
+
+    @staticmethod
+    def _name(name: object) -> bytes:
+        return name if isinstance(name, bytes) else b""
+
+    def _idle(self, name: object) -> Session:
+        session = self._session(name)
+        if session.busy:
+            raise EngineError("busy", "spans of the session run or wait")
+        return session
+
+    def _drop(self, session: Session) -> None:
+        """Forget its work and free its memory; a turn it still has finds nothing to do."""
+        session.job = None
+        session.waiting.clear()
+        session.kv.free()
+
+    # Spans.
+
+    def _submit(self, header: Header, payload: memoryview) -> None:
+        try:
+            session = self._session(header[1] if len(header) > 1 else None)
+            span = parse_span(header, payload)
+            self._check(session, span)
+        except EngineError as error:
+            name, epoch = (*header[1:3], None, None)[:2]
+            self._failed(self._name(name), epoch if isinstance(epoch, int) else 0, error)
+            return
+        if session.raise_epoch(span.epoch):
+            self._end_work(session, "old-epoch", f"epoch {span.epoch} began")
+        session.waiting.append(span)
+        if not session.scheduled:
+            session.scheduled = True
+            self._turns.append(session)
+
+    def _check(self, session: Session, span: Span) -> None:
+        """Everything that needs no computing; raises EngineError."""
+        model = self._loaded()
+        arch, parts = model.arch, model.parts
+        if span.tokens is not None:
+            if not parts.embedding:
+                raise EngineError("no-embedding", "this shard takes hidden states, not tokens")
+            if not 0 <= min(span.tokens) <= max(span.tokens) < arch.vocab:
+                raise EngineError("bad-token", f"a token is not among the {arch.vocab} known")
+        elif len(span.hidden or b"") != span.count * arch.hidden * DTYPE_BYTES[model.dtype]:
+            raise EngineError("bad-hidden", f"the input is not {span.count} x {arch.hidden} values")
+        if span.want != "hidden" and not parts.head:
+            raise EngineError("no-head", f"this shard has no head, `{span.want}` cannot be had")
+        if span.steps > 1 and not (parts.embedding and parts.head and span.want == "token"):
+            raise EngineError("bad-span", "only a shard with embedding and head feeds tokens back")
+        if span.start + span.count + span.steps - 1 > session.kv.tokens:
+            raise EngineError(
+                "too-long",
+                f"{span.count} positions from {span.start} and {span.steps - 1} more were not "
+                f"reserved, {session.kv.tokens} were",
+            )
+        self._check_sizes(session, span, model)
+
+    @staticmethod
+    def _check_sizes(session: Session, span: Span, model: Model) -> None:
+        size = {
+            "hidden": span.count * model.arch.hidden * DTYPE_BYTES[model.dtype],
+            "logits": span.count * model.arch.vocab * 4,
+            "token": 0,
+        }[span.want]
+        if size > ANSWER_BYTES:
+            raise EngineError("too-large", f"the answer would have {size} bytes")
+        if len(session.waiting) >= WAITING_SPANS:
+            raise EngineError("too-many", f"{WAITING_SPANS} spans of the session are waiting")
+        if span.epoch < session.epoch:
+            raise EngineError("old-epoch", f"epoch {session.epoch} has begun")
+
+    def _cancel(self, name: object) -> None:
+        session = self._sessions.get(self._name(name))
+        if session is not None:
+            self._end_work(session, "cancelled", "the session's spans were cancelled")
+
+    def _end_work(self, session: Session, code: str, message: str) -> None:
+        if not session.busy:
+            return
+        epoch = session.job.span.epoch if session.job else session.waiting[0].epoch
+        if session.job is not None:
+            session.keep(session.job.answer)
+        session.job = None
+        session.waiting.clear()
+        self._emit(("failed", session.name, epoch, code, message), b"")
+
+    # Computing.
+
+    def _advance(self, session: Session) -> None:
+        job = session.job or self._begin(session)
+        if job is None:
+            return
+        started = time.perf_counter()
+        model = self._loaded()
+        count = min(PREFILL_CHUNK, job.count - job.done)
+        position = job.start + job.done
+        x = job.source if count == job.count else job.source[job.done : job.done + count]
+        if job.span.tokens is not None:
+            x = model.embed(x)
+        x = model.forward(x, session.kv, position)
+        session.kv.length = position + count
+        job.done += count
+        if job.span.want == "token":
+            if job.done == job.count:
+                self._token(session, job, model, x, started)
+            else:
+                job.seconds += time.perf_counter() - started
+            return
+        out = x if job.span.want == "hidden" else model.logits(x)
+        _check_finite(out, position)
+        job.outputs.append(out)
+        job.seconds += time.perf_counter() - started
+        if job.done == job.count:
+            self._values(session, job)
+
+    def _begin(self, session: Session) -> Job | None:
+        """The next span as a job, or None when it was answered already."""
+        span = session.waiting.popleft()
+        key = (span.epoch, span.start, span.count)
+        answer = session.kept(key)
+        if answer is not None:
+            for header, payload in answer.frames:
+                self._emit(header, payload)
+            return None
+        job = Job(span, Answer(key), None, span.start, span.count)
+        session.job = job  # from here on a failure is this span's
+        if span.start > session.kv.length:
+            raise EngineError(
+                "gap", f"the span starts at {span.start}, {session.kv.length} positions are cached"
+            )
+        session.kv.truncate(span.start)
+        job.source = self._source(span)
+        return job
+
+    def _source(self, span: Span) -> torch.Tensor:
+        if span.hidden is None:
+            return torch.tensor(span.tokens)
+        model = self._loaded()
+        hidden = torch.frombuffer(span.hidden, dtype=TORCH_DTYPES[model.dtype])
+        hidden = hidden.view(span.count, model.arch.hidden)
+        _check_finite(hidden, span.start)
+        return hidden
+
+    def _token(
+        self, session: Session, job: Job, model: Model, x: torch.Tensor, started: float
+    ) -> None:
+        span = job.span
+        position = job.start + job.count
+        logits = model.logits(x[-1:])[0].numpy()
+        token, logprob = choose(logits, span.sampling, position)
+        job.emitted += 1
+        final = job.emitted == span.steps or token in span.stop_ids
+        seconds = job.seconds + time.perf_counter() - started
+        header = ("token", session.name, span.epoch, position, token, logprob, final, seconds)
+        job.answer.add(header)
+        self._emit(header, b"")
+        if final:
+            self._finish(session, job)
+        else:
+            job.source = torch.tensor((token,))
+            job.start, job.count, job.done, job.seconds = position, 1, 0, 0.0
+
+    def _values(self, session: Session, job: Job) -> None:
+        span = job.span
+        out = job.outputs[0] if len(job.outputs) == 1 else torch.cat(job.outputs)
+        header = ("hidden", session.name, span.epoch, span.start, span.count, job.seconds)
+        payload = raw_bytes(out.contiguous())
+        job.answer.add(header, payload)
+        self._emit(header, payload)
+        self._finish(session, job)
+
+    @staticmethod
+    def _finish(session: Session, job: Job) -> None:
+        session.job = None
+        session.keep(job.answer)
+
+    def _fail_job(self, session: Session, error: EngineError) -> None:
+        job = session.job
+        assert job is not None  # only a job raises
+        session.job = None
+        session.kv.truncate(job.span.start)
+        self._failed(session.name, job.span.epoch, error)
+
+    def _failed(self, name: bytes, epoch: int, error: EngineError) -> None:
+        self._emit(("failed", name, epoch, error.code, error.message), b"")
+
+
+def _check_finite(values: torch.Tensor, position: int) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise EngineError("not-finite", f"values from position {position} on are not finite")

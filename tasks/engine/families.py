@@ -1,0 +1,375 @@
+"""`config.json` as a checked `Architecture`. No torch: the daemon uses this too.
+
+A config comes from a stranger's folder, so every value read is typed and bounded, and what this
+engine cannot compute exactly is refused rather than approximated. Names and defaults are those of
+transformers' configuration classes of the four families.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from .errors import EngineError
+from .interface import DType, Parts
+
+Family = Literal["llama", "qwen2", "qwen3", "mistral"]
+RopeKind = Literal["default", "linear", "llama3", "yarn"]
+Config = Mapping[str, object]
+
+SUPPORTED: Mapping[str, Family] = {
+    "LlamaForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "MistralForCausalLM": "mistral",
+}
+DTYPE_BYTES: Mapping[DType, int] = {"float32": 4, "bfloat16": 2}
+_MOST_STOP_IDS = 64
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary embedding: frequencies `theta ** (-2i/d)`, rescaled by `kind`.
+
+    Linear divides all by `factor` (position interpolation, Chen 2023); llama3 divides long
+    wavelengths and blends between (Llama 3.1); yarn blends by rotations per original context and
+    multiplies the tables by `attention_factor` (Peng 2023).
+    """
+
+    theta: float
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    original_context: int = 0  # tokens; llama3 and yarn
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a forward needs to know; sizes in elements, `context` in tokens."""
+
+    family: Family
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    context: int
+    eps: float
+    rope: Rope
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    tied: bool
+    windows: tuple[int, ...]  # per layer: positions a token attends to, itself included; 0 is all
+
+
+def architecture(config: Config) -> Architecture:
+    """Check a config.json. Raises EngineError `bad-config` or `unsupported-architecture`."""
+    family = _family(config)
+    reader = _Reader(config)
+    reader.refuse_unless("hidden_act", "silu")
+    if config.get("quantization_config") is not None:
+        _unsupported("the weights are quantised (`quantization_config`)")
+    hidden = reader.integer("hidden_size", 1, 1 << 16)
+    heads = reader.integer("num_attention_heads", 1, 1 << 12)
+    layers = reader.integer("num_hidden_layers", 1, 1 << 10)
+    context = reader.integer("max_position_embeddings", 1, 1 << 24)
+    bias = family != "mistral" and reader.flag("attention_bias", False)
+    checked = Architecture(
+        family=family,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=reader.integer("num_key_value_heads", 1, 1 << 12, default=heads),
+        head_dim=reader.integer("head_dim", 2, 1 << 12, default=_head_dim(family, hidden, heads)),
+        intermediate=reader.integer("intermediate_size", 1, 1 << 20),
+        vocab=reader.integer("vocab_size", 1, 1 << 22),
+        context=context,
+        eps=reader.number("rms_norm_eps", 1e-12, 1.0, default=1e-6),
+        rope=_rope(config, context),
+        qkv_bias=family == "qwen2" or bias,
+        output_bias=family != "qwen2" and bias,
+        mlp_bias=family == "llama" and reader.flag("mlp_bias", False),
+        qk_norm=family == "qwen3",
+        tied=reader.flag("tie_word_embeddings", False),
+        windows=_windows(reader, family, layers, context),
+    )
+    _check_heads(checked)
+    return checked
+
+
+def _family(config: Config) -> Family:
+    names = config.get("architectures")
+    if names is None and isinstance(config.get("model_type"), str):
+        named = [value for value in SUPPORTED.values() if value == config["model_type"]]
+        if named:
+            return named[0]
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise EngineError("bad-config", "config.json names no architecture (`architectures`)")
+    if names[0] not in SUPPORTED:
+        _unsupported(f"`{names[0][:80]}`")
+    return SUPPORTED[names[0]]
+
+
+def _unsupported(what: str) -> NoReturn:
+    raise EngineError(
+        "unsupported-architecture",
+        f"this engine cannot compute {what}",
+        hint=f"supported are {', '.join(SUPPORTED)} with silu and unquantised weights",
+    )
+
+
+def _head_dim(family: Family, hidden: int, heads: int) -> int:
+    return 128 if family == "qwen3" else hidden // heads
+
+
+def _check_heads(arch: Architecture) -> None:
+    if arch.heads % arch.kv_heads:
+        raise EngineError(
+            "bad-config",
+            f"{arch.heads} attention heads cannot share {arch.kv_heads} key-value heads",
+        )
+    if arch.head_dim % 2:
+        raise EngineError("bad-config", f"head_dim {arch.head_dim} is odd, rotary needs pairs")
+
+
+def _windows(reader: "_Reader", family: Family, layers: int, context: int) -> tuple[int, ...]:
+    """Sliding windows by layer; one that reaches over the whole context is none."""
+    window = 0
+    if family == "mistral" or (family != "llama" and reader.flag("use_sliding_window", False)):
+        window = reader.integer("sliding_window", 1, 1 << 30, default=4096, null=0)
+    if not 0 < window < context:
+        return (0,) * layers
+    if family == "mistral":
+        return (window,) * layers
+    first = reader.integer("max_window_layers", 0, 1 << 10, default=28)
+    kinds = reader.strings("layer_types", layers) or tuple(
+        _SLIDING if layer >= first else _FULL for layer in range(layers)
+    )
+    for kind in kinds:
+        if kind not in (_SLIDING, _FULL):
+            _unsupported(f"layers of type `{kind[:80]}`")
+    return tuple(window if kind == _SLIDING else 0 for kind in kinds)
+
+
+def _rope(config: Config, context: int) -> Rope:
+    """Either generation: `rope_theta` with `rope_scaling`, or `rope_parameters`."""
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(scaling, Mapping):
+        raise EngineError("bad-config", "the rotary parameters in config.json are not an object")
+    # Values inside the object win over those beside it, as in transformers.
+    reader = _Reader({"rope_theta": config.get("rope_theta"), **scaling}, "rotary parameter")
+    theta = reader.number("rope_theta", 1.0001, 1e15, default=1e4)
+    partial = _Reader({**config, **scaling}).number("partial_rotary_factor", 0, 1, default=1.0)
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if partial != 1.0:
+        _unsupported("partial rotary embeddings")
+    if kind in ("default", "dynamic"):  # dynamic differs only beyond the context
+        return Rope(theta)
+    if kind == "linear":
+        return Rope(theta, "linear", reader.number("factor", 1e-3, 1e6))
+    original = _original_context(config, reader, context)
+    if kind == "llama3":
+        return _llama3(reader, theta, original)
+    if kind == "yarn":
+        return _yarn(reader, theta, original, context)
+    _unsupported(f"rotary embeddings of type `{str(kind)[:80]}`")
+
+
+def _original_context(config: Config, reader: "_Reader", context: int) -> int:
+    key = "original_max_position_embeddings"
+    inside = reader.integer(key, 1, 1 << 24, default=context)
+    return _Reader(config).integer(key, 1, 1 << 24, default=inside)
+
+
+def _llama3(reader: "_Reader", theta: float, original: int) -> Rope:
+    low = reader.number("low_freq_factor", 1e-6, 1e6)
+    high = reader.number("high_freq_factor", 1e-6, 1e6)
+    if not low < high:
+        raise EngineError("bad-config", "`low_freq_factor` must be below `high_freq_factor`")
+    return Rope(
+        theta,
+        "llama3",
+        reader.number("factor", 1e-3, 1e6),
+        original,
+        low_freq_factor=low,
+        high_freq_factor=high,
+    )
+
+
+def _yarn(reader: "_Reader", theta: float, original: int, context: int) -> Rope:
+    factor = reader.number("factor", 1e-3, 1e6, default=context / original)
+    mscale = reader.number("mscale", 0, 1e3, default=0.0)
+    mscale_all = reader.number("mscale_all_dim", 0, 1e3, default=0.0)
+    attention = _yarn_scale(factor, 1.0)
+    if mscale and mscale_all:
+        attention = _yarn_scale(factor, mscale) / _yarn_scale(factor, mscale_all)
+    return Rope(
+        theta,
+        "yarn",
+        factor,
+        original,
+        beta_fast=reader.number("beta_fast", 0, 1e6, default=32.0) or 32.0,
+        beta_slow=reader.number("beta_slow", 0, 1e6, default=1.0) or 1.0,
+        truncate=reader.flag("truncate", True),
+        attention_factor=reader.number("attention_factor", 1e-6, 1e6, default=attention),
+    )
+
+
+def _yarn_scale(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+class _Reader:
+    """Typed, bounded reads of a JSON object; an absent or null key takes the default."""
+
+    def __init__(self, values: Mapping[str, object], what: str = "config.json's") -> None:
+        self._values = values
+        self._what = what
+
+    def integer(
+        self, key: str, low: int, high: int, *, default: int | None = None, null: int | None = None
+    ) -> int:
+        """`null` is the value of an explicit null, where that differs from absence."""
+        value = self._values.get(key)
+        if value is None:
+            found = null if null is not None and key in self._values else default
+            if found is None:
+                self._bad(key, "is missing")
+            return found
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            self._bad(key, f"is not an integer of {low} to {high}")
+        return value
+
+    def number(self, key: str, low: float, high: float, *, default: float | None = None) -> float:
+        value = self._values.get(key)
+        if value is None:
+            if default is None:
+                self._bad(key, "is missing")
+            return default
+        # A huge JSON integer compares fine and would overflow only in float().
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not low <= value <= high
+        ):
+            self._bad(key, f"is not a number of {low:g} to {high:g}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self._bad(key, "is not true or false")
+        return value
+
+    def strings(self, key: str, size: int) -> tuple[str, ...] | None:
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != size:
+            self._bad(key, f"is not a list of {size} words")
+        if not all(isinstance(item, str) for item in value):
+            self._bad(key, f"is not a list of {size} words")
+        return tuple(value)
+
+    def refuse_unless(self, key: str, only: str) -> None:
+        value = self._values.get(key)
+        if value is not None and value != only:
+            _unsupported(f"`{key}` {str(value)[:80]!r}")
+
+    def _bad(self, key: str, problem: str) -> NoReturn:
+        raise EngineError("bad-config", f"{self._what} `{key}` {problem}")
+
+
+def stop_ids(*configs: Config) -> frozenset[int]:
+    """The union of `eos_token_id` over config.json and generation_config.json.
+
+    Raises EngineError `bad-config` for anything but token ids.
+    """
+    found: set[int] = set()
+    for config in configs:
+        value = config.get("eos_token_id")
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        if len(values) > _MOST_STOP_IDS:
+            raise EngineError("bad-config", f"`eos_token_id` has more than {_MOST_STOP_IDS} ids")
+        for item in values:
+            if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < 1 << 22:
+                raise EngineError(
+                    "bad-config", "`eos_token_id` is not a token id or a list of them"
+                )
+            found.add(item)
+    return frozenset(found)
+
+
+def check_parts(arch: Architecture, parts: Parts) -> None:
+    """Raises EngineError `bad-config` where a shard does not lie within the model."""
+    if not 0 <= parts.start <= parts.stop <= arch.layers:
+        raise EngineError(
+            "bad-config",
+            f"layers {parts.start}:{parts.stop} do not lie within the model's {arch.layers}",
+        )
+
+
+def kv_token_bytes(arch: Architecture, start: int, stop: int, dtype: DType) -> int:
+    """Bytes of keys and values of one token over layers start:stop."""
+    return 2 * (stop - start) * arch.kv_heads * arch.head_dim * DTYPE_BYTES[dtype]
+
+
+def tensor_shapes(arch: Architecture, parts: Parts) -> dict[str, tuple[int, ...]]:
+    """Each parameter a shard needs, by Hugging Face name, with its shape.
+
+    A tied head is the embedding, under the embedding's name.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    if parts.embedding or (parts.head and arch.tied):
+        shapes["model.embed_tokens.weight"] = (arch.vocab, arch.hidden)
+    for layer in range(parts.start, parts.stop):
+        shapes |= _layer_shapes(arch, f"model.layers.{layer}.")
+    if parts.head:
+        shapes["model.norm.weight"] = (arch.hidden,)
+        if not arch.tied:
+            shapes["lm_head.weight"] = (arch.vocab, arch.hidden)
+    return shapes
+
+
+def _layer_shapes(arch: Architecture, prefix: str) -> dict[str, tuple[int, ...]]:
+    queries, keys = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def linear(name: str, rows: int, columns: int, bias: bool) -> None:
+        shapes[f"{prefix}{name}.weight"] = (rows, columns)
+        if bias:
+            shapes[f"{prefix}{name}.bias"] = (rows,)
+
+    for name, rows in (("q", queries), ("k", keys), ("v", keys)):
+        linear(f"self_attn.{name}_proj", rows, arch.hidden, arch.qkv_bias)
+    linear("self_attn.o_proj", arch.hidden, queries, arch.output_bias)
+    for name in ("gate", "up"):
+        linear(f"mlp.{name}_proj", arch.intermediate, arch.hidden, arch.mlp_bias)
+    linear("mlp.down_proj", arch.hidden, arch.intermediate, arch.mlp_bias)
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        shapes[f"{prefix}{name}.weight"] = (arch.hidden,)
+    if arch.qk_norm:
+        for name in ("q_norm", "k_norm"):
+            shapes[f"{prefix}self_attn.{name}.weight"] = (arch.head_dim,)
+    return shapes
+
+
+def weight_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
+    """Bytes of a shard's weights once loaded, a tied tensor counted once."""
+    return DTYPE_BYTES[dtype] * sum(
+        math.prod(shape) for shape in tensor_shapes(arch, parts).values()
+    )

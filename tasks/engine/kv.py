@@ -1,0 +1,144 @@
+"""The keys and values of one session, and the budget all sessions share.
+
+Memory for every position is reserved at `open`, so a session that was admitted never fails for
+memory later. The operating system commits pages as positions are written.
+"""
+
+import struct
+from collections.abc import Sequence
+
+import msgpack
+import torch
+
+from .errors import EngineError
+from .families import Architecture, kv_token_bytes
+from .interface import DType, Parts
+from .weights import TORCH_DTYPES
+
+_PREFIX = struct.Struct("!I")
+_HEADER_LIMIT = 64 * 1024  # bytes; the layer kinds of 1024 layers fit
+
+
+class Budget:
+    """Bytes of KV that may be reserved together."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.reserved = 0
+
+    def reserve(self, size: int) -> None:
+        """Raises EngineError `no-memory`."""
+        if size > self.limit - self.reserved:
+            raise EngineError(
+                "no-memory",
+                f"{size} bytes of KV are asked for, {self.limit - self.reserved} of "
+                f"{self.limit} are free",
+            )
+        self.reserved += size
+
+    def free(self, size: int) -> None:
+        self.reserved -= size
+
+
+class KV:
+    """State of one session over a shard's layers: positions 0 … length-1 are valid.
+
+    `keys[i]` and `values[i]` are views of shape kv_heads x tokens x head_dim.
+    """
+
+    def __init__(
+        self, root: str, arch: Architecture, parts: Parts, dtype: DType, tokens: int, budget: Budget
+    ) -> None:
+        self.bytes = tokens * kv_token_bytes(arch, parts.start, parts.stop, dtype)
+        budget.reserve(self.bytes)
+        self._budget = budget
+        self.tokens = tokens
+        self.length = 0
+        layers = parts.stop - parts.start
+        shape = (layers, 2, arch.kv_heads, tokens, arch.head_dim)
+        self._slab = torch.empty(shape, dtype=TORCH_DTYPES[dtype])
+        self.keys = [self._slab[layer, 0] for layer in range(layers)]
+        self.values = [self._slab[layer, 1] for layer in range(layers)]
+        self._dtype = dtype
+        self._identity = [
+            *("shoal-kv", 1, root, parts.start, parts.stop, dtype),
+            *(["full"] * layers, arch.kv_heads, arch.head_dim),
+        ]
+
+    def free(self) -> None:
+        """Give the memory back; the object is of no use afterwards."""
+        self._budget.free(self.bytes)
+        self.keys, self.values = [], []
+        del self._slab
+        self.bytes = 0
+
+    def truncate(self, length: int) -> None:
+        self.length = min(self.length, length)
+
+    def export(self) -> bytes:
+        """An exact copy: docs/spec/engine.md, session."""
+        header = msgpack.packb([*self._identity[:6], self.length, *self._identity[6:]])
+        valid = self._slab[:, :, :, : self.length].contiguous()
+        return b"".join((_PREFIX.pack(len(header)), header, raw_bytes(valid)))
+
+    def install(self, state: bytes | memoryview) -> int:
+        """Take over an exported state; returns its length. Raises EngineError `bad-state`."""
+        length, data = self._parse(memoryview(state))
+        target = self._slab[:, :, :, :length]
+        if length and target.numel():
+            values = torch.frombuffer(bytearray(data), dtype=self._slab.dtype).view(target.shape)
+            if not bool(torch.isfinite(values).all()):
+                raise EngineError("bad-state", "the KV copy has values that are not finite")
+            target.copy_(values)
+        self.length = length
+        return length
+
+    def copy_from(self, other: "KV") -> None:
+        """Raises EngineError `bad-state` when the other has more positions than fit."""
+        if other.length > self.tokens:
+            raise EngineError("bad-state", _too_many(other.length, self.tokens))
+        self._slab[:, :, :, : other.length] = other._slab[:, :, :, : other.length]
+        self.length = other.length
+
+    def _parse(self, state: memoryview) -> tuple[int, memoryview]:
+        fields, data = _split(state)
+        length = fields[6] if len(fields) == len(self._identity) + 1 else None
+        if [*fields[:6], *fields[7:]] != self._identity or type(length) is not int:
+            raise EngineError("bad-state", "the KV copy belongs to another shard")
+        if not 0 <= length <= self.tokens:
+            raise EngineError("bad-state", _too_many(length, self.tokens))
+        if len(data) != self._slab[:, :, :, :length].numel() * self._slab.itemsize:
+            raise EngineError("bad-state", "the KV copy has not the size its header says")
+        return length, data
+
+
+def _too_many(length: int, tokens: int) -> str:
+    return f"the KV copy has {length} positions, {tokens} are reserved"
+
+
+def _split(state: memoryview) -> tuple[Sequence[object], memoryview]:
+    if len(state) < _PREFIX.size:
+        raise EngineError("bad-state", "the KV copy is cut short")
+    (size,) = _PREFIX.unpack_from(state)
+    if size > _HEADER_LIMIT or size > len(state) - _PREFIX.size:
+        raise EngineError("bad-state", "the KV copy is cut short")
+    end = _PREFIX.size + size
+    try:
+        fields = msgpack.unpackb(
+            state[_PREFIX.size : end],
+            max_str_len=128,
+            max_bin_len=0,
+            max_map_len=0,
+            max_ext_len=0,
+            max_array_len=1024,
+        )
+    except ValueError as error:
+        raise EngineError("bad-state", "the KV copy's header cannot be read") from error
+    if not isinstance(fields, list):
+        raise EngineError("bad-state", "the KV copy's header cannot be read")
+    return fields, state[end:]
+
+
+def raw_bytes(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous tensor as bytes, not copied."""
+    return memoryview(tensor.view(-1).view(torch.uint8).numpy())

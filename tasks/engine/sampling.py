@@ -1,0 +1,97 @@
+"""The specified choice of a token: docs/spec/sampling.md. numpy only, so anyone can audit.
+
+Gumbel-max: the argmax of `logits / T + Gumbel noise` is a draw from the softmax. The noise is a
+hash of (seed, position, token id), so nothing is carried from token to token.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import EngineError
+from .interface import Sampling
+
+Logits = NDArray[np.float32]
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX1 = 0xBF58476D1CE4E5B9
+_MIX2 = 0x94D049BB133111EB
+_FIRST_GUESS = 256  # tokens sorted before top_p knows how many it needs
+
+
+def choose(logits: Logits, sampling: Sampling, position: int) -> tuple[int, float]:
+    """The token that stands at `position`, and its log-probability at temperature 1.
+
+    `logits` has one float32 per token id. Raises EngineError `not-finite`.
+    """
+    token = int(
+        logits.argmax()
+    )  # the first NaN, if there is one; else the lowest id of the largest
+    largest = float(logits[token])
+    if not math.isfinite(largest):
+        raise EngineError("not-finite", f"the logits for position {position} are not finite")
+    if sampling.temperature > 0:
+        token = _draw(logits, largest, sampling, position)
+    total = float(np.exp(logits - np.float32(largest)).sum(dtype=np.float64))
+    return token, float(logits[token]) - largest - math.log(total)
+
+
+def _draw(logits: Logits, largest: float, sampling: Sampling, position: int) -> int:
+    scaled = (logits.astype(np.float64) - largest) / sampling.temperature
+    ids = kept(scaled, sampling.top_k, sampling.top_p)
+    scores = scaled[ids] + gumbel(sampling.seed, position, ids)
+    return int(ids[scores == scores.max()].min())
+
+
+def kept(scaled: Floats, top_k: int, top_p: float) -> Ids:
+    """Ids that survive the filters; `scaled` is (logits - max) / temperature."""
+    size = len(scaled)
+    limit = min(top_k or size, size)
+    if top_p >= 1.0:
+        return np.arange(size) if limit == size else _leading(scaled, limit)
+    pool = scaled if limit == size else scaled[_leading(scaled, limit)]
+    total = np.exp(pool).sum()
+    guess = min(_FIRST_GUESS, limit)
+    while True:
+        ids = _leading(scaled, guess)
+        after = np.cumsum(np.exp(scaled[ids])) / total
+        count = 1 + int(np.count_nonzero(after[:-1] < top_p))
+        if count < guess or guess == limit:
+            return ids[:count]
+        guess = min(guess * 8, limit)
+
+
+def _leading(scaled: Floats, count: int) -> Ids:
+    """The first `count` ids by falling value, equal values by rising id."""
+    ids = np.arange(len(scaled))
+    if count < len(scaled):
+        bound = np.partition(scaled, len(scaled) - count)[len(scaled) - count]
+        ids = np.flatnonzero(scaled >= bound)
+    return ids[np.argsort(-scaled[ids], kind="stable")][:count]
+
+
+def gumbel(seed: int, position: int, ids: NDArray[Any]) -> Floats:
+    """Standard Gumbel noise of (seed, position, each id)."""
+    stream = _mix_one(_mix_one(seed & _MASK) + (position + 1) * _GOLDEN)
+    words = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.uint64(stream)
+    uniform = ((_mix(words) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return -np.log(-np.log(uniform))
+
+
+def _mix(words: Words) -> Words:
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(_MIX1)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(_MIX2)
+    return words ^ (words >> np.uint64(31))
+
+
+def _mix_one(word: int) -> int:
+    word &= _MASK
+    word = (word ^ (word >> 30)) * _MIX1 & _MASK
+    word = (word ^ (word >> 27)) * _MIX2 & _MASK
+    return word ^ (word >> 31)

@@ -1,0 +1,120 @@
+"""Chunk files into tensors: hashed, checked and converted while they are read.
+
+One chunk is in memory besides the tensors being filled, so loading needs no second copy. Chunks
+come from strangers by way of the store: digest, shape, dtype and finiteness are checked here again.
+"""
+
+import hashlib
+import math
+import os
+import stat
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from .defaults import CHUNK_BYTES
+from .errors import EngineError
+from .interface import DType, TensorSource
+
+TORCH_DTYPES: Mapping[DType, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+}
+_SOURCE_DTYPES: Mapping[str, torch.dtype] = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+}
+
+
+class Weights:
+    """The tensors of one shard, read on demand by role into memory the caller keeps."""
+
+    def __init__(
+        self,
+        tensors: Sequence[TensorSource],
+        shapes: Mapping[str, tuple[int, ...]],
+        dtype: DType,
+    ) -> None:
+        """`shapes` says what the architecture expects of each role.
+
+        Raises EngineError `missing-tensor` or `bad-tensor` before anything is read.
+        """
+        self._dtype = TORCH_DTYPES[dtype]
+        self._shapes = shapes
+        self._sources = {role: source for source in tensors for role in source.roles}
+        self._buffer = bytearray()
+        for role, shape in shapes.items():
+            self._check(role, shape)
+
+    def has(self, role: str) -> bool:
+        return role in self._shapes
+
+    def read(self, *roles: str) -> torch.Tensor:
+        """One tensor: the roles' rows below each other (fused projections)."""
+        rows = sum(self._shapes[role][0] for role in roles)
+        fused = torch.empty((rows, *self._shapes[roles[0]][1:]), dtype=self._dtype)
+        first = 0
+        for role in roles:
+            last = first + self._shapes[role][0]
+            self._fill(self._sources[role], fused[first:last].view(-1))
+            first = last
+        return fused
+
+    def read_optional(self, *roles: str) -> torch.Tensor | None:
+        return self.read(*roles) if self.has(roles[0]) else None
+
+    def _check(self, role: str, shape: tuple[int, ...]) -> None:
+        source = self._sources.get(role)
+        if source is None:
+            raise EngineError("missing-tensor", f"the shard needs `{role}`, which was not given")
+        if source.shape != shape:
+            raise EngineError(
+                "bad-tensor",
+                f"`{role}` has shape {list(source.shape)}, config.json asks for {list(shape)}",
+            )
+        if source.dtype not in _SOURCE_DTYPES:
+            raise EngineError("bad-tensor", f"`{role}` has dtype {source.dtype}, not a float one")
+        if len(source.chunks) != len(source.digests):
+            raise EngineError("bad-tensor", f"`{role}` has not one digest per chunk")
+
+    def _fill(self, source: TensorSource, target: torch.Tensor) -> None:
+        dtype = _SOURCE_DTYPES[source.dtype]
+        filled = 0
+        for path, digest in zip(source.chunks, source.digests, strict=True):
+            raw = self._chunk(path, digest)
+            count, rest = divmod(len(raw), dtype.itemsize)
+            piece = target[filled : filled + count]
+            if rest or count == 0 or len(piece) != count:
+                raise EngineError("bad-tensor", f"the chunks of `{source.roles[0]}` do not fit it")
+            piece.copy_(torch.frombuffer(raw, dtype=dtype))
+            if not bool(torch.isfinite(piece).all()):
+                raise EngineError(
+                    "bad-tensor", f"`{source.roles[0]}` has values that are not finite"
+                )
+            filled += count
+        if filled != math.prod(source.shape):
+            raise EngineError("bad-tensor", f"the chunks of `{source.roles[0]}` do not fit it")
+
+    def _chunk(self, path: str, digest: bytes) -> memoryview:
+        """The chunk's bytes in a buffer that the next call uses again."""
+        size = self._read_file(path)
+        data = memoryview(self._buffer)[:size]
+        if hashlib.sha256(data).digest() != digest:
+            raise EngineError("digest-mismatch", f"the chunk `{path}` does not have its digest")
+        return data
+
+    def _read_file(self, path: str) -> int:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise EngineError("bad-tensor", f"cannot read `{path}`: {error.strerror}") from None
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > CHUNK_BYTES:
+                raise EngineError("bad-tensor", f"`{path}` is not a chunk file")
+            if len(self._buffer) < status.st_size:
+                self._buffer = bytearray(status.st_size)
+            return os.readv(descriptor, [memoryview(self._buffer)[: status.st_size]])
+        finally:
+            os.close(descriptor)

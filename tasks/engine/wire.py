@@ -1,0 +1,235 @@
+"""Frames between the daemon and its worker over a Unix stream socket: docs/spec/engine.md.
+
+Both sides use a `Channel`. It never blocks; the daemon waits with trio, the worker with poll.
+Payloads of 64 KiB and more travel as a descriptor of memory that can no longer change, so the
+receiver maps instead of copying, and a worker cannot pull the memory from under the daemon.
+"""
+
+import array
+import fcntl
+import mmap
+import os
+import socket
+import struct
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+
+import msgpack
+
+from .defaults import HEADER_BYTES, INLINE_BYTES, PAYLOAD_BYTES
+
+Buffer = bytes | bytearray | memoryview
+Header = Sequence[object]
+
+_PREFIX = struct.Struct("!IB3xQ")  # header size, kind, payload size
+_INLINE, _DESCRIPTOR = 0, 1
+_RECEIVE = 256 * 1024  # bytes asked of the socket at once
+_DESCRIPTORS = 64  # descriptors taken in at once
+_GATHERED = 64  # buffers handed to the socket at once
+_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_MEMORY = sys.platform == "linux"
+_SEALS = 0xF  # F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE
+
+
+class WireError(Exception):
+    """The other side broke the protocol; the connection is of no further use."""
+
+
+class WireClosed(Exception):
+    """The other side is gone."""
+
+
+class Channel:
+    """One end of the connection."""
+
+    def __init__(self, descriptor: int) -> None:
+        """`descriptor` is a connected Unix stream socket; it is duplicated, not taken over."""
+        self._sock = socket.socket(fileno=os.dup(descriptor))
+        self._sock.setblocking(False)
+        self._arrived = bytearray()
+        self._descriptors: deque[int] = deque()
+        self._waiting: deque[tuple[memoryview, int]] = deque()  # data, descriptor or -1
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        """Close the socket and every descriptor in flight."""
+        self._sock.close()
+        for descriptor in (*self._descriptors, *(item[1] for item in self._waiting)):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptors.clear()
+        self._waiting.clear()
+
+    def put(self, header: Header, payload: Buffer = b"") -> None:
+        """Queue a frame; `flush` sends. Inline payloads are copied, larger ones as well, once.
+
+        Raises WireError for what the receiver would refuse.
+        """
+        packed = msgpack.packb(header)
+        size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+        if len(packed) > HEADER_BYTES or size > PAYLOAD_BYTES:
+            raise WireError(f"a frame of {len(packed)} and {size} bytes is too large")
+        if size < INLINE_BYTES:
+            frame = b"".join((_PREFIX.pack(len(packed), _INLINE, size), packed, payload))
+            self._waiting.append((memoryview(frame), -1))
+        else:
+            frame = _PREFIX.pack(len(packed), _DESCRIPTOR, size) + packed
+            self._waiting.append((memoryview(frame), _shared(payload)))
+
+    def flush(self) -> bool:
+        """Send what the socket takes now; True when nothing is left. Raises WireClosed."""
+        try:
+            while self._waiting:
+                self._sent(self._send_some())
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise WireClosed(error.strerror) from None
+        return True
+
+    def _send_some(self) -> int:
+        """A descriptor goes with its frame's first byte, so such a frame is sent by itself."""
+        data, descriptor = self._waiting[0]
+        if descriptor < 0:
+            if len(self._waiting) == 1:
+                return self._sock.send(data)
+            return self._sock.sendmsg(self._plain())
+        rights = array.array("i", [descriptor])
+        count = self._sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        os.close(descriptor)
+        self._waiting[0] = (data, -1)
+        return count
+
+    def _plain(self) -> list[memoryview]:
+        buffers: list[memoryview] = []
+        for data, descriptor in self._waiting:
+            if descriptor >= 0 or len(buffers) == _GATHERED:
+                break
+            buffers.append(data)
+        return buffers
+
+    def _sent(self, count: int) -> None:
+        while count:
+            data, descriptor = self._waiting.popleft()
+            if count < len(data):
+                self._waiting.appendleft((data[count:], descriptor))
+                return
+            count -= len(data)
+
+    def receive(self) -> list[tuple[Header, memoryview]]:
+        """Frames that have arrived, [] when none has. Raises WireClosed, WireError."""
+        try:
+            room = socket.CMSG_SPACE(_DESCRIPTORS * 4)
+            data, ancillary, flags, _ = self._sock.recvmsg(_RECEIVE, room, _CLOEXEC)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise WireClosed(error.strerror) from None
+        for level, kind, raw in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self._descriptors.extend(array.array("i", raw[: len(raw) - len(raw) % 4]))
+        if flags & socket.MSG_CTRUNC:
+            raise WireError("too many descriptors at once")
+        if not data:
+            raise WireClosed("the other side closed")
+        self._arrived += data
+        return self._frames()
+
+    def _frames(self) -> list[tuple[Header, memoryview]]:
+        frames = []
+        offset = 0
+        while len(self._arrived) - offset >= _PREFIX.size:
+            header_size, kind, size = _PREFIX.unpack_from(self._arrived, offset)
+            _check_prefix(header_size, kind, size)
+            start = offset + _PREFIX.size
+            end = start + header_size + (size if kind == _INLINE else 0)
+            if end > len(self._arrived):
+                break
+            header = _header(self._arrived[start : start + header_size])
+            if kind == _INLINE:
+                payload = memoryview(self._arrived[start + header_size : end])
+            else:
+                payload = self._mapped(size)
+            frames.append((header, payload))
+            offset = end
+        del self._arrived[:offset]
+        return frames
+
+    def _mapped(self, size: int) -> memoryview:
+        if not self._descriptors:
+            raise WireError("a payload's descriptor is missing")
+        descriptor = self._descriptors.popleft()
+        try:
+            return _opened(descriptor, size)
+        finally:
+            os.close(descriptor)
+
+
+def _check_prefix(header_size: int, kind: int, size: int) -> None:
+    inline = size < INLINE_BYTES
+    if (
+        header_size > HEADER_BYTES
+        or size > PAYLOAD_BYTES
+        or kind != (_INLINE if inline else _DESCRIPTOR)
+    ):
+        raise WireError(f"a frame of kind {kind} announces {header_size} and {size} bytes")
+
+
+def _header(data: bytearray) -> Header:
+    try:
+        header = msgpack.unpackb(
+            data,
+            use_list=False,
+            max_str_len=HEADER_BYTES,
+            max_bin_len=1024,
+            max_array_len=1024,
+            max_map_len=64,
+            max_ext_len=0,
+        )
+    except ValueError as error:
+        raise WireError("a frame's header cannot be read") from error
+    if not isinstance(header, tuple) or not header or not isinstance(header[0], str):
+        raise WireError("a frame's header is not an array that starts with a word")
+    return header
+
+
+def _shared(payload: Buffer) -> int:
+    """A descriptor of a copy that nobody can change any more."""
+    if _MEMORY:
+        descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    else:
+        descriptor, path = tempfile.mkstemp(prefix="shoal-")
+        os.unlink(path)
+    try:
+        rest = memoryview(payload).cast("B")
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        if _MEMORY:
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _opened(descriptor: int, size: int) -> memoryview:
+    """The payload behind a descriptor of exactly `size` bytes.
+
+    Mapped only when sealed: a file cut short after the check would end this process.
+    """
+    if os.fstat(descriptor).st_size != size:
+        raise WireError("a payload has not the size its frame announces")
+    if not _MEMORY:
+        return memoryview(bytearray(os.pread(descriptor, size, 0)))
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:
+        seals = 0
+    if seals != _SEALS:
+        raise WireError("a payload is not sealed")
+    # A private, writable mapping: torch refuses to share memory that it could not write.
+    return memoryview(mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE))

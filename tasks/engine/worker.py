@@ -1,0 +1,87 @@
+"""The worker process: `python -m shoal.tasks.engine.worker FD --threads N [--memory BYTES]`.
+
+One plain blocking loop, no network, no trio. Between steps it looks at its socket without
+waiting, so requests and cancellations reach a running token loop after one step. It ends when the
+daemon's end of the socket closes.
+"""
+
+import argparse
+import gc
+import importlib.util
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from .defaults import EXIT_NO_TORCH
+from .wire import Buffer, Channel, Header, WireClosed
+
+if TYPE_CHECKING:
+    from .core import Core
+
+VERSION = 1
+
+
+def main() -> int:
+    arguments = _arguments()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides when to end
+    if importlib.util.find_spec("torch") is None:
+        return EXIT_NO_TORCH
+    _offer_to_the_oom_killer()
+    channel = Channel(arguments.descriptor)
+    os.close(arguments.descriptor)
+    with suppress(WireClosed):
+        _run(channel, arguments.threads, arguments.memory)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m shoal.tasks.engine.worker")
+    parser.add_argument("descriptor", type=int, help="a connected Unix socket")
+    parser.add_argument("--threads", type=int, default=1, help="threads torch computes with")
+    parser.add_argument("--memory", type=int, default=0, help="bytes of weights and KV; 0: any")
+    return parser.parse_args()
+
+
+def _offer_to_the_oom_killer() -> None:
+    """Where memory runs out on Linux, this process goes and the daemon stays."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")
+
+
+def _run(channel: Channel, threads: int, memory_bytes: int) -> None:
+    import torch
+
+    from .core import Core
+
+    torch.set_num_threads(threads)
+    torch.set_num_interop_threads(1)
+    writable = select.poll()
+    writable.register(channel, select.POLLOUT)
+
+    def emit(header: Header, payload: Buffer) -> None:
+        channel.put(header, payload)
+        while not channel.flush():
+            writable.poll()
+
+    gc.freeze()  # a full collection over what stays anyway takes longer than a step
+    emit(("ready", VERSION, torch.__version__), b"")
+    with torch.inference_mode():
+        _serve(channel, Core(emit, memory_bytes=memory_bytes))
+
+
+def _serve(channel: Channel, core: "Core") -> None:
+    readable = select.poll()
+    readable.register(channel, select.POLLIN)
+    while True:
+        if readable.poll(0 if core.busy else None):
+            for header, payload in channel.receive():
+                core.handle(header, payload)
+        if core.busy:
+            core.step()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""One generation as its gateway knows it: the request, the tokens so far, the text, the figures."""
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal, Protocol
+
+import trio
+
+from ..transport.identity import PeerId
+from .engine.interface import Sampling, SessionId
+from .errors import SessionError
+from .routing import Hop
+from .session import Progress, Token
+from .text.process import Detokenizer, Message, TextDelta, TextInfo
+
+Reason = Literal["stop", "length"]
+
+
+class Text(Protocol):
+    """What the gateway needs of a model's text process."""
+
+    @property
+    def info(self) -> TextInfo: ...
+
+    async def encode(self, text: str) -> list[int]: ...
+
+    async def encode_chat(self, messages: Sequence[Message]) -> list[int]: ...
+
+    async def detokenizer(self, stop: Sequence[str] = ()) -> Detokenizer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model ready to be asked; `context` and `vocabulary` in tokens, `hidden` in values."""
+
+    root: str
+    name: str
+    layers: int
+    hidden: int
+    context: int
+    vocabulary: int
+    text: Text
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """What a client asks: `prompt` or `messages`; `raw` leaves the chat template out."""
+
+    model: str
+    prompt: str | None = None
+    messages: tuple[Message, ...] | None = None
+    raw: bool = False
+    max_tokens: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """The chain that answers, in layer order."""
+
+    stages: tuple[Hop, ...]
+
+
+GatewayEvent = Routed | TextDelta
+Emit = Callable[[GatewayEvent], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a generation ended. `hop_ms`: of a token's time, what was not computing, per hop."""
+
+    reason: Reason
+    prompt_tokens: int
+    tokens: int
+    ttft_s: float
+    tokens_per_s: float
+    hop_ms: float
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    token: Token
+    at: float  # seconds, when the message came
+
+
+class Run:
+    """One session as its gateway knows it. The token ids stay here, whatever else is lost."""
+
+    def __init__(self, session: SessionId, route: Sequence[Hop], ids: list[int], new: int) -> None:
+        self.session = session
+        self.route = tuple(route)
+        self.ids = ids  # prompt and generated
+        self.new = new  # tokens to generate at most
+        self.prompt = len(ids)
+        self.epoch = 1
+        self._expected = len(ids)
+        self._progress = 0
+        self._broken = False
+        # Unbounded, but receive() lets in no more than `new` tokens and one progress a position.
+        self._send, self.inbox = trio.open_memory_channel[Arrived | Progress | SessionError](
+            math.inf
+        )
+
+    @property
+    def peers(self) -> tuple[PeerId, ...]:
+        return tuple(hop.peer for hop in self.route)
+
+    def check(self, sender: PeerId, epoch: int, *, head: bool) -> None:
+        """Raises SessionError unless the sender may say this in this epoch."""
+        if sender not in self.peers or (head and sender != self.peers[-1]):
+            raise SessionError("not-yours", "that is said by another stage of the session")
+        if epoch != self.epoch:
+            raise SessionError("stale-epoch", f"the session is in epoch {self.epoch}")
+
+    def take_token(self, token: Token, vocabulary: int, now: float) -> None:
+        """The head's next token; anything else than the next breaks the session."""
+        if token.position != self._expected or token.token >= vocabulary:
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an impossible token"))
+            return
+        self._expected += 1
+        if self._expected > self.prompt + self.new and not token.final:
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} does not stop"))
+            return
+        self._put(Arrived(token, now))
+
+    def take_progress(self, progress: Progress) -> None:
+        if not self._progress < progress.position < self.prompt:
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an impossible progress"))
+            return
+        self._progress = progress.position
+        self._put(progress)
+
+    def fail(self, error: SessionError) -> None:
+        """End the session with the first error that comes."""
+        if not self._broken:
+            self._put(error)
+            self._broken = True
+
+    def _put(self, item: Arrived | Progress | SessionError) -> None:
+        if not self._broken:
+            self._send.send_nowait(item)
+
+    def describe(self, index: int) -> str:
+        """A stage for a person: its place, peer and layers."""
+        hop = self.route[index]
+        place = self.route.index(hop) + 1
+        layers = f"layers {hop.parts.start}:{hop.parts.stop}"
+        return f"stage {place} of {len(self.route)} ({hop.peer}, {layers})"
+
+
+class Answer:
+    """Tokens to text, and the figures of the summary."""
+
+    def __init__(
+        self, run: Run, model: Model, request: GenerateRequest, emit: Emit, began: float
+    ) -> None:
+        self._run = run
+        self._model = model
+        self._stop = request.stop
+        self._emit = emit
+        self._began = began
+        self._text: list[str] = []
+        self._times: list[float] = []
+        self._waits: list[float] = []  # seconds a token was on its way rather than computed
+        self._reason: Reason = "length"
+
+    async def prepare(self) -> None:
+        self._detokenizer = await self._model.text.detokenizer(self._stop)
+
+    async def add(self, arrived: Arrived) -> bool:
+        """Take one token; says whether it was the last."""
+        token = arrived.token
+        self._measure(arrived)
+        self._run.ids.append(token.token)
+        if token.token in self._model.text.info.stop_ids:
+            self._reason = "stop"
+        else:
+            delta = await self._detokenizer.push(token.token)
+            await self._write(delta.text)
+            if delta.stopped:
+                self._reason = "stop"
+                return True
+        if self._reason == "stop" or token.final:
+            await self._write(await self._detokenizer.finish())
+            return True
+        return False
+
+    def _measure(self, arrived: Arrived) -> None:
+        if self._times:
+            self._waits.append(arrived.at - self._times[-1] - arrived.token.seconds)
+        self._times.append(arrived.at)
+
+    async def _write(self, text: str) -> None:
+        if text:
+            self._text.append(text)
+            await self._emit(TextDelta(text, False))
+
+    def summary(self) -> Summary:
+        took = self._times[-1] - self._times[0]
+        waits = [max(0.0, wait) for wait in self._waits]
+        return Summary(
+            reason=self._reason,
+            prompt_tokens=self._run.prompt,
+            tokens=len(self._times),
+            ttft_s=self._times[0] - self._began,
+            tokens_per_s=(len(self._times) - 1) / took if took > 0 else 0.0,
+            hop_ms=1e3 * median(waits) / len(self._run.route) if waits else 0.0,
+            text="".join(self._text),
+            token_ids=tuple(self._run.ids[self._run.prompt :]),
+        )

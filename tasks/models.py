@@ -1,0 +1,174 @@
+"""The models that this node's clients can ask, whether it holds any of their layers or not.
+
+A gateway needs a model's manifest, config and text files, a few megabytes: what is not on
+this disk is fetched from members that have it. One limited text process a model is kept
+while it is in use, and a few afterwards.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from trio import TaskStatus
+
+from ..dht.exchange import Exchange
+from ..dht.library import Library
+from ..dht.manifest import Manifest
+from ..state.membership import Directory
+from ..transport.errors import ShoalError
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from .defaults import TEXT_PROCESSES
+from .engine.families import Architecture, architecture
+from .generation import Model
+from .text.process import ModelFiles, TextInfo, TextProcess
+
+
+def resolve(text: str, library: Library, directory: Directory) -> str:
+    """The root that a name or a root's prefix means here and among the members.
+
+    Raises ModelError `unknown-model` (with the nearest name) or `ambiguous-model`.
+    """
+    records = directory.members().values()
+    return library.resolve(text, [(m.name, m.root) for record in records for m in record.models])
+
+
+def holders(root: str, directory: Directory) -> list[PeerId]:
+    """The other members that say they have the model or some of it."""
+    own = directory.own().peer
+    return [
+        peer
+        for peer, record in directory.members().items()
+        if peer != own
+        and (
+            root in record.holdings
+            or any(root == item.root for item in (*record.models, *record.shards))
+        )
+    ]
+
+
+async def manifest_of(
+    root: str, library: Library, exchange: Exchange, directory: Directory
+) -> Manifest:
+    """A model's manifest from this disk or from a member. Raises ModelError."""
+    if root in library.roots():
+        return await library.manifest(root)
+    return await exchange.fetch_manifest(root, lambda: holders(root, directory))
+
+
+class _Loaded:
+    """One model in use. As the task status of its text process it learns when that is ready."""
+
+    def __init__(self, root: str, name: str) -> None:
+        self.root = root
+        self.name = name
+        self.users = 0
+        self.ready = trio.Event()
+        self.scope = trio.CancelScope()  # ends the text process
+        self.model: Model | None = None
+        self.error: ShoalError | None = None
+        self.checked: Architecture | None = None
+        self.text: TextProcess | None = None
+
+    def started(self, info: TextInfo) -> None:
+        checked, text = self.checked, self.text
+        assert checked is not None and text is not None
+        self.model = Model(
+            root=self.root,
+            name=self.name,
+            layers=checked.layers,
+            hidden=checked.hidden,
+            context=checked.context,
+            vocabulary=checked.vocab,
+            text=text,
+        )
+        self.ready.set()
+
+
+class Models:
+    """`ModelSource` over the library and the members' holdings; `run` must be running."""
+
+    def __init__(
+        self,
+        host: Host,
+        library: Library,
+        exchange: Exchange,
+        directory: Directory,
+        *,
+        kept: int = TEXT_PROCESSES,
+    ) -> None:
+        self._host = host
+        self._library = library
+        self._exchange = exchange
+        self._directory = directory
+        self._kept = kept
+        self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # least lately used first
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keeps text processes until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    @asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[Model]:
+        """A model by name or root, while the block lasts; raises ModelError, TextError."""
+        root = resolve(name, self._library, self._directory)
+        loaded = self._loaded.get(root) or self._begin(root, name)
+        self._loaded.move_to_end(root)
+        loaded.users += 1
+        try:
+            await loaded.ready.wait()
+            if loaded.error is not None:
+                raise loaded.error
+            assert loaded.model is not None
+            yield loaded.model
+        finally:
+            loaded.users -= 1
+            self._evict()
+
+    def _begin(self, root: str, name: str) -> _Loaded:
+        if self._nursery is None:
+            raise RuntimeError("Models.run is not running")
+        loaded = self._loaded[root] = _Loaded(root, name)
+        self._nursery.start_soon(self._load, loaded)
+        return loaded
+
+    def _evict(self) -> None:
+        idle = [loaded for loaded in self._loaded.values() if loaded.users == 0]
+        for loaded in idle[: max(0, len(idle) - self._kept)]:
+            loaded.scope.cancel()
+            del self._loaded[loaded.root]
+
+    async def _load(self, loaded: _Loaded) -> None:
+        """In this object's own task: the request that asked first may be cancelled."""
+        try:
+            with loaded.scope:
+                files = await self._files(loaded)
+                loaded.text = TextProcess(self._host, files)
+                await loaded.text.run(task_status=loaded)
+        except ShoalError as error:
+            loaded.error = error
+            if self._loaded.get(loaded.root) is loaded:
+                del self._loaded[loaded.root]
+        finally:
+            loaded.ready.set()
+
+    async def _files(self, loaded: _Loaded) -> ModelFiles:
+        root = loaded.root
+        manifest = await manifest_of(root, self._library, self._exchange, self._directory)
+        loaded.checked = architecture(manifest.config)
+        digests = [digest for blob in manifest.files.values() for digest in blob.chunks]
+        await self._exchange.fetch(root, digests, lambda: holders(root, self._directory))
+        blobs = {key: await self._library.blob(root, key) for key in manifest.files}
+        return ModelFiles(
+            name=loaded.name,
+            tokenizer=blobs["tokenizer"] or b"",
+            config=manifest.config,
+            tokenizer_config=blobs.get("tokenizer_config"),
+            special_tokens=blobs.get("special_tokens"),
+            generation_config=blobs.get("generation_config"),
+            chat_template=blobs.get("chat_template"),
+        )

@@ -1,0 +1,262 @@
+"""What this node serves: choose, fetch, load, publish; again after a crash of the engine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NoReturn, Protocol
+
+import trio
+from trio import TaskStatus
+
+from ..dht.exchange import Exchange
+from ..dht.library import Library
+from ..dht.manifest import Manifest
+from ..state.membership import Directory, ShardRecord
+from ..transport.errors import ShoalError
+from ..transport.host import Host
+from .defaults import SERVE_RETRY
+from .engine.families import Architecture, architecture, kv_token_bytes
+from .engine.interface import DType, Engine, Parts
+from .errors import ServingError
+from .models import holders, manifest_of, resolve
+from .session import printable
+from .shard import DTypeSetting, choose_dtype, held_of, shard_of
+from .stage import Stage
+
+Phase = Literal["no-engine", "choosing", "fetching", "loading", "serving", "failed"]
+
+
+class RestartingEngine(Engine, Protocol):
+    """An engine that may lose everything and come back."""
+
+    def on_restart(self, callback: Callable[[], None]) -> None:
+        """`callback` when it is back, holding no shard."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSettings:
+    """What the owner says; None leaves it to the node. `memory` in bytes, weights and KV."""
+
+    memory: int
+    model: str | None = None
+    layers: tuple[int, int] | None = None
+    dtype: DTypeSetting = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be served."""
+
+    manifest: Manifest
+    arch: Architecture
+    parts: Parts
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    phase: Phase
+    text: str
+    done: int = 0  # bytes fetched, of `total`
+    total: int = 0
+    kv_tokens: int = 0
+
+
+class Serving:
+    """One shard on one engine. `engine` None: there is no torch, the node is a member without."""
+
+    def __init__(
+        self,
+        host: Host,
+        engine: RestartingEngine | None,
+        stage: Stage,
+        library: Library,
+        exchange: Exchange,
+        directory: Directory,
+        settings: ServingSettings,
+    ) -> None:
+        self._host = host
+        self._engine = engine
+        self._stage = stage
+        self._library = library
+        self._exchange = exchange
+        self._directory = directory
+        self._settings = settings
+        self._plan: Plan | None = None
+        self._restarted = trio.Event()
+        self._state = _State("choosing", "choosing what to serve")
+        if engine is None:
+            self._state = _State("no-engine", "torch is not installed: this node holds no layers")
+        else:
+            engine.on_restart(self._on_restart)
+
+    @property
+    def phase(self) -> Phase:
+        return self._state.phase
+
+    @property
+    def sentence(self) -> str:
+        """What it is doing, for a person."""
+        return self._state.text
+
+    def status(self) -> dict[str, Any]:
+        """For `shoal status`: `phase`, a sentence, bytes fetched, and the shard once chosen."""
+        state, plan = self._state, self._plan
+        status: dict[str, Any] = {
+            "phase": state.phase,
+            "text": state.text,
+            "done_bytes": state.done,
+            "total_bytes": state.total,
+            "kv_tokens": state.kv_tokens,
+            "sessions": self._stage.sessions,
+        }
+        if plan is not None:
+            parts = plan.parts
+            status |= {
+                "root": plan.manifest.root,
+                "dtype": plan.dtype,
+                "layers": [parts.start, parts.stop],
+                "embedding": parts.embedding,
+                "head": parts.head,
+            }
+        return status
+
+    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
+        """Serve until cancelled. What fails is shown by `status` and tried again later."""
+        task_status.started()
+        if self._engine is None:
+            await trio.sleep_forever()
+        pause, longest = SERVE_RETRY
+        while True:
+            try:
+                await self._serve(self._engine)
+                pause = SERVE_RETRY[0]
+            except ShoalError as error:
+                self._withdraw()
+                hint = f" ({error.hint})" if error.hint else ""
+                self._state = _State("failed", error.message + hint)
+                version = self._directory.version
+                await trio.sleep(SERVE_RETRY[0])  # a lively swarm is no reason to try all the time
+                with trio.move_on_after(pause):
+                    await self._directory.changed(version)
+                pause = min(2 * pause, longest)
+
+    async def _serve(self, engine: RestartingEngine) -> None:
+        """Until the engine has restarted; raises ShoalError where it cannot be."""
+        self._plan = plan = self._plan or await self._choose()
+        await self._fetch(plan)
+        self._restarted = trio.Event()
+        await self._load(engine, plan)
+        await self._restarted.wait()
+        self._withdraw()
+
+    # Choosing.
+
+    async def _choose(self) -> Plan:
+        root = await self._choose_model()
+        self._say("choosing", f"reading the manifest of {self._name(root)}")
+        manifest = await manifest_of(root, self._library, self._exchange, self._directory)
+        arch = architecture(manifest.config)
+        dtype = choose_dtype(manifest, self._settings.dtype)
+        return Plan(manifest, arch, self._parts(manifest, arch, dtype), dtype)
+
+    async def _choose_model(self) -> str:
+        """The owner's model, or one that there is; waits until one is known."""
+        while True:
+            version = self._directory.version
+            if self._settings.model is not None:
+                return resolve(self._settings.model, self._library, self._directory)
+            if root := self._best_model():
+                return root
+            self._say("choosing", "no model is known yet; `shoal model add FOLDER` adds one")
+            await self._directory.changed(version)
+
+    def _best_model(self) -> str | None:
+        """The one most members know, ties by root, so that a new swarm agrees on one."""
+        known: dict[str, int] = dict.fromkeys(self._library.names().values(), 1)
+        for record in self._directory.members().values():
+            for root in {model.root for model in record.models}:
+                known[root] = known.get(root, 0) + 1
+        return min(known, key=lambda root: (-known[root], root), default=None)
+
+    def _parts(self, manifest: Manifest, arch: Architecture, dtype: DType) -> Parts:
+        if self._settings.layers is None:
+            raise NotImplementedError
+        start, stop = self._settings.layers
+        if not 0 <= start < stop <= arch.layers:
+            raise ServingError(
+                "bad-layers",
+                f"`--layers {start}:{stop}` is no range of this model's {arch.layers} layers",
+                hint=f"use 0:{arch.layers} for all of them",
+            )
+        return Parts(start == 0, start, stop, stop == arch.layers)
+
+    # Fetching and loading.
+
+    async def _fetch(self, plan: Plan) -> None:
+        root, parts = plan.manifest.root, plan.parts
+        digests = plan.manifest.digests_of(parts.embedding, parts.start, parts.stop, parts.head)
+        self._say("fetching", f"fetching {self._describe(plan)}")
+
+        def progress(done: int, total: int) -> None:
+            self._state = replace(self._state, done=done, total=total)
+
+        await self._exchange.fetch(root, digests, lambda: holders(root, self._directory), progress)
+        if root not in (holdings := self._directory.own().holdings):
+            self._directory.publish(holdings=(*holdings, root))
+
+    async def _load(self, engine: RestartingEngine, plan: Plan) -> None:
+        self._say("loading", f"loading {self._describe(plan)}")
+        shard = shard_of(
+            plan.manifest,
+            plan.arch,
+            plan.parts,
+            plan.dtype,
+            self._settings.memory,
+            self._library.store.path,
+        )
+        await engine.load(shard)
+        self._stage.serve(held_of(shard, plan.arch))
+        tokens = shard.kv_bytes // _kv_token_bytes(plan)
+        self._publish(plan, tokens)
+        self._state = _State("serving", f"serving {self._describe(plan)}", kv_tokens=tokens)
+
+    def _publish(self, plan: Plan, tokens: int) -> None:
+        parts = plan.parts
+        record = ShardRecord(
+            root=plan.manifest.root,
+            embedding=parts.embedding,
+            start=parts.start,
+            stop=parts.stop,
+            head=parts.head,
+            dtype=plan.dtype,
+            kv_tokens_free=tokens,
+        )
+        self._directory.publish(shards=(record,))
+
+    def _withdraw(self) -> None:
+        self._stage.withdraw()
+        if self._directory.own().shards:
+            self._directory.publish(shards=())
+
+    def _on_restart(self) -> None:
+        self._restarted.set()
+
+    # Words.
+
+    def _say(self, phase: Phase, text: str) -> None:
+        self._state = _State(phase, text)
+
+    def _describe(self, plan: Plan) -> str:
+        parts = plan.parts
+        return f"layers {parts.start}:{parts.stop} of {self._name(plan.manifest.root)}"
+
+    def _name(self, root: str) -> str:
+        names = {other: name for name, other in self._library.names().items()}
+        for record in self._directory.members().values():
+            names |= {model.root: model.name for model in record.models if model.root not in names}
+        return printable(names.get(root, root[:12]))
+
+
+def _kv_token_bytes(plan: Plan) -> int:
+    return kv_token_bytes(plan.arch, plan.parts.start, plan.parts.stop, plan.dtype)

@@ -1,0 +1,75 @@
+"""What it takes to hold a shard: dtype, bytes of weights and KV, the files. No I/O."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from ..dht.manifest import Manifest
+from .defaults import FLOAT32_PARAMETERS, KV_CONTEXTS, KV_TOKENS_LEAST
+from .engine.families import Architecture, kv_token_bytes, weight_bytes
+from .engine.interface import DType, LoadShard, Parts, TensorSource
+from .errors import NoFit
+from .stage import Held
+
+DTypeSetting = Literal["auto", "float32", "bfloat16"]
+
+
+def choose_dtype(manifest: Manifest, setting: DTypeSetting) -> DType:
+    """What to compute in. `auto` rests on the model alone, so that all nodes choose alike:
+    float32 below 100 million parameters, where it costs little, else bfloat16."""
+    if setting != "auto":
+        return setting
+    parameters = sum(math.prod(tensor.shape) for tensor in manifest.tensors)
+    return "float32" if parameters < FLOAT32_PARAMETERS else "bfloat16"
+
+
+def kv_bytes(arch: Architecture, parts: Parts, dtype: DType, memory: int) -> int:
+    """KV that fits beside the weights in `memory` bytes, at most some full contexts.
+
+    Raises NoFit where not even a short session would.
+    """
+    weights = weight_bytes(arch, parts, dtype)
+    token = kv_token_bytes(arch, parts.start, parts.stop, dtype)
+    least = weights + token * min(arch.context, KV_TOKENS_LEAST)
+    if memory < least:
+        raise NoFit(
+            f"layers {parts.start}:{parts.stop} need {-(-least // 2**20)} MiB of memory "
+            f"and this node offers {memory // 2**20} MiB",
+            hint="offer more with `--memory`, or take fewer layers with `--layers A:B`",
+        )
+    return min(memory - weights, token * arch.context * KV_CONTEXTS)
+
+
+def shard_of(
+    manifest: Manifest,
+    arch: Architecture,
+    parts: Parts,
+    dtype: DType,
+    memory: int,
+    path_of: Callable[[str], Path],
+) -> LoadShard:
+    """The order for the engine; raises NoFit."""
+    sources = tuple(
+        TensorSource(
+            roles=tensor.roles,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            chunks=tuple(str(path_of(digest)) for digest in tensor.chunks),
+            digests=tuple(bytes.fromhex(digest) for digest in tensor.chunks),
+        )
+        for tensor in manifest.tensors_of(parts.embedding, parts.start, parts.stop, parts.head)
+    )
+    return LoadShard(
+        root=manifest.root,
+        parts=parts,
+        config=manifest.config,
+        tensors=sources,
+        dtype=dtype,
+        kv_bytes=kv_bytes(arch, parts, dtype, memory),
+    )
+
+
+def held_of(shard: LoadShard, arch: Architecture) -> Held:
+    """What the stage checks messages against."""
+    return Held(shard.root, shard.parts, shard.dtype, arch.hidden, arch.vocab, arch.context)

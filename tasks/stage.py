@@ -1,0 +1,445 @@
+"""The serving side of a session: from a link into the engine, and on to the next stage.
+
+docs/spec/session.md. The handlers of spans and fed tokens are plain functions: a frame's
+payload goes to the engine in the call in which it arrived, unread and uncopied.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+from trio import TaskStatus
+
+from ..transport.calls import Call, Refusal, Reply
+from ..transport.errors import CallRefused, LinkClosed
+from ..transport.frame import Priority
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from ..transport.link import Link
+from .courier import Courier
+from .defaults import (
+    CLOSED_REMEMBERED,
+    SENT_BYTES,
+    SESSION_IDLE,
+    SESSIONS_PER_GATEWAY,
+    SESSIONS_PER_STAGE,
+)
+from .engine.errors import EngineError
+from .engine.interface import (
+    DType,
+    Engine,
+    EngineEvent,
+    FailedEvent,
+    HiddenEvent,
+    Parts,
+    SessionId,
+    Span,
+    TokenEvent,
+)
+from .errors import SessionError
+from .sentlog import SentBudget, SentLog
+from .session import (
+    Close,
+    Failed,
+    Feed,
+    Open,
+    Progress,
+    SpanMessage,
+    Token,
+    unpack_tokens,
+)
+
+Name = tuple[PeerId, SessionId]  # a session: its gateway, and the gateway's 16 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The shard that the engine holds, as far as messages are checked against it."""
+
+    root: str
+    parts: Parts
+    dtype: DType
+    hidden: int  # values of one token's hidden state
+    vocabulary: int  # token ids
+    context: int  # tokens
+
+    @property
+    def token_bytes(self) -> int:
+        return self.hidden * (4 if self.dtype == "float32" else 2)
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    open: Open
+    gateway: PeerId
+    engine_id: SessionId
+    log: SentLog
+    heard: float  # when the last message came
+    made: int = 0  # tokens sampled here
+    # Computing seconds before this stage and whether a token is wanted, by a span's end.
+    spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> Name:
+        return self.gateway, self.open.session
+
+    @property
+    def single(self) -> bool:
+        return len(self.open.stages) == 1
+
+    @property
+    def previous(self) -> PeerId:
+        return self.open.stages[self.open.index - 1] if self.open.index else self.gateway
+
+    @property
+    def next(self) -> PeerId:
+        """The stage after this one; after the head, the first."""
+        return self.open.stages[(self.open.index + 1) % len(self.open.stages)]
+
+
+@dataclass(slots=True)
+class _Freeing:
+    engine_id: SessionId
+    done: trio.Event
+
+
+def _coded(work: Callable[[Call], Reply | Refusal]) -> Callable[[Call], Reply | Refusal]:
+    def handler(call: Call) -> Reply | Refusal:
+        try:
+            return work(call)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+
+    return handler
+
+
+class Stage:
+    """Sessions of all gateways over this node's engine.
+
+    Without an engine (no torch) nothing is ever held, and every open is refused.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        courier: Courier,
+        engine: Engine | None,
+        *,
+        sent_bytes: int = SENT_BYTES,
+        idle: float = SESSION_IDLE,
+    ) -> None:
+        self._host = host
+        self._courier = courier
+        self._engine_or_none = engine
+        self._idle = idle
+        self._held: Held | None = None
+        self._sessions: dict[Name, _Session] = {}
+        self._closed: OrderedDict[Name, None] = OrderedDict()
+        self._budget = SentBudget(sent_bytes)
+        self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
+        courier.on_link_lost(self._link_lost)
+        courier.handle("session.open", self._on_open)
+        courier.handle("session.close", self._on_close)
+        courier.handle("session.span", _coded(self._on_span))
+        courier.handle("session.feed", _coded(self._on_feed))
+
+    @property
+    def _engine(self) -> Engine:
+        assert self._engine_or_none is not None  # no session opens without a shard held
+        return self._engine_or_none
+
+    @property
+    def sessions(self) -> int:
+        """How many are open."""
+        return len(self._sessions)
+
+    def log(self, gateway: PeerId, session: SessionId) -> SentLog | None:
+        """What was sent on in a session, for replay."""
+        found = self._sessions.get((gateway, session))
+        return found.log if found else None
+
+    def serve(self, held: Held) -> None:
+        """The engine holds this shard from now on; sessions on the one before have failed."""
+        self.withdraw()
+        self._held = held
+
+    def withdraw(self) -> None:
+        """The engine holds no shard now: all sessions fail with `shard-gone`."""
+        self._held = None
+        for session in list(self._sessions.values()):
+            self._fail(session, "shard-gone", "the stage's engine stopped or took another shard")
+
+    def _link_lost(self, link: Link, code: str) -> None:
+        """Ends the sessions of a gateway that is gone, reports those whose chain is broken."""
+        for session in list(self._sessions.values()):
+            if session.gateway == link.peer:
+                self._drop(session)
+            elif link.peer in (session.previous, session.next):
+                self._fail(session, "stage-lost", f"the link to {link.peer} ended: {code}")
+
+    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Frees what was closed and closes what is idle, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._free)
+            task_status.started()
+            while True:
+                await trio.sleep(self._idle / 10)
+                self._sweep()
+
+    def _sweep(self) -> None:
+        for session in list(self._sessions.values()):
+            if session.heard < self._host.now() - self._idle:
+                self._fail(session, "idle", f"no message for {self._idle:g} s")
+
+    async def _free(self) -> None:
+        async for item in self._to_free:
+            await self._engine.close(item.engine_id)
+            item.done.set()
+
+    # Opening and closing.
+
+    async def _on_open(self, call: Call) -> Reply | Refusal:
+        try:
+            session = self._admit(call.peer, Open.parse(call.header))
+            return await self._open(session)
+        except (SessionError, EngineError) as error:
+            return Refusal(error.code, error.message)
+
+    def _admit(self, gateway: PeerId, message: Open) -> _Session:
+        self._check_shard(message)
+        self._check_room(gateway, message)
+        session = _Session(
+            open=message,
+            gateway=gateway,
+            engine_id=self._host.entropy(16),  # two gateways may use the same name
+            log=SentLog(self._budget),
+            heard=self._host.now(),
+        )
+        for peer in (session.gateway, session.previous, session.next):
+            if not self._courier.reaches(peer):
+                raise SessionError("unreachable", f"this stage has no link to {peer}")
+        self._sessions[session.name] = session
+        return session
+
+    def _check_shard(self, message: Open) -> None:
+        held = self._held
+        if held is None or (held.root, held.parts, held.dtype) != (
+            message.root,
+            message.parts,
+            message.dtype,
+        ):
+            raise SessionError("no-shard", "this stage does not hold that shard")
+        if message.stages[message.index] != self._courier.peer:
+            raise SessionError("bad-message", "`index` is not this stage's place")
+        last = message.index == len(message.stages) - 1
+        if message.parts.embedding != (message.index == 0) or message.parts.head != last:
+            raise SessionError("bad-message", "the shard does not stand in its place of the chain")
+        if message.tokens > held.context:
+            raise SessionError("bad-message", f"`tokens` is over the context of {held.context}")
+
+    def _check_room(self, gateway: PeerId, message: Open) -> None:
+        name = gateway, message.session
+        if name in self._sessions:
+            raise SessionError("session-open", "the session is open already")
+        if name in self._closed:
+            raise SessionError("session-closed", "the session was closed")
+        own = sum(session.gateway == gateway for session in self._sessions.values())
+        mine = gateway == self._courier.peer  # the owner may use the whole of it
+        held = len(self._sessions) + self._to_free.statistics().current_buffer_used
+        if held >= SESSIONS_PER_STAGE or (own >= SESSIONS_PER_GATEWAY and not mine):
+            raise SessionError("too-many-sessions", "this stage has as many sessions as it takes")
+
+    async def _open(self, session: _Session) -> Reply:
+        def on_event(event: EngineEvent) -> None:
+            self._on_event(session, event)
+
+        opened = False
+        try:
+            cached = await self._engine.open(session.engine_id, session.open.tokens, on_event)
+            opened = session.name in self._sessions
+        finally:
+            if not opened:  # refused, cancelled, or closed in the meantime
+                self._drop(session)
+        if not opened:
+            raise SessionError("session-closed", "the session was closed")
+        return Reply({"cached": cached})
+
+    async def _on_close(self, call: Call) -> Reply | Refusal:
+        try:
+            name = call.peer, Close.parse(call.header).session
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        self._closed[name] = None
+        if len(self._closed) > CLOSED_REMEMBERED:
+            self._closed.popitem(last=False)
+        if session := self._sessions.get(name):
+            await self._drop(session).wait()
+        return Reply()
+
+    def _drop(self, session: _Session) -> trio.Event:
+        """Forget a session and have its KV freed; the event says that it was."""
+        if self._sessions.get(session.name) is session:
+            del self._sessions[session.name]
+            session.log.drop()
+            self._engine.cancel(session.engine_id)
+        done = trio.Event()
+        self._freeing.send_nowait(_Freeing(session.engine_id, done))
+        return done
+
+    def _fail(self, session: _Session, code: str, message: str) -> None:
+        if self._sessions.get(session.name) is not session:
+            return
+        self._drop(session)
+        failed = Failed(session.open.session, session.open.epoch, code, message)
+        try:
+            self._courier.post(
+                session.gateway, "session.failed", failed.header(), priority=Priority.CONTROL
+            )
+        except LinkClosed:
+            return  # the gateway is gone as well
+
+    # Spans in.
+
+    def _on_span(self, call: Call) -> Reply | Refusal:
+        message = SpanMessage.parse(call.header)
+        session = self._find(call.peer, message.gateway, message.session, message.epoch)
+        if call.peer != session.previous:
+            raise SessionError("not-yours", "spans come from the stage before")
+        if message.start + message.count > session.open.tokens:
+            raise SessionError("bad-message", "the span ends beyond the session's `tokens`")
+        held = self._current()
+        if session.open.index == 0:
+            tokens = unpack_tokens(call.payload, message.count)
+            self._submit(session, message, tokens=_known(tokens, held))
+        elif len(call.payload) != message.count * held.token_bytes:
+            raise SessionError("bad-message", f"{len(call.payload)} bytes are not that span")
+        else:
+            self._submit(session, message, hidden=call.payload)
+        return Reply()
+
+    def _on_feed(self, call: Call) -> Reply | Refusal:
+        message = Feed.parse(call.header)
+        session = self._find(call.peer, message.gateway, message.session, message.epoch)
+        if session.open.index != 0 or session.single or call.peer != session.open.stages[-1]:
+            raise SessionError("not-yours", "tokens are fed by the head to the first stage")
+        if message.position >= session.open.tokens:
+            raise SessionError("bad-message", "the position is beyond the session's `tokens`")
+        span = SpanMessage(message.session, None, message.epoch, message.position, 1, True)
+        self._submit(session, span, tokens=_known((message.token,), self._current()))
+        return Reply()
+
+    def _find(
+        self, sender: PeerId, gateway: PeerId | None, name: SessionId, epoch: int
+    ) -> _Session:
+        session = self._sessions.get((gateway or sender, name))
+        if session is None:
+            raise SessionError("unknown-session", "no such session is open here")
+        if epoch != session.open.epoch:
+            raise SessionError("stale-epoch", f"the session is in epoch {session.open.epoch}")
+        return session
+
+    def _current(self) -> Held:
+        if self._held is None:
+            raise SessionError("no-shard", "this stage holds no shard")
+        return self._held
+
+    def _submit(
+        self,
+        session: _Session,
+        message: SpanMessage,
+        *,
+        tokens: tuple[int, ...] | None = None,
+        hidden: bytes | memoryview | None = None,
+    ) -> None:
+        session.heard = self._host.now()
+        order, head = session.open, session.open.parts.head
+        session.spans[message.start + message.count] = message.seconds, message.token
+        span = Span(
+            session=session.engine_id,
+            epoch=order.epoch,
+            start=message.start,
+            count=message.count,
+            tokens=tokens,
+            hidden=hidden,
+            want="token" if head and message.token else "hidden",
+            sampling=order.sampling,
+            steps=order.steps if session.single and message.token else 1,
+            stop_ids=order.stop_ids,
+        )
+        try:
+            self._engine.submit(span)
+        except EngineError as error:
+            self._fail(session, error.code, error.message)
+
+    # Events out.
+
+    def _on_event(self, session: _Session, event: EngineEvent) -> None:
+        if self._sessions.get(session.name) is not session:
+            return  # closed since
+        try:
+            match event:
+                case HiddenEvent():
+                    self._pass_on(session, event)
+                case TokenEvent():
+                    self._pass_token(session, event)
+                case FailedEvent():
+                    self._fail(session, event.code, event.message)
+        except LinkClosed as error:
+            self._fail(session, "stage-lost", error.message)
+        except CallRefused as error:  # the lane takes no message of that size
+            self._fail(session, error.code, error.message)
+
+    def _pass_on(self, session: _Session, event: HiddenEvent) -> None:
+        order, end = session.open, event.start + event.count
+        before, token = session.spans.pop(end, (0.0, False))
+        if order.parts.head:
+            progress = Progress(order.session, order.epoch, end)
+            self._courier.post(session.gateway, "session.progress", progress.header())
+            return
+        session.log.append(order.epoch, event.start, event.count, event.data)
+        span = SpanMessage(
+            session=order.session,
+            gateway=session.gateway,
+            epoch=order.epoch,
+            start=event.start,
+            count=event.count,
+            token=token,
+            seconds=before + event.seconds,
+        )
+        self._courier.post(session.next, "session.span", span.header(), event.data)
+
+    def _pass_token(self, session: _Session, event: TokenEvent) -> None:
+        order = session.open
+        before, _ = session.spans.pop(event.position, (0.0, False))
+        session.made += 1
+        session.heard = self._host.now()
+        final = event.final if session.single else self._is_final(session, event)
+        if not final and not session.single:  # the first stage goes on while others are told
+            feed = Feed(order.session, session.gateway, order.epoch, event.position, event.token)
+            self._courier.post(session.next, "session.feed", feed.header())
+        token = Token(
+            session=order.session,
+            epoch=order.epoch,
+            position=event.position,
+            token=event.token,
+            logprob=max(event.logprob, -1e9),
+            final=final,
+            seconds=before + event.seconds,
+        )
+        self._courier.post(session.gateway, "session.token", token.header())
+
+    @staticmethod
+    def _is_final(session: _Session, event: TokenEvent) -> bool:
+        order = session.open
+        return (
+            event.token in order.stop_ids
+            or session.made >= order.steps
+            or event.position >= order.tokens
+        )
+
+
+def _known(tokens: tuple[int, ...], held: Held) -> tuple[int, ...]:
+    if max(tokens) >= held.vocabulary:
+        raise SessionError("bad-message", f"a token id is over the vocabulary {held.vocabulary}")
+    return tokens

@@ -1,0 +1,143 @@
+"""The text child: `python -m shoal.tasks.text.child FD`, a process that can only compute.
+
+A model folder is strangers' input: a 30-character sandboxed template was seen to take 5.9 s
+and 2.3 GiB, and a tokenizer's regular expressions can do the same. So the process gives up
+memory, files, sockets and its standard error before the first request, answers requests in
+order, and is killed by an alarm when one takes longer than it may (the daemon kills it first,
+the alarm is for a daemon that is gone).
+"""
+
+import array
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+from ..defaults import TEXT_MEMORY, TEXT_REPLY_BYTES, TEXT_REQUEST_BYTES
+from ..errors import TextError
+from .frames import pack_frame, unpack_body
+from .template import ChatTemplate
+from .tokens import Tokens
+
+ALARM_GRACE = 1.0  # seconds after the daemon's own deadline
+
+
+def limit_process() -> None:
+    """No more than 1 GiB, no new descriptor (so no file and no socket), no core dump."""
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)  # what a stranger's file makes a library print reaches no terminal
+    os.close(silence)
+    for limit, value in (
+        (resource.RLIMIT_AS, TEXT_MEMORY),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 0),
+    ):
+        with suppress(ValueError, OSError):  # macOS has no address space limit to set
+            resource.setrlimit(limit, (value, value))
+
+
+def pack_ids(ids: list[int]) -> bytes:
+    """Token ids as 4-byte integers of this machine."""
+    return array.array("I", ids).tobytes()
+
+
+def unpack_ids(data: bytes) -> list[int]:
+    return array.array("I", data).tolist()
+
+
+class Server:
+    """Answers one request at a time."""
+
+    def __init__(self) -> None:
+        self._tokens: Tokens | None = None
+        self._operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "load": self._load,
+            "encode": self._encode,
+            "encode_chat": self._encode_chat,
+            "decode": self._decode,
+        }
+
+    def answer(self, request: dict[str, Any]) -> bytes:
+        number = request["id"]
+        signal.setitimer(signal.ITIMER_REAL, request["seconds"] + ALARM_GRACE)
+        try:
+            reply = self._operations[request["op"]](request)
+            return pack_frame({"id": number, **reply}, limit=TEXT_REPLY_BYTES)
+        except TextError as error:
+            return _refusal(number, error.code, error.message)
+        except MemoryError:
+            return _refusal(number, "text-memory", "out of memory")
+        except Exception as error:  # noqa: BLE001  (this process's one place: libraries on strangers' input)
+            return _refusal(number, "text-failed", f"{type(error).__name__}: {error}")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    @property
+    def tokens(self) -> Tokens:
+        if self._tokens is None:
+            raise TextError("text-protocol", "no tokenizer is loaded")
+        return self._tokens
+
+    def _load(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._tokens = Tokens(request["files"])
+        return self._tokens.info
+
+    def _encode(self, request: dict[str, Any]) -> dict[str, Any]:
+        ids = self.tokens.encode(request["text"], add_special=request["add_special"])
+        return {"ids": pack_ids(ids)}
+
+    def _encode_chat(self, request: dict[str, Any]) -> dict[str, Any]:
+        ids = self.tokens.encode_chat(
+            request["messages"],
+            add_generation_prompt=request["add_generation_prompt"],
+            now=request["now"],
+        )
+        return {"ids": pack_ids(ids)}
+
+    def _decode(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The text of a window of ids, and of its ids from `cut` on."""
+        ids = unpack_ids(request["ids"])
+        cut = request["cut"]
+        window = self.tokens.decode(ids)
+        return {"window": window, "fresh": self.tokens.decode(ids[cut:]) if cut else window}
+
+
+def _refusal(number: int, code: str, message: str) -> bytes:
+    printable = "".join(c if c.isprintable() else " " for c in message[:300])
+    return pack_frame({"id": number, "code": code, "message": printable})
+
+
+def serve(stream: BinaryIO, send: Callable[[bytes], None]) -> None:
+    """Answer requests until the daemon closes the socket."""
+    server = Server()
+    while len(size := stream.read(4)) == 4:
+        length = int.from_bytes(size)
+        if length > TEXT_REQUEST_BYTES:
+            return
+        send(server.answer(unpack_body(stream.read(length))))
+
+
+def warm_up() -> None:
+    """Let the libraries import what they import late: soon no file can be opened."""
+    for source in (r"{{ ['é\n'] | tojson }}{{ strftime_now('%c') }}", "{{ raise_exception('x') }}"):
+        with suppress(TextError):
+            ChatTemplate(source, {}).render([], add_generation_prompt=True, now=0)
+
+
+def main() -> None:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.setblocking(True)
+    warm_up()
+    limit_process()
+    with suppress(ConnectionError):  # the daemon went away
+        serve(connection.makefile("rb"), connection.sendall)
+
+
+if __name__ == "__main__":
+    main()

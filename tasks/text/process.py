@@ -1,0 +1,383 @@
+"""The daemon's side of the text child: requests with deadlines, restart, detokenizers.
+
+The child answers in order and keeps nothing between requests but the loaded model, so after
+its death every request but the one it died of is simply sent again.
+"""
+
+import array
+import itertools
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import trio
+
+from ...transport.host import Child, Host
+from ..defaults import (
+    TEXT_BYTES,
+    TEXT_FILE_BYTES,
+    TEXT_IN_FLIGHT,
+    TEXT_LOAD_TIMEOUT,
+    TEXT_MEMORY,
+    TEXT_MESSAGES,
+    TEXT_REPLY_BYTES,
+    TEXT_RETRY,
+    TEXT_SETTLED,
+    TEXT_TIMEOUT,
+    TOKENIZER_BYTES,
+)
+from ..errors import TextError
+from .detokenizer import StopFilter, TextWindow
+from .frames import FrameReader, pack_frame
+from .special import token_ids
+
+CHILD = "shoal.tasks.text.child"
+# One thread and one heap: RLIMIT_AS counts reserved address space, 64 MiB a glibc arena.
+ENVIRONMENT = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAYON_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation; roles are `system`, `user`, `assistant` (the template's say)."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model's text files as the manifest carries them, unread; `name` is for messages."""
+
+    name: str
+    tokenizer: bytes
+    config: Mapping[str, object] = field(default_factory=dict)  # config.json
+    tokenizer_config: bytes | None = None
+    special_tokens: bytes | None = None
+    generation_config: bytes | None = None
+    chat_template: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextInfo:
+    """What the files say: token counts and ids; `chat` tells whether there is a template."""
+
+    vocabulary: int
+    bos: int | None
+    eos: int | None
+    stop_ids: tuple[int, ...]
+    chat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text, possibly none; `stopped` once a stop string was met (it is not in the text)."""
+
+    text: str
+    stopped: bool
+
+
+class _Request:
+    """One request at the child; `seconds` run from the moment the child can begin it."""
+
+    def __init__(self, number: int, operation: str, frame: bytes, seconds: float) -> None:
+        self.number = number
+        self.operation = operation
+        self.frame = frame
+        self.seconds = seconds
+        self.done = trio.Event()
+        self.reply: dict[str, Any] = {}
+        self.error: TextError | None = None
+
+    def resolve(self, reply: dict[str, Any]) -> None:
+        self.reply = reply
+        self.done.set()
+
+    def fail(self, error: TextError) -> None:
+        self.error = error
+        self.done.set()
+
+
+class TextProcess:
+    """Text to tokens and back for one model. `run` keeps the child alive; calls need it running.
+
+    Every call raises TextError; codes: docs/spec/text.md.
+    """
+
+    def __init__(self, host: Host, files: ModelFiles) -> None:
+        _check_files(files)
+        self._host = host
+        self._files = files
+        self._numbers = itertools.count(1)
+        self._queue: deque[_Request] = deque()  # sent or to be sent, the child's next first
+        self._outgoing = bytearray()
+        self._writable = trio.Event()
+        self._clock = trio.CancelScope()  # of the child's current request
+        self._info: TextInfo | None = None
+        self._status: trio.TaskStatus[TextInfo] = trio.TASK_STATUS_IGNORED
+        self._broken: TextError | None = TextError("text-closed", "the text process is not running")
+
+    @property
+    def info(self) -> TextInfo:
+        """Known once `run` has started."""
+        if self._info is None:
+            raise TextError("text-closed", "the text process is not running")
+        return self._info
+
+    async def run(
+        self, *, task_status: trio.TaskStatus[TextInfo] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Keep a loaded child. Started once the files are loaded; raises TextError if they
+        cannot be. Later deaths only cost the request that caused them."""
+        pause, longest = TEXT_RETRY
+        self._broken = None
+        self._status = task_status
+        try:
+            while True:
+                born = trio.current_time()
+                loading = self._request_load()
+                await self._run_child(loading)
+                if loading.error is not None:
+                    if self._info is None:
+                        raise loading.error
+                    self._break(loading.error)
+                if trio.current_time() - born > TEXT_SETTLED:
+                    pause = TEXT_RETRY[0]
+                await trio.sleep(pause)
+                pause = min(2 * pause, longest)
+                self._broken = None
+        finally:
+            self._break(TextError("text-closed", "the text process is not running"))
+
+    async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Token ids of plain text, with the special tokens the tokenizer adds to any text."""
+        _check_size(text)
+        return await self._ids("encode", text=text, add_special=add_special)
+
+    async def encode_chat(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Token ids of a conversation through the model's chat template."""
+        if len(messages) > TEXT_MESSAGES:
+            raise TextError("text-too-large", f"{len(messages)} messages, {TEXT_MESSAGES} may be")
+        _check_size("".join(message.content + message.role for message in messages))
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        return await self._ids(
+            "encode_chat",
+            messages=turns,
+            add_generation_prompt=add_generation_prompt,
+            now=self._host.wall(),
+        )
+
+    async def detokenizer(self, stop: Sequence[str] = ()) -> "Detokenizer":
+        """A new one for one generation; `stop` strings end it."""
+        if self._broken is not None:
+            raise self._broken
+        return Detokenizer(self, stop)
+
+    async def decode(self, ids: Sequence[int], cut: int) -> tuple[str, str]:
+        """The text of `ids`, and of `ids[cut:]` alone."""
+        try:
+            packed = array.array("I", ids).tobytes()
+        except OverflowError:
+            raise TextError("bad-token", "a token id is not a 32-bit number") from None
+        reply = await self._ask("decode", ids=packed, cut=cut)
+        window, fresh = reply.get("window"), reply.get("fresh")
+        if not isinstance(window, str) or not isinstance(fresh, str):
+            raise _nonsense()
+        return window, fresh
+
+    async def _ids(self, operation: str, **fields: object) -> list[int]:
+        ids = (await self._ask(operation, **fields)).get("ids")
+        if not isinstance(ids, bytes) or len(ids) % 4:
+            raise _nonsense()
+        return array.array("I", ids).tolist()
+
+    async def _ask(self, operation: str, **fields: object) -> dict[str, Any]:
+        if self._broken is not None:
+            raise self._broken
+        if len(self._queue) >= TEXT_IN_FLIGHT:
+            raise TextError("text-busy", f"{TEXT_IN_FLIGHT} texts are waiting already")
+        request = self._new(operation, TEXT_TIMEOUT, fields)
+        self._queue.append(request)
+        if len(self._queue) == 1:
+            self._rearm()
+        self._send(request.frame)
+        await request.done.wait()
+        if request.error is not None:
+            raise request.error
+        return request.reply
+
+    def _new(self, operation: str, seconds: float, fields: Mapping[str, object]) -> _Request:
+        number = next(self._numbers)
+        head = {"id": number, "op": operation, "seconds": seconds}
+        return _Request(number, operation, pack_frame({**head, **fields}), seconds)
+
+    def _request_load(self) -> _Request:
+        files = self._files
+        known = {
+            name: list(token_ids(files.config.get(name)))
+            for name in ("bos_token_id", "eos_token_id")
+        }
+        blobs = {
+            "tokenizer": files.tokenizer,
+            "tokenizer_config": files.tokenizer_config,
+            "special_tokens": files.special_tokens,
+            "generation_config": files.generation_config,
+            "chat_template": files.chat_template,
+        }
+        return self._new("load", TEXT_LOAD_TIMEOUT, {"files": {**blobs, **known}})
+
+    async def _run_child(self, loading: _Request) -> None:
+        """One child's life: load, then whatever is queued, until it ends or is too slow."""
+        child = await self._host.spawn(CHILD, [], ENVIRONMENT)
+        self._queue.appendleft(loading)
+        self._outgoing = bytearray().join(request.frame for request in self._queue)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, child)
+                error = await self._read(child)
+                nursery.cancel_scope.cancel()
+        finally:
+            await child.stop(0)
+        if error is not None and self._queue:
+            guilty = self._queue.popleft()
+            guilty.fail(self._name(error.code, error.message, guilty.operation))
+
+    async def _read(self, child: Child) -> TextError | None:
+        """Take replies until there are no more; why they ended, if a request is to blame."""
+        reader = FrameReader(TEXT_REPLY_BYTES)
+        with trio.CancelScope() as self._clock:
+            self._rearm()
+            try:
+                while data := await child.socket.recv(65536):
+                    for reply in reader.feed(data):
+                        self._answer(reply)
+                        if reply.get("code") == "text-memory":
+                            return None  # better a fresh process than a full heap
+            except TextError as error:
+                return error
+            except OSError:
+                pass  # reset: the same as an end
+        if self._clock.cancelled_caught:
+            seconds = self._queue[0].seconds
+            return TextError("text-limit", f"took over {seconds:g} s")
+        return TextError("text-crashed", "ended the text process")
+
+    async def _write(self, child: Child) -> None:
+        try:
+            while True:
+                while self._outgoing:
+                    sent = await child.socket.send(self._outgoing[: 2**20])
+                    del self._outgoing[:sent]
+                self._writable = trio.Event()
+                await self._writable.wait()
+        except OSError:
+            return  # the reader sees the end too
+
+    def _send(self, frame: bytes) -> None:
+        self._outgoing += frame
+        self._writable.set()
+
+    def _rearm(self) -> None:
+        """The child begins its next request now."""
+        seconds = self._queue[0].seconds if self._queue else inf
+        self._clock.deadline = trio.current_time() + seconds
+
+    def _answer(self, reply: dict[str, Any]) -> None:
+        if not self._queue or reply.get("id") != self._queue[0].number:
+            raise _nonsense()
+        code, message = str(reply.get("code", ""))[:64], str(reply.get("message", ""))[:300]
+        if code and self._queue[0].operation == "load":
+            raise TextError(code, message)  # such a child is of no use: it ends as if it had died
+        request = self._queue.popleft()
+        self._rearm()
+        if code:
+            request.fail(self._name(code, message, request.operation))
+            return
+        if request.operation == "load" and self._info is None:
+            self._info = _info(reply)
+            self._status.started(self._info)
+        request.resolve(reply)
+
+    def _name(self, code: str, message: str, operation: str) -> TextError:
+        """The error as a person sees it: which model, which part of it, what to do."""
+        name = self._files.name
+        if code == "text-memory":
+            code, message = "text-limit", f"needs over {TEXT_MEMORY // 2**20} MiB"
+        if code == "text-limit" and operation == "encode_chat":
+            return TextError(
+                "template-limit", f"the chat template of `{name}` {message}", hint="try `--raw`"
+            )
+        if code.startswith("template") or code == "no-template":
+            return TextError(code, f"model `{name}`: {message}", hint="try `--raw`")
+        if code in ("text-limit", "text-crashed"):
+            return TextError(code, f"the tokenizer of `{name}` {message}")
+        return TextError(code, f"model `{name}`: {message}")
+
+    def _break(self, error: TextError) -> None:
+        self._broken = error
+        while self._queue:
+            self._queue.popleft().fail(error)
+
+
+class Detokenizer:
+    """Turns one generation's tokens into text as they come."""
+
+    def __init__(self, process: TextProcess, stop: Sequence[str]) -> None:
+        self._process = process
+        self._window = TextWindow()
+        self._filter = StopFilter(stop)
+
+    async def push(self, *tokens: int) -> TextDelta:
+        """The text that one or more next tokens complete; cancelling drops the generation."""
+        if self._filter.stopped or not tokens:
+            return TextDelta("", self._filter.stopped)
+        ids, cut = self._window.push(tokens)
+        text = self._window.advance(*await self._process.decode(ids, cut))
+        return TextDelta(self._filter.push(text), self._filter.stopped)
+
+    async def finish(self) -> str:
+        """What was held back, up to a stop string; call it once, after the last token."""
+        text = self._filter.push(self._window.finish())
+        return text + self._filter.finish()
+
+
+def _info(reply: Mapping[str, Any]) -> TextInfo:
+    stop_ids = reply.get("stop_ids")
+    if not isinstance(stop_ids, list) or not isinstance(reply.get("vocabulary"), int):
+        raise _nonsense()
+    return TextInfo(
+        vocabulary=reply["vocabulary"],
+        bos=_optional_id(reply.get("bos")),
+        eos=_optional_id(reply.get("eos")),
+        stop_ids=tuple(number for number in stop_ids if isinstance(number, int)),
+        chat=reply.get("chat") is True,
+    )
+
+
+def _optional_id(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _nonsense() -> TextError:
+    return TextError("text-protocol", "the text process answers nonsense")
+
+
+def _check_size(text: str) -> None:
+    if len(text) > TEXT_BYTES:
+        raise TextError("text-too-large", f"the text has over {TEXT_BYTES} characters")
+
+
+def _check_files(files: ModelFiles) -> None:
+    sizes = {"tokenizer": (files.tokenizer, TOKENIZER_BYTES)}
+    for name in ("tokenizer_config", "special_tokens", "generation_config", "chat_template"):
+        sizes[name] = (getattr(files, name) or b"", TEXT_FILE_BYTES)
+    for name, (data, limit) in sizes.items():
+        if len(data) > limit:
+            raise TextError("bad-tokenizer", f"model `{files.name}`: {name} has over {limit} bytes")

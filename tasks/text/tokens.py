@@ -1,0 +1,102 @@
+"""What the text child knows of one model: its tokenizer, special tokens and chat template."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from ..defaults import TEXT_BYTES
+from ..errors import TextError
+from .special import special_tokens, stop_ids, token_ids
+from .template import ChatTemplate
+
+
+class Tokens:
+    """Text to token ids and back. Runs only in the limited child: files are strangers' input."""
+
+    def __init__(self, files: Mapping[str, Any]) -> None:
+        self._tokenizer = _tokenizer(files["tokenizer"])
+        config = _json_map(files, "tokenizer_config")
+        special_map = _json_map(files, "special_tokens")
+        generation = _json_map(files, "generation_config")
+        model = {name: files.get(name) for name in ("bos_token_id", "eos_token_id")}
+        find = self._tokenizer.token_to_id
+        special = special_tokens(config, special_map)
+        for name in ("bos", "eos"):
+            self._name_by_id(special, name, model)
+        self.info: dict[str, Any] = {
+            "vocabulary": self._tokenizer.get_vocab_size(),
+            "bos": find(special["bos_token"]) if "bos_token" in special else None,
+            "eos": find(special["eos_token"]) if "eos_token" in special else None,
+            "stop_ids": stop_ids((model, generation), (config, special_map), find),
+        }
+        source = _template_source(files.get("chat_template"), config.get("chat_template"))
+        self.info["chat"] = source is not None
+        self._source, self._special = source, special
+        self._template: ChatTemplate | None = None
+
+    def _name_by_id(self, special: dict[str, Any], name: str, model: Mapping[str, Any]) -> None:
+        for number in token_ids(model[f"{name}_token_id"]):
+            text = self._tokenizer.id_to_token(number)
+            if text is not None:
+                special.setdefault(f"{name}_token", text)
+                return
+
+    def encode(self, text: str, *, add_special: bool) -> list[int]:
+        """Token ids; `add_special` adds what the tokenizer's post-processor says."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special).ids
+        return ids
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, now: float
+    ) -> list[int]:
+        """The conversation through the template, which writes its special tokens itself."""
+        if self._source is None:
+            raise TextError("no-template", "the model has no chat template")
+        if self._template is None:  # not while loading: text without it must still work
+            self._template = ChatTemplate(self._source, self._special)
+        text = self._template.render(messages, add_generation_prompt=add_generation_prompt, now=now)
+        return self.encode(text, add_special=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text without special tokens; ids beyond the vocabulary give none."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text
+
+
+def _tokenizer(data: bytes) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_buffer(data)
+    except ValueError as error:
+        raise TextError("bad-tokenizer", f"tokenizer.json cannot be read: {error}") from None
+    tokenizer.no_truncation()  # the file may ask for both; they belong to training
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _json_map(files: Mapping[str, Any], name: str) -> dict[str, Any]:
+    data = files.get(name)
+    if not data:
+        return {}
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise TextError("bad-tokenizer", f"the model's {name} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise TextError("bad-tokenizer", f"the model's {name} is not a JSON object")
+    return value
+
+
+def _template_source(file: bytes | None, configured: object) -> str | None:
+    """`chat_template.jinja` first, then the tokenizer config's: a text, or a list of named ones."""
+    if file:
+        return file.decode("utf-8", "replace")
+    if isinstance(configured, list):
+        named = {
+            item["name"]: item.get("template")
+            for item in configured
+            if isinstance(item, dict) and isinstance(item.get("name"), str)
+        }
+        configured = named.get("default")
+    return configured[:TEXT_BYTES] if isinstance(configured, str) else None

@@ -1,0 +1,127 @@
+"""A daemon with made-up answers behind a real control socket, for tests of the commands."""
+
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.node.config import DataFolder
+from shoal.node.control import ControlServer, Emit
+from shoal.transport.host import RealHost
+
+Operation = Callable[[dict[str, Any], Emit], Awaitable[Mapping[str, Any]]]
+
+
+@contextmanager
+def _daemon(data: Path, operations: Mapping[str, Operation]) -> Iterator[None]:
+    started = threading.Event()
+    scope = trio.CancelScope()
+    tokens: list[trio.lowlevel.TrioToken] = []
+
+    async def main() -> None:
+        tokens.append(trio.lowlevel.current_trio_token())
+        server = ControlServer(RealHost(), DataFolder(data), None, operations)
+        with scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(server.run)
+                started.set()
+
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    assert started.wait(5)
+    try:
+        yield
+    finally:
+        tokens[0].run_sync_soon(scope.cancel)
+        thread.join(5)
+
+
+FakeDaemon = Callable[[Mapping[str, Any]], Any]
+
+
+@pytest.fixture
+def fake_daemon(tmp_path: Path) -> FakeDaemon:
+    """`with fake_daemon({"status": answer}):` serves on the test's folder.
+
+    An answer is a value, an error to raise, or a list of events with the answer last.
+    """
+
+    def operation(answer: Any) -> Operation:
+        async def answer_it(request: dict[str, Any], emit: Emit) -> Mapping[str, Any]:
+            if callable(answer):
+                return await answer(request, emit)  # type: ignore[no-any-return]
+            if isinstance(answer, Exception):
+                raise answer
+            if isinstance(answer, list):
+                for event in answer[:-1]:
+                    await emit(event)
+                return answer[-1]  # type: ignore[no-any-return]
+            return answer  # type: ignore[no-any-return]
+
+        return answer_it
+
+    return lambda answers: _daemon(tmp_path, {op: operation(a) for op, a in answers.items()})
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Commands of a test use the test's folder, and no colours."""
+    monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+STATUS: dict[str, Any] = {
+    "peer": "12D3KooWNode", "version": "0.1.0", "data": "/data", "pid": 1, "uptime_s": 75.0,
+    "addresses": ["/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWNode"], "private": False, "peers": 1,
+    "serving": {
+        "phase": "serving", "state": "serving layers 0:2 of tiny",
+        "done_bytes": 0, "total_bytes": 0,
+        "shard": {"model": "tiny", "root": "ab" * 32, "layers": "0:2", "embedding": True,
+                  "head": False, "dtype": "float32", "kv_tokens_free": 100},
+    },
+    "models": [{"name": "tiny", "root": "ab" * 32, "layers": 6, "weight_bytes": 8 << 20,
+                "local": True, "complete": False, "missing": "no node holds layers 2:6"}],
+    "capacity": {"cores": 2, "memory_bytes": 1 << 30, "engine": True, "flops": 1e11,
+                 "bandwidth": 1e10},
+    "health": [{"name": "no-engine", "sentence": "torch is not installed",
+                "hint": "pip install torch"}],
+}  # fmt: skip
+PEER: dict[str, Any] = {
+    "peer": "12D3KooWOther", "version": "0.1.0", "address": "/ip4/127.0.0.1/tcp/9", "rtt_ms": 0.4,
+    "bytes_in": 2048, "bytes_out": 10, "linked_s": 3.0,
+    "shards": [STATUS["serving"]["shard"]], "capacity": STATUS["capacity"],
+}  # fmt: skip
+ANSWER: dict[str, Any] = {
+    "text": "hello", "reason": "length", "prompt_tokens": 3, "tokens": 1, "ttft_ms": 12.0,
+    "tokens_per_s": 88.0, "hop_ms": 0.5, "nodes": [{"peer": "12D3KooWNode", "layers": "0:6"}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def answers() -> dict[str, Any]:
+    """Answers of a healthy daemon."""
+    return {
+        "ping": {"pid": 1},
+        "status": STATUS,
+        "peers": {"peers": [PEER]},
+        "models": {"models": STATUS["models"]},
+        "invite": {"code": "ABCDE-FGHJK", "expires": 1.0, "uses": 1},
+        "run": [
+            {"event": "routed", "stages": ANSWER["nodes"]},
+            {"event": "text", "text": "hel"},
+            {"event": "text", "text": "lo"},
+            ANSWER,
+        ],
+    }
+
+
+@pytest.fixture
+def model_folder() -> Path:
+    """An ordinary Hugging Face folder: the embedded model's."""
+    from shoal.node.embedded import embedded_folder
+
+    return embedded_folder()

@@ -1,0 +1,94 @@
+"""Real daemons as child processes, for tests: started, waited for, always ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shoal.cli.client import request
+from shoal.cli.errors import CommandError
+
+START = 60.0  # seconds a daemon may take on a busy machine
+
+
+class Daemon:
+    """One `shoal node` (or `join`) process."""
+
+    def __init__(self, data: Path, *args: str, command: str = "node") -> None:
+        self.data = data
+        self.log = data.with_suffix(".log")
+        words = [command, *args] if command == "node" else [*command.split(), *args]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "shoal.cli.main", *words, "--data", str(data),
+                 "--listen", "127.0.0.1", "--threads", "1"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def ask(self, op: str, **more: Any) -> dict[str, Any]:
+        return request(self.data, op, **more)
+
+    def wait_until(self, true: Callable[[dict[str, Any]], bool], limit: float = START) -> float:
+        """Poll `status` until it is as wanted; returns the seconds it took."""
+        began = time.monotonic()
+        status: dict[str, Any] = {}
+        while time.monotonic() - began < limit:
+            assert self.process.poll() is None, self.log.read_text()
+            try:
+                status = self.ask("status")
+                if true(status):
+                    return time.monotonic() - began
+            except CommandError as error:
+                assert error.code == "not-running", error
+            time.sleep(0.05)
+        raise AssertionError(f"{json.dumps(status, indent=1)}\n{self.log.read_text()}")
+
+    @property
+    def address(self) -> str:
+        return str(self.ask("status")["addresses"][0])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(15)
+
+
+@contextmanager
+def daemons() -> Iterator[Callable[..., Daemon]]:
+    """A function that starts daemons; all are gone at the end of the block."""
+    started: list[Daemon] = []
+
+    def start(data: Path, *args: str, command: str = "node") -> Daemon:
+        started.append(Daemon(data, *args, command=command))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for daemon in started:
+            if daemon.process.poll() is None:
+                daemon.process.terminate()
+        for daemon in started:
+            try:
+                daemon.process.wait(12)
+            except subprocess.TimeoutExpired:
+                os.killpg(daemon.process.pid, signal.SIGKILL)
+                daemon.process.wait()
+
+
+def shoal(*args: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """One command as a process."""
+    return subprocess.run(
+        [sys.executable, "-m", "shoal.cli.main", *args],
+        capture_output=True, text=True, timeout=90, **more,
+    )  # fmt: skip

@@ -1,0 +1,191 @@
+"""Real daemons as processes: they meet, answer together, notice a death, end cleanly."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.node.config import DataFolder
+from shoal.node.invite import decode, encode
+
+from .daemons import Daemon, daemons, shoal
+
+Start = Callable[..., Daemon]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with daemons() as begin:
+        yield begin
+
+
+def serves(status: dict[str, Any]) -> bool:
+    return bool(status["serving"]["phase"] == "serving")
+
+
+def is_up(status: dict[str, Any]) -> bool:
+    return bool(status["addresses"])
+
+
+def knows(count: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda status: status["peers"] == count
+
+
+def complete(status: dict[str, Any]) -> bool:
+    return any(model["complete"] for model in status["models"])
+
+
+def test_three_daemons(start: Start, tmp_path: Path) -> None:
+    """Two hold the layers, a third holds none and asks; then one is killed."""
+    first = start(tmp_path / "1", "--layers", "0:3")
+    first.wait_until(is_up)
+    assert (tmp_path / "1").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "1" / "control.sock").stat().st_mode & 0o777 == 0o600
+    bootstrap = ("--bootstrap", first.address, "--model", "tiny")
+    second = start(tmp_path / "2", *bootstrap, "--layers", "3:6")
+    asker = start(tmp_path / "3", *bootstrap, "--layers", "0:1", "--memory", "1KiB")
+    for daemon in (first, second):
+        daemon.wait_until(serves)
+    asker.wait_until(lambda status: status["peers"] == 2 and complete(status))
+
+    answer = shoal("run", "tiny", "In the beginning", "--raw", "--max-tokens", "12", "--json",
+                   "--data", str(asker.data))  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    said = json.loads(answer.stdout)
+    assert said["tokens"] == 12 and said["text"].strip()
+    assert [stage["layers"] for stage in said["nodes"]] == ["0:3", "3:6"]
+    peers = json.loads(shoal("peers", "--json", "--data", str(asker.data)).stdout)["peers"]
+    shards = {peer["peer"]: [s["layers"] for s in peer["shards"]] for peer in peers}
+    assert sorted(shards.values()) == [["0:3"], ["3:6"]]
+    unknown = shoal("run", "tinny", "x", "--data", str(asker.data))
+    assert unknown.returncode == 1 and "did you mean `tiny`" in unknown.stderr
+    long = shoal("run", "tiny", "word " * 3000, "--raw", "--data", str(asker.data))
+    assert long.returncode == 1 and "context" in long.stderr
+
+    second.kill()
+    assert asker.wait_until(knows(1), limit=5.0) < 5.0
+    refused = shoal("run", "tiny", "x", "--data", str(asker.data))
+    assert refused.returncode == 13, refused.stderr
+    assert "3:6" in refused.stderr or "3" in refused.stderr
+    again = start(tmp_path / "2", *bootstrap, "--layers", "3:6")
+    again.wait_until(serves)
+    asker.wait_until(complete)
+    assert asker.end() == 0
+    assert asker.log.read_text().rstrip().endswith("stopped")
+    assert not DataFolder(asker.data).control_socket.exists()
+
+
+def test_a_second_daemon_is_refused(start: Start, tmp_path: Path) -> None:
+    first = start(tmp_path / "1", "--memory", "1KiB")
+    first.wait_until(is_up)
+    second = shoal("node", "--data", str(first.data), "--listen", "127.0.0.1")
+    assert second.returncode == 11
+    assert f"process {first.process.pid}" in second.stderr
+    assert f"shoal status --data {first.data}" in second.stderr
+    assert first.end(signal.SIGINT) == 0
+
+
+def test_model_commands_use_the_daemon_or_the_folder(
+    start: Start, tmp_path: Path, model_folder: Path
+) -> None:
+    data = ("--data", str(tmp_path / "1"))
+    added = shoal("model", "add", str(model_folder), "--name", "mine", *data, "--json")
+    assert added.returncode == 0, added.stderr
+    root = json.loads(added.stdout)["root"]
+    assert "mine" in shoal("model", "list", *data).stdout
+    assert root in shoal("model", "show", "mine", *data).stdout
+    daemon = start(tmp_path / "1", "--memory", "1KiB")
+    daemon.wait_until(is_up)
+    again = shoal("model", "add", str(model_folder), "--name", "again", *data, "--json")
+    assert json.loads(again.stdout)["root"] == root
+    names = {
+        m["name"] for m in json.loads(shoal("model", "list", "--json", *data).stdout)["models"]
+    }
+    assert names & {"mine", "again"}
+    assert root in shoal("model", "show", "again", *data).stdout
+    bad = shoal("model", "add", str(tmp_path), *data)
+    assert bad.returncode == 1 and bad.stderr.startswith("error: ") and "hint: " in bad.stderr
+
+
+def test_invite_and_join_a_private_swarm(start: Start, tmp_path: Path) -> None:
+    first = start(tmp_path / "1", "--private", "--memory", "1KiB")
+    first.wait_until(is_up)
+    stranger = start(tmp_path / "2", "--bootstrap", first.address, "--memory", "1KiB")
+    stranger.wait_until(lambda status: any("not let" in c["sentence"] for c in status["health"]))
+    code = shoal("invite", "--data", str(first.data)).stdout.strip()
+    joiner = start(tmp_path / "3", command=f"join {code}")
+    joiner.wait_until(knows(1))
+    assert (tmp_path / "3" / "swarm.key").read_bytes() == (
+        tmp_path / "1" / "swarm.key"
+    ).read_bytes()
+    used = shoal("join", code, "--data", str(tmp_path / "4"), "--listen", "127.0.0.1")
+    assert used.returncode == 12, used.stderr
+    assert "new code" in used.stderr
+    assert joiner.end() == 0
+    back = start(tmp_path / "3")  # no code and no address: it remembers
+    back.wait_until(knows(1))
+
+
+def test_an_invitation_answered_by_another(start: Start, tmp_path: Path) -> None:
+    first = start(tmp_path / "1", "--memory", "1KiB")
+    other = start(tmp_path / "2", "--memory", "1KiB")
+    first.wait_until(is_up)
+    other.wait_until(is_up)
+    ours, theirs = (decode(d.ask("invite", uses=1)["code"]) for d in (first, other))
+    forged = encode(type(ours)(theirs.host, theirs.port, ours.fingerprint, theirs.secret))
+    answer = shoal("join", forged, "--data", str(tmp_path / "3"), "--listen", "127.0.0.1")
+    assert answer.returncode == 1
+    assert "not the one that made this invitation" in answer.stderr
+
+
+def test_ports(start: Start, tmp_path: Path) -> None:
+    """A given port in use is an error; a remembered one in use is replaced, and told."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = shoal("node", "--data", str(tmp_path / "1"), "--listen", f"127.0.0.1:{port}")
+        assert refused.returncode == 1
+        assert (
+            f"port {port} on 127.0.0.1 is in use" in refused.stderr and "hint: " in refused.stderr
+        )
+        (tmp_path / "1" / "port").write_text(str(port))
+        daemon = start(tmp_path / "1", "--memory", "1KiB")
+        daemon.wait_until(is_up)
+        assert f"port {port} of the last time is in use" in daemon.log.read_text()
+        address = daemon.address
+        assert f"/tcp/{port}/" not in address
+    daemon.end()
+    daemon = start(tmp_path / "1", "--memory", "1KiB")
+    daemon.wait_until(is_up)
+    assert daemon.address == address, "identity and port stay"
+
+
+def test_stop(start: Start, tmp_path: Path) -> None:
+    daemon = start(tmp_path / "1", "--memory", "1KiB")
+    daemon.wait_until(is_up)
+    stopped = shoal("stop", "--data", str(daemon.data))
+    assert stopped.returncode == 0 and stopped.stdout.startswith("stopped")
+    assert daemon.process.wait(5) == 0
+
+
+def test_a_node_ends_with_its_parent(tmp_path: Path) -> None:
+    ours, theirs = os.pipe()
+    node = subprocess.Popen(
+        [sys.executable, "-m", "shoal.cli.main", "node", "--data", str(tmp_path / "1"),
+         "--listen", "127.0.0.1", "--parent-fd", str(ours)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(ours,),
+    )  # fmt: skip
+    os.close(ours)
+    time.sleep(0.2)
+    assert node.poll() is None
+    os.close(theirs)
+    assert node.wait(15) == 0

@@ -1,0 +1,243 @@
+"""Every way a command can fail: its exit code, its error line, its hint, and no traceback."""
+
+import errno
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from shoal.cli import main as edge
+from shoal.cli.errors import CommandError
+from shoal.cli.main import invoke, shoal
+from shoal.node.errors import ControlError
+
+Captured = pytest.CaptureFixture[str]
+
+# command line -> exit code, a pattern of the error line, a pattern of the hint
+FAILURES: list[tuple[list[str], int, str, str]] = [
+    (["modle", "list"], 2, "no such command `modle`", "did you mean `shoal model`"),
+    (["model", "ad"], 2, "no such command `ad`|no such command", "shoal model"),
+    (["xyzzy"], 2, "no such command `xyzzy`", "`shoal --help`"),
+    (["--nope"], 2, "no such option `?--nope", "`shoal --help`"),
+    (["run"], 2, "missing argument `NAME`", "`shoal run --help`"),
+    (["run", "tiny"], 2, "missing argument `PROMPT`", "`shoal run --help`"),
+    (["run", "tiny", "x", "--max-tokens", "0"], 2, "--max-tokens", "`shoal run --help`"),
+    (["run", "tiny", "x", "--max-tokens", "ten"], 2, "--max-tokens", "`shoal run --help`"),
+    (["run", "tiny", "x", "--temperature", "-1"], 2, "--temperature", "`shoal run --help`"),
+    (["run", "tiny", "x", "--temprature", "1"], 2, "no such option `--temprature", "--help"),
+    (["run", "tiny", "x", "y"], 2, "unexpected extra argument", "`shoal run --help`"),
+    (["node", "--layers", "5:2"], 2, "`5:2` is not a layer range", "--layers 0:8"),
+    (["node", "--layers", "x"], 2, "`x` is not a layer range", "--layers 0:8"),
+    (["node", "--memory", "lots"], 2, "`lots` is not a size", "--memory 4GiB"),
+    (["node", "--listen", "example.org:1"], 2, "is not an address to listen on", "--listen"),
+    (["node", "--bootstrap", "1.2.3.4"], 2, "is not an address: the port is missing", ":4001"),
+    (["node", "--dtype", "int4"], 2, "--dtype", "`shoal node --help`"),
+    (["node", "--threads", "0"], 2, "--threads", "`shoal node --help`"),
+    (["join"], 2, "missing argument `CODE`", "`shoal join --help`"),
+    (["join", "ABC"], 1, "invitation code is cut short", "shoal invite"),
+    (["join", "0" * 47], 1, "invitation code .*typing error|version", "shoal"),
+    (["invite", "--uses", "0"], 2, "--uses", "`shoal invite --help`"),
+    (["invite"], 10, "no daemon is running on", "`shoal node --data"),
+    (["status"], 10, "no daemon is running on", "`shoal node --data"),
+    (["peers", "--json"], 10, "no daemon is running on", "`shoal node --data"),
+    (["run", "tiny", "x"], 10, "no daemon is running on", "`shoal node --data"),
+    (["stop"], 10, "no daemon is running on", "`shoal node --data"),
+    (["model", "add"], 2, "missing argument `FOLDER`", "`shoal model add --help`"),
+    (["model", "add", "/does/not/exist"], 2, "/does/not/exist", "`shoal model add --help`"),
+    (["model", "show", "nothing"], 1, "no model .nothing. is known", "model list"),
+    (["demo", "--nodes", "0"], 2, "--nodes", "`shoal demo --help`"),
+    (["demo", "--nodes", "99"], 2, "--nodes", "`shoal demo --help`"),
+]
+
+
+def assert_two_lines(text: str, message: str, hint: str) -> None:
+    lines = text.splitlines()
+    assert len(lines) == 2, text
+    assert re.match(rf"error: .*(?:{message})", lines[0]), lines[0]
+    assert re.match(rf"hint: .*(?:{hint})", lines[1]), lines[1]
+    words = lines[0].removeprefix("error: ")
+    assert not words.endswith("."), "no full stop"
+    assert words[0] == words[0].lower(), "lower-case start"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message", "hint"), FAILURES, ids=[" ".join(row[0])[:40] for row in FAILURES]
+)
+def test_failure(line: list[str], code: int, message: str, hint: str, capsys: Captured) -> None:
+    assert invoke(line) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert_two_lines(err, message, hint)
+
+
+# What the daemon may answer -> exit code
+REFUSALS = [
+    ("unknown-model", 1),
+    ("no-route", 13),
+    ("no-fit", 13),
+    ("stage-lost", 1),
+    ("prompt-too-long", 1),
+    ("locked", 11),
+    ("invite-refused", 12),
+    ("a-code-of-the-future", 1),
+]
+
+
+@pytest.mark.parametrize(("word", "code"), REFUSALS)
+def test_refusals_of_the_daemon(word: str, code: int, fake_daemon: Any, capsys: Captured) -> None:
+    refusal = ControlError(word, "it cannot be done", hint="`shoal status`")
+    with fake_daemon({"run": refusal}):
+        assert invoke(["run", "tiny", "x"]) == code
+    assert_two_lines(capsys.readouterr().err, "it cannot be done", "`shoal status`")
+
+
+def commands(group: click.Command = shoal, path: str = "shoal") -> Iterator[tuple[str, Any]]:
+    yield path, group
+    if isinstance(group, click.Group):
+        for name, command in group.commands.items():
+            yield from commands(command, f"{path} {name}")
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_every_command_has_help_with_an_example(path: str, capsys: Captured) -> None:
+    assert invoke([*path.split()[1:], "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert re.search(rf"Example:\n +{path}", out), f"no example in `{path} --help`"
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_examples_are_commands_that_exist(path: str) -> None:
+    """What an example shows can be typed: the command and every option are real."""
+    known = dict(commands())
+    for line in re.findall(r"^ +(shoal .*)$", known[path].epilog or "", re.MULTILINE):
+        words = line.split()
+        name = max((p for p in known if line.startswith(p)), key=len)
+        options = {o for parameter in known[name].params for o in parameter.opts}
+        for option in (word for word in words if word.startswith("--")):
+            assert option in options, f"`{line}`: `{name}` has no {option}"
+
+
+def test_version(capsys: Captured) -> None:
+    assert invoke(["--version"]) == 0
+    assert re.fullmatch(r"shoal \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def failing(error: BaseException) -> Any:
+    def invoke_(_context: object) -> None:
+        raise error
+
+    return invoke_
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, None),
+        (click.Abort(), 130, None),
+        (BaseExceptionGroup("", [KeyboardInterrupt(), ValueError()]), 130, None),
+        (CommandError("locked", "it is locked", hint="look"), 11, "it is locked"),
+        (ExceptionGroup("", [CommandError("x", "it fails", hint="look")]), 1, "it fails"),
+        (OSError(errno.ENOSPC, "No space left on device", "/f"), 1, "`/f`: no space left"),
+        (ValueError("boom"), 1, "internal: ValueError: boom"),
+        (ExceptionGroup("", [CommandError("x", "y"), ValueError("boom")]), 1, "internal: ValueErr"),
+    ],
+)
+def test_the_edge(
+    error: BaseException, code: int, message: str | None, capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(shoal, "invoke", failing(error))
+    assert invoke(["status"]) == code
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    if message is None:
+        assert err == "", "silent"
+    else:
+        assert_two_lines(err, message, ".")
+    reports = list(tmp_path.glob("shoal-error-*.txt"))
+    assert bool(reports) == ("internal" in err)
+    if reports:
+        assert "Traceback" in reports[0].read_text()
+        assert str(reports[0]) in err
+
+
+def test_errors_are_coloured_on_a_terminal_only(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    invoke(["status"])
+    assert "\x1b[31merror\x1b[0m: " in capsys.readouterr().err
+    monkeypatch.setenv("NO_COLOR", "1")
+    invoke(["status"])
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def shell(*args: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "shoal.cli.main", *args],
+        capture_output=True, text=True, timeout=30, **more,
+    )  # fmt: skip
+
+
+def test_as_a_process(tmp_path: Path) -> None:
+    ended = shell("status", "--data", str(tmp_path))
+    assert ended.returncode == 10
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("error: no daemon is running")
+
+
+def test_a_broken_pipe_is_quiet() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shoal.cli.main", "--help"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(10) == 0
+    process.stderr.close()
+
+
+def test_ctrl_c_is_130_and_silent(tmp_path: Path) -> None:
+    """A daemon that accepts and never answers; the command waits, and is interrupted."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "control.sock"))
+    listener.listen()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shoal.cli.main", "run", "tiny", "x", "--data", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    connection, _ = listener.accept()
+    assert json.loads(connection.recv(65536))["op"] == "run"
+    time.sleep(0.05)
+    os.kill(process.pid, 2)
+    out, err = process.communicate(timeout=10)
+    connection.close()
+    listener.close()
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from shoal.cli.main import invoke; invoke(['--help']); "
+        "heavy = {'torch', 'libp2p', 'trio', 'rich', 'numpy', 'cryptography'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_edge_is_named() -> None:
+    """One catch-all in this process, and it says why."""
+    assert "except Exception" in Path(edge.__file__).read_text()

@@ -1,0 +1,6 @@
+"""Property tests here have no deadline: the machines that run them are shared."""
+
+from hypothesis import settings
+
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")

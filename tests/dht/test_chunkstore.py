@@ -1,0 +1,168 @@
+"""chunkstore: whole or absent, verified in and out, names that lead nowhere else."""
+
+import errno
+import hashlib
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.dht.chunkstore import ChunkStore
+from shoal.dht.defaults import CHUNK
+from shoal.dht.errors import ChunkCorrupt, ChunkMissing, DiskFull, ModelError
+
+from .models import FakeHost, open_store
+
+DATA = random.Random(1).randbytes(5000)
+DIGEST = hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture
+def host() -> FakeHost:
+    return FakeHost()
+
+
+@pytest.fixture
+def store(host: FakeHost, tmp_path: Path) -> ChunkStore:
+    return open_store(host, tmp_path / "chunks")
+
+
+def test_put_and_get(store: ChunkStore, host: FakeHost) -> None:
+    assert not store.has(DIGEST)
+    assert store.missing([DIGEST, DIGEST]) == [DIGEST]
+    assert store.put(DIGEST, DATA)
+    assert not store.put(DIGEST, memoryview(DATA))
+    assert store.has(DIGEST)
+    assert store.missing([DIGEST]) == []
+    assert store.get(DIGEST) == DATA
+    assert store.used() == len(DATA)
+    assert store.path(DIGEST).read_bytes() == DATA
+    assert len(host.files.writes) == 1
+
+
+def test_other_bytes_are_not_stored(store: ChunkStore) -> None:
+    with pytest.raises(ChunkCorrupt):
+        store.put(DIGEST, DATA[:-1])
+    assert not store.has(DIGEST)
+
+
+def test_a_chunk_has_a_largest_size(store: ChunkStore) -> None:
+    data = bytes(CHUNK + 1)
+    with pytest.raises(ChunkCorrupt):
+        store.put(hashlib.sha256(data).hexdigest(), data)
+
+
+def test_absent(store: ChunkStore) -> None:
+    with pytest.raises(ChunkMissing):
+        store.get(DIGEST)
+
+
+def test_every_flipped_bit_is_found_removed_and_reported(store: ChunkStore) -> None:
+    numbers = random.Random(2)
+    for _ in range(200):
+        store.put(DIGEST, DATA)
+        bad = bytearray(DATA)
+        bad[numbers.randrange(len(bad))] ^= 1 << numbers.randrange(8)
+        store.path(DIGEST).write_bytes(bad)
+        with pytest.raises(ChunkCorrupt, match="removed") as error:
+            store.get(DIGEST)
+        assert error.value.digest == DIGEST
+        assert not store.has(DIGEST)
+
+
+def test_a_chunk_of_another_size_is_written_again(store: ChunkStore) -> None:
+    store.put(DIGEST, DATA)
+    store.path(DIGEST).write_bytes(DATA[:10])
+    assert store.put(DIGEST, DATA)
+    assert store.get(DIGEST) == DATA
+
+
+NAMES = [
+    "",
+    ".",
+    "..",
+    "../" * 8 + "etc/passwd",
+    "/etc/passwd",
+    DIGEST.upper(),
+    DIGEST[:-1],
+    DIGEST + "0",
+    DIGEST + "\n",
+    DIGEST[:-1] + "/",
+    DIGEST[:-1] + "\x00",
+    "a" * 63 + "é",
+    "０" * 64,  # digits, but not these
+    "a/" * 32,
+    "~" + DIGEST[1:],
+    "C:" + DIGEST[2:],
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_from_outside_are_no_paths(store: ChunkStore, name: str) -> None:
+    for method in (store.path, store.has, store.get):
+        with pytest.raises(ModelError) as error:
+            method(name)
+        assert error.value.code == "bad-digest"
+    with pytest.raises(ModelError):
+        store.put(name, DATA)
+
+
+@given(st.text(max_size=70))
+def test_any_text_is_refused_or_a_digest(text: str) -> None:
+    store = ChunkStore(FakeHost(), Path("/store"))
+    try:
+        path = store.path(text)
+    except ModelError:
+        return
+    assert path == Path("/store") / text[:2] / text
+
+
+def test_leftovers_of_a_killed_process_are_cleaned(
+    store: ChunkStore, host: FakeHost, tmp_path: Path
+) -> None:
+    store.put(DIGEST, DATA)
+    leftover = store.path(DIGEST).with_name(f".{DIGEST}.0123abcd.tmp")
+    leftover.write_bytes(b"half")
+    again = open_store(host, tmp_path / "chunks")
+    assert not leftover.exists()
+    assert again.get(DIGEST) == DATA
+
+
+def test_no_room_is_said_before_writing(host: FakeHost, tmp_path: Path) -> None:
+    store = open_store(host, tmp_path / "chunks", reserve=1000)
+    host.files.free = 5999
+    with pytest.raises(DiskFull) as error:
+        store.put(DIGEST, DATA)
+    assert (error.value.needed, error.value.free) == (5000, 4999)
+    assert error.value.code == "disk-full"
+    assert error.value.hint
+    assert not host.files.writes
+    host.files.free = 6000
+    assert store.put(DIGEST, DATA)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_no_room_while_writing(store: ChunkStore, host: FakeHost, number: int) -> None:
+    host.files.fail_at, host.files.fail_with = 0, number
+    with pytest.raises(DiskFull, match="needed"):
+        store.put(DIGEST, DATA)
+    assert not store.has(DIGEST)
+    host.files.fail_at = None
+    assert store.put(DIGEST, DATA)
+
+
+def test_other_failures_to_write_have_another_code(store: ChunkStore, host: FakeHost) -> None:
+    host.files.fail_at, host.files.fail_with = 0, errno.EIO
+    with pytest.raises(ModelError) as error:
+        store.put(DIGEST, DATA)
+    assert error.value.code == "unwritable"
+
+
+def test_unreadable_is_an_error_of_ours(store: ChunkStore, host: FakeHost) -> None:
+    store.put(DIGEST, DATA)
+    host.files.unreadable = lambda path: True
+    with pytest.raises(ModelError) as error:
+        store.get(DIGEST)
+    assert error.value.code == "unreadable"

@@ -1,0 +1,65 @@
+"""Settings in the words a person types."""
+
+import pytest
+
+from shoal.node.config import parse_layers, parse_listen, parse_memory
+from shoal.node.errors import BadSetting
+
+
+def test_layers() -> None:
+    assert parse_layers("0:8") == (0, 8)
+    assert parse_layers("3:4") == (3, 4)
+
+
+@pytest.mark.parametrize("text", ["", "3", "3:3", "4:2", "-1:2", "a:b", "1:2:3", "0:999999"])
+def test_bad_layers(text: str) -> None:
+    with pytest.raises(BadSetting, match="layer range") as raised:
+        parse_layers(text)
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4GiB", 4 << 30),
+        ("4 gib", 4 << 30),
+        ("4G", 4 * 10**9),
+        ("1.5KiB", 1536),
+        ("512MB", 512 * 10**6),
+        ("1000", 1000),
+        ("7b", 7),
+    ],
+)
+def test_memory(text: str, size: int) -> None:
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "lots", "4 GiB RAM", "-1", "4PiB", "1e9", "9" * 40])
+def test_bad_memory(text: str) -> None:
+    with pytest.raises(BadSetting, match="size"):
+        parse_memory(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "listen"),
+    [
+        ("127.0.0.1:4001", ("127.0.0.1", 4001)),
+        ("127.0.0.1", ("127.0.0.1", None)),
+        (":4001", ("0.0.0.0", 4001)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("[::1]:4001", ("::1", 4001)),
+        ("::1", ("::1", None)),
+        ("/ip4/127.0.0.1/tcp/4001", ("127.0.0.1", 4001)),
+        ("/ip6/::1/tcp/9", ("::1", 9)),
+    ],
+)
+def test_listen(text: str, listen: tuple[str, int | None]) -> None:
+    assert parse_listen(text) == listen
+
+
+@pytest.mark.parametrize(
+    "text", ["example.org:80", "1.2.3:4", "1.2.3.4:70000", "/ip4/x/tcp/1", "[::1", "1.2.3.4:x"]
+)
+def test_bad_listen(text: str) -> None:
+    with pytest.raises(BadSetting, match="listen"):
+        parse_listen(text)

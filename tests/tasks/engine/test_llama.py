@@ -1,0 +1,121 @@
+"""The forward against transformers: every family and feature, every split, float32 and bfloat16."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from shoal.tasks.engine.interface import Span
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 24,
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama biased": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama sharded files": ("Llama", {"shards": True}),
+    "llama without grouping": ("Llama", {"num_key_value_heads": 4}),
+    "llama one kv head": ("Llama", {"num_key_value_heads": 1}),
+    "llama head_dim": ("Llama", {"head_dim": 16}),
+    "llama llama3": ("Llama", {"rope_parameters": LLAMA3}),
+    "llama linear": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5}},
+    ),
+    "llama dynamic": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0}},
+    ),
+    "llama yarn": ("Llama", {"rope_parameters": YARN}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2 yarn": (
+        "Qwen2",
+        {"rope_parameters": YARN | {"beta_fast": 16.0, "mscale": 1.2, "mscale_all_dim": 0.8}},
+    ),
+    "qwen2 window": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2},
+    ),
+    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "qwen3 tied biased": ("Qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+    "qwen3 yarn untruncated": ("Qwen3", {"rope_parameters": YARN | {"truncate": False}}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral window": ("Mistral", {"sliding_window": 7}),
+    "mistral head_dim": ("Mistral", {"head_dim": 16, "sliding_window": 4096}),
+}
+TOKENS = [int(token) for token in torch.randint(0, 101, (40,), generator=torch.manual_seed(3))]
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    return ours.shape == theirs.shape and float((ours - theirs).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_equal_transformers_over_every_split(case: str, checkpoint: Any, chain: Any) -> None:
+    family, config = CASES[case]
+    made = checkpoint(family, **config)
+    theirs = made.logits(TOKENS)
+    assert float(theirs.abs().max()) > 1  # else 1e-4 would say nothing
+    for count in (1, 2, 3, made.layers):
+        assert close(chain(made, made.splits(count)).logits(TOKENS), theirs), count
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_chunks_and_single_tokens_equal_one_prefill(case: str, checkpoint: Any, chain: Any) -> None:
+    family, config = CASES[case]
+    made = checkpoint(family, **config)
+    stages = chain(made, made.splits(2))
+    cuts = [0, 5, 19, *range(20, len(TOKENS) + 1)]
+    pieces = [stages.logits(TOKENS[a:b], a) for a, b in pairwise(cuts)]
+    assert close(torch.cat(pieces), made.logits(TOKENS))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_text_equals_generate(case: str, checkpoint: Any, driver: Any) -> None:
+    family, config = CASES[case]
+    made = checkpoint(family, **config)
+    worker = driver(made.shard())
+    span = Span(worker.open(b"s"), 0, 0, 8, tokens=tuple(TOKENS[:8]), want="token", steps=40)
+    assert worker.tokens(span) == made.greedy(TOKENS[:8], 40)
+
+
+@pytest.mark.parametrize("case", ["llama", "llama biased", "qwen2", "qwen3", "mistral window"])
+def test_bfloat16_differs_at_ties_only(case: str, checkpoint: Any, chain: Any) -> None:
+    family, config = CASES[case]
+    made = checkpoint(family, **config, dtype=torch.bfloat16)
+    theirs = made.logits(TOKENS)
+    stages = chain(made, made.splits(3), "bfloat16")
+    pieces = [stages.logits(TOKENS[:30]), *(stages.logits([TOKENS[i]], i) for i in range(30, 40))]
+    ours = torch.cat(pieces)
+    top = theirs.topk(2).values
+    ulp = 2.0 ** (torch.floor(torch.log2(top[:, 0].abs())) - 7)
+    differs = ours.argmax(-1) != theirs.argmax(-1)
+    assert bool(((top[:, 0] - top[:, 1]) <= 2 * ulp)[differs].all())
+    assert int(differs.sum()) <= 2
+
+
+def test_float16_and_bfloat16_files_load_as_float32(checkpoint: Any, chain: Any) -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        made = checkpoint("Llama", dtype=dtype, as_dtype=torch.float32, tie_word_embeddings=True)
+        assert close(chain(made, made.splits(2)).logits(TOKENS), made.logits(TOKENS))
+
+
+def test_truncation_equals_never_having_gone_on(checkpoint: Any, chain: Any) -> None:
+    made = checkpoint("Qwen3", head_dim=16)
+    stages = chain(made, made.splits(2))
+    stages.logits(TOKENS)
+    other = [*TOKENS[:11], *reversed(TOKENS[11:30])]
+    assert close(stages.logits(other[11:], 11), made.logits(other)[11:])

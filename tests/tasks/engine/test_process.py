@@ -1,0 +1,241 @@
+"""The daemon's side with a real worker process: events, crash and restart, absence of torch."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.tasks.engine.errors import EngineError, EngineUnavailable
+from shoal.tasks.engine.interface import (
+    EngineEvent,
+    FailedEvent,
+    HiddenEvent,
+    Parts,
+    Span,
+    TokenEvent,
+)
+from shoal.tasks.engine.process import EngineProcess
+from shoal.transport.host import RealChild, RealHost
+
+TOKENS = (5, 17, 3, 88, 41)
+
+
+class Inbox:
+    """A session's events, and waiting for them."""
+
+    def __init__(self) -> None:
+        self.events: list[EngineEvent] = []
+        self._more = trio.Event()
+
+    def __call__(self, event: EngineEvent) -> None:
+        self.events.append(event)
+        self._more.set()
+
+    async def until(self, enough: Callable[[EngineEvent], bool]) -> list[EngineEvent]:
+        with trio.fail_after(30):
+            while not (self.events and enough(self.events[-1])):
+                self._more = trio.Event()
+                await self._more.wait()
+        return self.events
+
+    def tokens(self) -> list[int]:
+        return [event.token for event in self.events if isinstance(event, TokenEvent)]
+
+
+def ended(event: EngineEvent) -> bool:
+    return not isinstance(event, TokenEvent) or event.final
+
+
+def name(text: str) -> bytes:
+    return text.encode().ljust(16, b".")
+
+
+@pytest.mark.trio
+async def test_sessions_stream_together_and_do_not_mix(
+    nursery: trio.Nursery, checkpoint: Any
+) -> None:
+    made = checkpoint("Llama")
+    engine = EngineProcess(RealHost(), threads=1)
+    await nursery.start(engine.run)
+    loaded = await engine.load(made.shard())
+    assert loaded.kv_token_bytes == 4 * 2 * 2 * 8 * 4
+    assert loaded.weight_bytes == 4 * sum(p.numel() for p in made.model.parameters())
+    prompts = {name(f"s{index}"): TOKENS[index:] for index in range(3)}
+    boxes = {session: Inbox() for session in prompts}
+    for session, prompt in prompts.items():
+        assert await engine.open(session, 64, boxes[session]) == 0
+        engine.submit(Span(session, 0, 0, len(prompt), tokens=prompt, want="token", steps=30))
+    for session, prompt in prompts.items():
+        await boxes[session].until(ended)
+        assert boxes[session].tokens() == made.greedy(prompt, 30)
+    usage = await engine.usage()
+    assert usage["sessions"] == 3
+    assert usage["kv_bytes_reserved"] == 3 * 64 * loaded.kv_token_bytes
+    for session in prompts:
+        await engine.close(session)
+    assert (await engine.usage())["kv_bytes_reserved"] == 0
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_large_payloads_and_state_cross_the_process_border(
+    nursery: trio.Nursery, checkpoint: Any
+) -> None:
+    made = checkpoint("Llama", hidden_size=256, max_position_embeddings=512)
+    host = RealHost()
+    first, second = (EngineProcess(host, threads=1) for _ in range(2))
+    for engine, parts in zip((first, second), made.splits(2), strict=True):
+        await nursery.start(engine.run)
+        await engine.load(made.shard(parts))
+    prompt = tuple(range(100)) * 4  # 400 x 256 x 4 bytes of hidden states: not inline
+    session, box, other = name("s"), Inbox(), Inbox()
+    for engine, inbox in ((first, box), (second, other)):
+        await engine.open(session, 512, inbox)
+    first.submit(Span(session, 0, 0, 400, tokens=prompt))
+    (hidden,) = await box.until(ended)
+    assert isinstance(hidden, HiddenEvent) and len(hidden.data) == 400 * 256 * 4
+    second.submit(Span(session, 0, 0, 400, hidden=hidden.data, want="token"))
+    await other.until(ended)
+    assert other.tokens() == made.greedy(prompt, 1)
+
+    state = await second.export_kv(session)
+    twin, copy = name("twin"), Inbox()
+    await second.open(twin, 512, copy)
+    assert await second.import_kv(twin, state) == 400
+    assert await second.export_kv(twin) == state
+    await second.fork(session, twin)
+    assert await second.export_kv(twin) == state
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_killed_worker_fails_its_sessions_and_is_started_again(
+    nursery: trio.Nursery, checkpoint: Any
+) -> None:
+    made = checkpoint("Llama")
+    engine = EngineProcess(RealHost(), threads=1)
+    restarted = trio.Event()
+    engine.on_restart(lambda: restarted.set())
+    await nursery.start(engine.run)
+    await engine.load(made.shard())
+    box = Inbox()
+    await engine.open(name("s"), 96, box)
+    engine.submit(Span(name("s"), 3, 0, 5, tokens=TOKENS, want="token", steps=90))
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGKILL)
+    *_, last = await box.until(ended)
+    assert isinstance(last, FailedEvent)
+    assert (last.code, last.epoch) == ("worker-crashed", 3)
+    with pytest.raises(EngineError) as failure:
+        engine.submit(Span(name("s"), 3, 5, 1, tokens=(1,)))
+    assert failure.value.code == "unknown-session"
+    with trio.fail_after(30):
+        await restarted.wait()
+    with pytest.raises(EngineError) as failure:
+        await engine.open(name("s"), 96, box)
+    assert failure.value.code == "no-shard"
+    await engine.load(made.shard())
+    again = Inbox()
+    await engine.open(name("s"), 96, again)
+    engine.submit(Span(name("s"), 0, 0, 5, tokens=TOKENS, want="token", steps=9))
+    await again.until(ended)
+    assert again.tokens() == made.greedy(TOKENS, 9)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_cancel_close_and_reload_end_what_they_should(
+    nursery: trio.Nursery, checkpoint: Any
+) -> None:
+    made = checkpoint("Llama", max_position_embeddings=4096)
+    engine = EngineProcess(RealHost(), threads=1)
+    await nursery.start(engine.run)
+    await engine.load(made.shard())
+    box, closed, left = Inbox(), Inbox(), Inbox()
+    loop = {"tokens": TOKENS, "want": "token", "steps": 4000}
+    for session, inbox in ((name("a"), box), (name("b"), closed), (name("c"), left)):
+        await engine.open(session, 4096, inbox)
+        engine.submit(Span(session, 0, 0, 5, **loop))
+    await box.until(lambda event: isinstance(event, TokenEvent))
+    engine.cancel(name("a"))
+    *_, last = await box.until(ended)
+    assert isinstance(last, FailedEvent) and last.code == "cancelled"
+
+    await engine.close(name("b"))
+    seen = len(closed.events)
+    assert (await engine.usage())["sessions"] == 2
+    assert len(closed.events) == seen
+
+    whole = made.shard(Parts(True, 0, made.layers, False))
+    await engine.load(whole)
+    assert isinstance(left.events[-1], FailedEvent) and left.events[-1].code == "shard-replaced"
+    assert (await engine.usage())["sessions"] == 0
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_refusals_arrive_as_codes(nursery: trio.Nursery, checkpoint: Any) -> None:
+    made = checkpoint("Llama")
+    engine = EngineProcess(RealHost(), threads=1, memory_bytes=made.shard().kv_bytes + (1 << 20))
+    await nursery.start(engine.run)
+
+    async def code(work: Callable[[], Any]) -> str:
+        with pytest.raises(EngineError) as failure:
+            await work()
+        return failure.value.code
+
+    box = Inbox()
+    assert await code(lambda: engine.open(name("s"), 8, box)) == "no-shard"
+    await engine.load(made.shard())
+    assert await code(lambda: engine.open(name("s"), 97, box)) == "too-long"
+    await engine.open(name("s"), 8, box)
+    assert await code(lambda: engine.open(name("s"), 8, box)) == "session-exists"
+    assert await code(lambda: engine.import_kv(name("s"), b"x")) == "bad-state"
+    assert await code(lambda: engine.export_kv(name("t"))) == "unknown-session"
+    with pytest.raises(EngineError) as failure:
+        engine.submit(Span(name("s"), 0, 0, 1))
+    assert failure.value.code == "bad-span"
+    engine.submit(Span(name("s"), 0, 0, 1, tokens=(101,)))
+    (event,) = await box.until(ended)
+    assert isinstance(event, FailedEvent) and event.code == "bad-token"
+    await engine.close(name("unknown"))
+    nursery.cancel_scope.cancel()
+
+
+class WithoutTorch(RealHost):
+    """A host whose children cannot import torch."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        (folder / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+
+    async def spawn(self, module: str, args: Sequence[str], env: Mapping[str, str]) -> RealChild:
+        return await super().spawn(module, args, {**env, "PYTHONPATH": str(self._folder)})
+
+
+@pytest.mark.trio
+async def test_without_torch_the_engine_says_so(tmp_path: Path, checkpoint: Any) -> None:
+    engine = EngineProcess(WithoutTorch(tmp_path), threads=1)
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(EngineUnavailable) as failure:
+            await nursery.start(engine.run)
+    assert failure.value.hint is not None and "torch==2.13.0" in failure.value.hint
+    with pytest.raises(EngineUnavailable):
+        await engine.load(checkpoint("Llama").shard())
+
+
+@pytest.mark.trio
+async def test_cancelling_run_ends_the_process() -> None:
+    engine = EngineProcess(RealHost(), threads=1)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        pid = engine.pid
+        assert pid is not None
+        nursery.cancel_scope.cancel()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

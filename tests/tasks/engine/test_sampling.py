@@ -1,0 +1,138 @@
+"""The specified choice: test vectors, filters, ties, and that it samples the right distribution."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.tasks.engine.errors import EngineError
+from shoal.tasks.engine.interface import Sampling
+from shoal.tasks.engine.sampling import choose, gumbel, kept
+
+SPEC = Path(__file__).parents[3] / "docs" / "spec" / "sampling.md"
+MASK = (1 << 64) - 1
+
+
+def mix(z: int) -> int:
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def plain_word(seed: int, position: int, token: int) -> int:
+    golden = 0x9E3779B97F4A7C15
+    stream = mix((mix(seed) + (position + 1) * golden) & MASK)
+    return mix((stream + (token + 1) * golden) & MASK)
+
+
+def plain_choice(logits: list[float], s: Sampling, position: int) -> int:
+    """The specification once more, in the slowest possible way."""
+    largest = max(logits)
+    if s.temperature == 0:
+        return logits.index(largest)
+    scaled = [(value - largest) / s.temperature for value in logits]
+    order = sorted(range(len(logits)), key=lambda i: (-scaled[i], i))
+    order = order[: s.top_k or None]
+    total = math.fsum(math.exp(scaled[i]) for i in order)
+    before, survivors = 0.0, []
+    for i in order:
+        if before < s.top_p or not survivors:
+            survivors.append(i)
+        before += math.exp(scaled[i]) / total
+
+    def score(i: int) -> float:
+        u = ((plain_word(s.seed, position, i) >> 12) + 0.5) * 2.0**-52
+        return scaled[i] - math.log(-math.log(u))
+
+    return max(sorted(survivors), key=score)
+
+
+def rows(columns: int) -> list[list[str]]:
+    lines = SPEC.read_text().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
+    return [row for row in cells if len(row) == columns and row[0][:1].isdigit()]
+
+
+def vector_logits() -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.array([(i * i * 37 % 101) / 16 for i in range(64)], dtype=np.float32)
+
+
+def test_the_noise_vectors_of_the_specification() -> None:
+    vectors = rows(5)
+    assert len(vectors) >= 6
+    for seed, position, token, word, noise in vectors:
+        assert plain_word(int(seed), int(position), int(token)) == int(word, 16)
+        found = gumbel(int(seed), int(position), np.array([int(token)]))
+        assert math.isclose(found[0], float(noise), rel_tol=1e-12)
+
+
+def test_the_choice_vectors_of_the_specification() -> None:
+    vectors = rows(7)
+    assert len(vectors) >= 6
+    for temperature, top_k, top_p, seed, position, token, logprob in vectors:
+        sampling = Sampling(float(temperature), int(top_k), float(top_p), int(seed))
+        found, chance = choose(vector_logits(), sampling, int(position))
+        assert found == int(token)
+        assert math.isclose(chance, float(logprob), abs_tol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(1.0),
+        Sampling(0.7, 5),
+        Sampling(1.3, 0, 0.8),
+        Sampling(2.0, 40, 0.95),
+        Sampling(100.0, 0, 0.999),
+        Sampling(1e-6, 3, 0.5),
+        Sampling(1.0, 10_000, 1e-9),
+    ],
+)
+def test_choices_equal_the_plain_reading(sampling: Sampling) -> None:
+    generator = np.random.default_rng(5)
+    for position in range(20):
+        logits = (generator.normal(size=700) * 3).round(1).astype(np.float32)  # with many ties
+        seeded = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, seed=position * 77)
+        expected = plain_choice([float(value) for value in logits], seeded, position)
+        assert choose(logits, seeded, position)[0] == expected
+
+
+def test_equal_values_are_cut_by_lowest_id() -> None:
+    scaled = np.array([-1.0, 0.0, -1.0, -1.0, 0.0])
+    assert kept(scaled, 3, 1.0).tolist() == [1, 4, 0]
+    assert kept(scaled, 0, 0.5).tolist() == [1, 4]
+    assert choose(scaled.astype(np.float32), Sampling(), 0)[0] == 1
+
+
+def test_draws_follow_the_softmax() -> None:
+    logits = np.array([0.0, 1.0, 2.0, -1.0], dtype=np.float32)
+    counts = np.zeros(4)
+    for position in range(4000):
+        counts[choose(logits, Sampling(1.0, seed=9), position)[0]] += 1
+    expected = np.exp(logits) / np.exp(logits).sum()
+    assert np.abs(counts / 4000 - expected).max() < 0.03
+
+
+def test_noise_of_neighbours_is_unrelated() -> None:
+    ids = np.arange(4000)
+    base = gumbel(1, 1, ids)
+    for other in (gumbel(2, 1, ids), gumbel(1, 2, ids), gumbel(1 + 0x9E3779B97F4A7C15, 0, ids)):
+        assert abs(np.corrcoef(base, other)[0, 1]) < 0.06
+    assert abs(base.mean() - 0.5772) < 0.08
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_not_finite_are_refused(bad: float) -> None:
+    for sampling in (Sampling(), Sampling(1.0, 2, 0.9)):
+        with pytest.raises(EngineError) as failure:
+            choose(np.array([0.0, bad, 1.0], dtype=np.float32), sampling, 3)
+        assert failure.value.code == "not-finite"
+    with pytest.raises(EngineError):
+        choose(np.full(3, -np.inf, dtype=np.float32), Sampling(), 0)
+
+
+def test_logprob_is_of_the_unfiltered_distribution() -> None:
+    logits = np.array([3.0, 1.0, 0.0], dtype=np.float32)
+    _, chance = choose(logits, Sampling(0.1, 1, 0.1), 0)
+    assert math.isclose(chance, 3 - math.log(math.exp(3) + math.e + 1), abs_tol=1e-6)

@@ -1,0 +1,407 @@
+"""Fakes at the seams of a session: links in memory, an engine that hashes, a tokenizer of bytes."""
+
+import hashlib
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import trio
+
+from shoal.state.membership import Capacity, Directory, MemberRecord, ShardRecord
+from shoal.tasks.courier import Courier
+from shoal.tasks.engine.errors import EngineError
+from shoal.tasks.engine.interface import (
+    Engine,
+    EngineEvent,
+    FailedEvent,
+    HiddenEvent,
+    Parts,
+    SessionId,
+    Span,
+    TokenEvent,
+)
+from shoal.tasks.gateway import Gateway, Message, Model, TextDelta
+from shoal.tasks.generation import Text
+from shoal.tasks.stage import Held, Stage
+from shoal.tasks.text.process import TextInfo
+from shoal.transport.calls import Call, Handler, Refusal, Reply
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.errors import CallRefused, LinkClosed
+from shoal.transport.frame import Priority
+from shoal.transport.host import Host
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.link import Link
+
+ROOT = "ab" * 32
+VOCABULARY = 300
+EOS = 299
+CONTEXT = 2000
+HIDDEN = 2  # values of 4 bytes
+
+
+class FakeHost:
+    """The clock, and entropy that counts."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def wall(self) -> float:
+        return 0.0
+
+    def entropy(self, size: int) -> bytes:
+        self._made += 1
+        return self._made.to_bytes(size)
+
+
+def peer_of(number: int) -> PeerId:
+    return Identity.from_seed(bytes([number]) * 32).peer
+
+
+class Wire:
+    """Delivers everything in the order it was sent, one thing at a time."""
+
+    def __init__(self) -> None:
+        self.endpoints: dict[PeerId, FakeEndpoint] = {}
+        self._send, self._receive = trio.open_memory_channel[Callable[[], object]](10_000)
+        self.posts: list[tuple[PeerId, PeerId, str, dict[str, Any]]] = []
+        self.refusals: list[Refusal] = []
+        self.steps = 0  # things delivered
+        self.freeze_at: int | None = None
+
+    def later(self, work: Callable[[], object]) -> None:
+        self._send.send_nowait(work)
+
+    async def run(self) -> None:
+        async for work in self._receive:
+            if self.freeze_at is not None and self.steps >= self.freeze_at:
+                await trio.sleep_forever()
+            self.steps += 1
+            work()
+            await trio.lowlevel.checkpoint()
+
+
+class FakeLink:
+    def __init__(self, wire: Wire, own: PeerId, peer: PeerId) -> None:
+        self._wire = wire
+        self._own = own
+        self.peer = peer
+
+    def _target(self) -> "FakeEndpoint":
+        target = self._wire.endpoints.get(self.peer)
+        if target is None or self._own not in self._wire.endpoints:
+            raise LinkClosed("peer-gone", f"{self.peer} is gone")
+        return target
+
+    def post(
+        self, method: str, header: Mapping[str, Any], payload: bytes = b"", *, priority: Priority
+    ) -> None:
+        self._target()
+        self._wire.posts.append((self._own, self.peer, method, dict(header)))
+        self._wire.later(lambda: self._deliver(method, dict(header), bytes(payload)))
+
+    def _deliver(self, method: str, header: dict[str, Any], payload: bytes) -> None:
+        if (target := self._wire.endpoints.get(self.peer)) is not None:
+            answer = target.handlers[method](Call(self._own, header, payload))
+            if isinstance(answer, Refusal):
+                self._wire.refusals.append(answer)
+
+    async def call(
+        self,
+        method: str,
+        header: Mapping[str, Any] = {},
+        payload: bytes = b"",
+        *,
+        priority: Priority = Priority.CONTROL,
+        timeout: float,
+    ) -> Reply:
+        await trio.lowlevel.checkpoint()
+        answer = self._target().handlers[method](Call(self._own, dict(header), payload))
+        if not isinstance(answer, Reply | Refusal):
+            with trio.fail_after(timeout):
+                answer = await answer
+        await trio.lowlevel.checkpoint()
+        if isinstance(answer, Refusal):
+            raise CallRefused(answer.code, answer.message)
+        return answer
+
+
+class FakeEndpoint:
+    def __init__(self, wire: Wire, peer: PeerId) -> None:
+        self.peer = peer
+        self.handlers: dict[str, Handler] = {}
+        self._wire = wire
+        self._lost: list[Callable[[Link, str], None]] = []
+        self.cut: set[PeerId] = set()
+        wire.endpoints[peer] = self
+
+    def handle(self, method: str, handler: Handler) -> None:
+        self.handlers[method] = handler
+
+    def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
+        self._lost.append(callback)
+
+    def link(self, peer: PeerId) -> FakeLink | None:
+        there = peer in self._wire.endpoints and peer not in self.cut
+        return FakeLink(self._wire, self.peer, peer) if there else None
+
+    def lose(self, peer: PeerId, code: str = "peer-gone") -> None:
+        self.cut.add(peer)
+        link = FakeLink(self._wire, self.peer, peer)
+        for callback in self._lost:
+            callback(cast(Link, link), code)
+
+
+def _mix(*numbers: int) -> int:
+    packed = struct.pack(f"<{len(numbers)}Q", *numbers)
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest())
+
+
+@dataclass
+class _State:
+    tokens: int
+    on_event: Callable[[EngineEvent], None]
+    rows: list[list[int]] = field(default_factory=list)
+    running: bool = True
+
+
+class FakeEngine:
+    """Each position's output depends on all inputs up to it and on every layer's number."""
+
+    def __init__(self, wire: Wire, parts: Parts, *, kv_tokens: int = 10**6) -> None:
+        self._wire = wire
+        self.parts = parts
+        self.kv_tokens = kv_tokens
+        self.cached = 0
+        self.states: dict[SessionId, _State] = {}
+        self.spans: list[Span] = []
+        self.fail_at: int | None = None  # a span that ends there fails
+        self.refuse_spans = False
+        self.opening: trio.Event | None = None  # `open` waits for it
+        self.closing: trio.Event | None = None
+
+    async def load(self, shard: object) -> object:
+        raise NotImplementedError
+
+    async def open(
+        self, session: SessionId, tokens: int, on_event: Callable[[EngineEvent], None]
+    ) -> int:
+        if sum(state.tokens for state in self.states.values()) + tokens > self.kv_tokens:
+            raise EngineError("no-memory", "no memory for that many tokens")
+        self.states[session] = _State(tokens, on_event, [[0] * 100] * self.cached)
+        if self.opening is not None:
+            await self.opening.wait()
+        await trio.lowlevel.checkpoint()
+        return self.cached
+
+    def submit(self, span: Span) -> None:
+        if self.refuse_spans:
+            raise EngineError("bad-span", "refused")
+        self.spans.append(span)
+        state = self.states[span.session]
+        self._wire.later(lambda: self._compute(state, span))
+
+    def cancel(self, session: SessionId) -> None:
+        if session in self.states:
+            self.states[session].running = False
+
+    async def close(self, session: SessionId) -> None:
+        if self.closing is not None:
+            await self.closing.wait()
+        await trio.lowlevel.checkpoint()
+        self.states.pop(session, None)
+
+    def _compute(self, state: _State, span: Span) -> None:
+        if self.states.get(span.session) is not state or not state.running:
+            return
+        end = span.start + span.count
+        if span.start > len(state.rows) or end == self.fail_at:
+            self._fail(state, span, "gap")
+            return
+        outputs = self._forward(state, span)
+        if span.want == "token":
+            self._sampled(state, span, outputs[-1])
+        else:
+            data = memoryview(struct.pack(f"<{len(outputs)}Q", *outputs))
+            state.on_event(
+                HiddenEvent(span.session, span.epoch, span.start, span.count, data, 0.001)
+            )
+
+    def _fail(self, state: _State, span: Span, code: str) -> None:
+        state.on_event(FailedEvent(span.session, span.epoch, code, "failed as told"))
+
+    def _forward(self, state: _State, span: Span) -> list[int]:
+        if span.tokens is not None:
+            assert self.parts.embedding
+            values: Sequence[int] = span.tokens
+        else:
+            assert span.hidden is not None
+            values = struct.unpack(f"<{span.count}Q", span.hidden)
+        del state.rows[span.start :]
+        for value in values:
+            state.rows.append(self.row(state.rows[-1] if state.rows else [], value))
+        return [row[-1] for row in state.rows[span.start :]]
+
+    def row(self, before: Sequence[int], value: int) -> list[int]:
+        """A position's "KV": each layer mixes the one below with its own of the one before."""
+        row = [value]
+        for layer in range(self.parts.start, self.parts.stop):
+            last = before[len(row)] if before else 0
+            row.append(_mix(layer, last, row[-1]))
+        return row
+
+    def _sampled(self, state: _State, span: Span, output: int) -> None:
+        assert self.parts.head
+        token = output % (VOCABULARY - 1) if span.sampling.seed == 0 else EOS
+        final = span.steps == 1 or token in span.stop_ids
+        position = span.start + span.count
+        state.on_event(TokenEvent(span.session, span.epoch, position, token, -1.0, final, 0.001))
+        if not final:
+            again = Span(
+                span.session,
+                span.epoch,
+                position,
+                1,
+                tokens=(token,),
+                want="token",
+                sampling=span.sampling,
+                steps=span.steps - 1,
+                stop_ids=span.stop_ids,
+            )
+            self._wire.later(lambda: self._compute(state, again))
+
+
+class FakeDetokenizer:
+    """A token's text is its number and a blank."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = stop
+
+    async def push(self, *tokens: int) -> TextDelta:
+        await trio.lowlevel.checkpoint()
+        text = "".join(f"{token} " for token in tokens)
+        return TextDelta("", True) if text.strip() in self._stop else TextDelta(text, False)
+
+    async def finish(self) -> str:
+        await trio.lowlevel.checkpoint()
+        return "."
+
+
+class FakeText:
+    """A token is a letter's code."""
+
+    info = TextInfo(VOCABULARY, None, EOS, (EOS,), True)
+
+    async def encode(self, text: str) -> list[int]:
+        await trio.lowlevel.checkpoint()
+        return [ord(letter) % VOCABULARY for letter in text]
+
+    async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        return await self.encode("".join(f"<{item.role}>{item.content}" for item in messages))
+
+    async def detokenizer(self, stop: Sequence[str] = ()) -> FakeDetokenizer:
+        await trio.lowlevel.checkpoint()
+        return FakeDetokenizer(stop)
+
+
+class FakeModels:
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+
+    @asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[Model]:
+        await trio.lowlevel.checkpoint()
+        text = cast(Text, FakeText())
+        yield Model(ROOT, name, self._layers, HIDDEN, CONTEXT, VOCABULARY, text)
+
+
+class Node:
+    """One node of the fake swarm: stage and gateway on one courier."""
+
+    def __init__(self, swarm: "FakeSwarm", number: int, parts: Parts | None) -> None:
+        self.peer = peer_of(number)
+        self.endpoint = FakeEndpoint(swarm.wire, self.peer)
+        self.parts = parts
+        courier = self.courier = Courier(cast(Endpoint, self.endpoint))
+        self.engine = FakeEngine(swarm.wire, parts or Parts(False, 0, 0, False))
+        self.stage = Stage(swarm.host, courier, cast(Engine, self.engine))
+        self.gateway = Gateway(
+            swarm.host, courier, cast(Directory, swarm), FakeModels(swarm.layers)
+        )
+        if parts is not None:
+            self.stage.serve(Held(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT))
+
+    def record(self) -> MemberRecord:
+        shards = []
+        if (parts := self.parts) is not None:
+            shards.append(
+                ShardRecord(
+                    ROOT, parts.embedding, parts.start, parts.stop, parts.head, "float32", 10**6
+                )
+            )
+        return MemberRecord(
+            peer=self.peer,
+            seq=1,
+            addresses=(),
+            version="0",
+            capacity=Capacity(2, 10**9, True, 1e9, 1e9),
+            models=(),
+            shards=tuple(shards),
+            holdings=(),
+        )
+
+
+class FakeSwarm:
+    """Nodes that split `layers` layers as given by the ends of their ranges; also a directory.
+
+    `splits=(2, 4, 6)` makes three stages; further nodes hold nothing. Node 0 is the client unless
+    `client_serves`.
+    """
+
+    def __init__(self, splits: Sequence[int], *, client_serves: bool = False) -> None:
+        self.wire = Wire()
+        self.host = cast(Host, FakeHost())
+        self.layers = splits[-1]
+        parts = [
+            Parts(start == 0, start, stop, stop == self.layers)
+            for start, stop in zip((0, *splits), splits, strict=False)
+        ]
+        self.stages = [Node(self, number + 1, part) for number, part in enumerate(parts)]
+        self.nodes = list(self.stages)
+        self.client = self.stages[0]
+        if not client_serves:
+            self.client = Node(self, 200, None)
+            self.nodes.append(self.client)
+
+    def members(self) -> Mapping[PeerId, MemberRecord]:
+        return {node.peer: node.record() for node in self.nodes}
+
+    async def run(self, body: Callable[["FakeSwarm"], Awaitable[None]]) -> None:
+        """Run the nodes while `body` runs; afterwards nothing may be left of any session."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.wire.run)
+            for node in self.nodes:
+                await nursery.start(node.stage.run)
+            await body(self)
+            nursery.cancel_scope.cancel()
+
+    def assert_free(self) -> None:
+        for node in self.nodes:
+            assert node.stage.sessions == 0
+            assert node.gateway.sessions == 0
+            assert node.engine.states == {}
+            assert node.stage._budget.used == 0
+
+    def expected(self, prompt: Sequence[int], count: int) -> list[int]:
+        """What one engine with all layers would say, computed without any session."""
+        engine = FakeEngine(self.wire, Parts(True, 0, self.layers, True))
+        ids, row = list(prompt), list[int]()
+        for position in range(len(prompt) + count - 1):
+            row = engine.row(row, ids[position])
+            if position + 1 == len(ids):
+                ids.append(row[-1] % (VOCABULARY - 1))
+        return ids[len(prompt) :]

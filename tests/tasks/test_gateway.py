@@ -1,0 +1,478 @@
+"""The asking side: the right tokens by the right ways, and an end to every session."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.tasks.engine.interface import Sampling
+from shoal.tasks.errors import PromptTooLong, SessionError
+from shoal.tasks.gateway import GatewayEvent, GenerateRequest, Message, Routed, Summary, TextDelta
+from shoal.tasks.session import Failed, Progress, Token
+from tests.tasks.fake_swarm import CONTEXT, EOS, VOCABULARY, FakeSwarm, Node
+
+Body = Callable[[FakeSwarm], Awaitable[None]]
+
+
+async def _run(swarm: FakeSwarm, body: Body) -> None:
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
+class Client:
+    """Collects what a generation emits."""
+
+    def __init__(self) -> None:
+        self.events: list[GatewayEvent] = []
+
+    async def emit(self, event: GatewayEvent) -> None:
+        await trio.lowlevel.checkpoint()
+        self.events.append(event)
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, TextDelta))
+
+
+def _request(prompt: str = "hello", **changes: Any) -> GenerateRequest:
+    return GenerateRequest(
+        **{"model": "m", "prompt": prompt, "raw": True, "max_tokens": 8} | changes
+    )
+
+
+def _ids(prompt: str) -> list[int]:
+    return [ord(letter) for letter in prompt]
+
+
+async def _generate(swarm: FakeSwarm, prompt: str = "hello", **changes: Any) -> Summary:
+    return await swarm.client.gateway.generate(_request(prompt, **changes), Client().emit)
+
+
+async def _error(swarm: FakeSwarm, prompt: str = "hello", **changes: Any) -> SessionError:
+    with pytest.raises(SessionError) as caught:
+        await _generate(swarm, prompt, **changes)
+    return caught.value
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("splits", [(6,), (2, 6), (2, 4, 6), (1, 2, 3, 4, 5, 6)])
+@pytest.mark.parametrize("client_serves", [False, True])
+async def test_every_split_says_the_same(
+    autojump_clock: object, splits: tuple[int, ...], client_serves: bool
+) -> None:
+    swarm = FakeSwarm(splits, client_serves=client_serves)
+
+    async def body(_: FakeSwarm) -> None:
+        client = Client()
+        summary = await swarm.client.gateway.generate(_request(), client.emit)
+        expected = swarm.expected(_ids("hello"), 8)
+        assert list(summary.token_ids) == expected
+        assert client.text == summary.text == "".join(f"{token} " for token in expected) + "."
+        assert (summary.reason, summary.prompt_tokens, summary.tokens) == ("length", 5, 8)
+        assert isinstance(client.events[0], Routed)
+        assert [hop.peer for hop in client.events[0].stages] == [n.peer for n in swarm.stages]
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_one_stage_runs_the_loop_itself(autojump_clock: object) -> None:
+    swarm = FakeSwarm((3,))
+
+    async def body(_: FakeSwarm) -> None:
+        await _generate(swarm)
+        assert [(span.count, span.steps) for span in swarm.stages[0].engine.spans] == [(5, 8)]
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("splits", [(3,), (1, 2, 3)])
+async def test_a_long_prompt_is_pipelined_in_bounded_spans(
+    autojump_clock: object, splits: tuple[int, ...]
+) -> None:
+    swarm = FakeSwarm(splits)
+    prompt = "".join(chr(65 + index % 50) for index in range(1500))
+
+    async def body(_: FakeSwarm) -> None:
+        summary = await _generate(swarm, prompt, max_tokens=3)
+        assert list(summary.token_ids) == swarm.expected(_ids(prompt), 3)
+        first = swarm.stages[0].engine.spans[:6]
+        assert [(span.start, span.count) for span in first] == [
+            (start, min(256, 1500 - start)) for start in range(0, 1500, 256)
+        ]
+        # Before the head has reported any progress, only stages + 1 spans are on their way.
+        methods = [post[2] for post in swarm.wire.posts]
+        sent = [
+            index
+            for index, post in enumerate(swarm.wire.posts)
+            if post[0] == swarm.client.peer and post[2] == "session.span"
+        ]
+        assert sent[len(splits) + 1] > methods.index("session.progress")
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_the_session_starts_at_the_shortest_cached_prefix(autojump_clock: object) -> None:
+    swarm = FakeSwarm((1, 2))
+    swarm.stages[0].engine.cached, swarm.stages[1].engine.cached = 4, 3
+
+    async def body(_: FakeSwarm) -> None:
+        await _generate(swarm)
+        assert swarm.stages[0].engine.spans[0].start == 3
+        swarm.stages[1].engine.cached = 13  # more than there is: the last token is computed anyway
+        swarm.stages[0].engine.cached = 13
+        await _generate(swarm)
+        starts = [span.start for span in swarm.stages[0].engine.spans]
+        assert starts[8:] == [4, *range(5, 12)]
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_two_prompts_at_once_do_not_mix(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6), client_serves=True)
+    prompts = ["hello", "another prompt", "x" * 700, "fourth"]
+
+    async def body(_: FakeSwarm) -> None:
+        got: dict[str, Summary] = {}
+
+        async def one(node: Node, prompt: str) -> None:
+            got[prompt] = await node.gateway.generate(_request(prompt), Client().emit)
+
+        async with trio.open_nursery() as nursery:
+            for index, prompt in enumerate(prompts):
+                nursery.start_soon(one, swarm.nodes[index % 3], prompt)
+        for prompt in prompts:
+            assert list(got[prompt].token_ids) == swarm.expected(_ids(prompt), 8)
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("splits", [(3,), (1, 2, 3)])
+async def test_a_stop_id_ends_it(autojump_clock: object, splits: tuple[int, ...]) -> None:
+    swarm = FakeSwarm(splits)
+
+    async def body(_: FakeSwarm) -> None:
+        summary = await _generate(swarm, sampling=Sampling(seed=1))  # the fake then says EOS
+        assert (summary.reason, summary.token_ids, summary.text) == ("stop", (EOS,), ".")
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("splits", [(3,), (1, 2, 3)])
+async def test_a_stop_string_ends_it_everywhere(
+    autojump_clock: object, splits: tuple[int, ...]
+) -> None:
+    swarm = FakeSwarm(splits)
+    third = str(swarm.expected(_ids("hello"), 3)[2])
+
+    async def body(_: FakeSwarm) -> None:
+        summary = await _generate(swarm, stop=(third,), max_tokens=500)
+        assert (summary.reason, summary.tokens) == ("stop", 3)
+        swarm.assert_free()
+        await trio.testing.wait_all_tasks_blocked()
+        assert swarm.wire.steps < 1000  # nothing goes on
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_the_context_bounds_prompt_and_answer(autojump_clock: object) -> None:
+    swarm = FakeSwarm((1,))
+
+    async def body(_: FakeSwarm) -> None:
+        with pytest.raises(PromptTooLong, match=rf"{CONTEXT + 5} tokens .* {CONTEXT}"):
+            await _generate(swarm, "x" * (CONTEXT + 5))
+        summary = await _generate(swarm, "x" * (CONTEXT - 3), max_tokens=100)
+        assert (summary.reason, summary.tokens) == ("length", 3)
+        assert (await _error(swarm, "")).code == "bad-request"
+        assert (await _error(swarm, max_tokens=0)).code == "bad-request"
+        assert (await _error(swarm, prompt=None)).code == "bad-request"
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_messages_and_prompts_go_through_the_template(autojump_clock: object) -> None:
+    swarm = FakeSwarm((1,))
+
+    async def body(_: FakeSwarm) -> None:
+        expected = swarm.expected(_ids("<user>hi"), 8)
+        assert list((await _generate(swarm, "hi", raw=False)).token_ids) == expected
+        asked = {"prompt": None, "messages": (Message("user", "hi"),), "raw": False}
+        assert list((await _generate(swarm, **asked)).token_ids) == expected
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_cancelling_anywhere_frees_everything(autojump_clock: object) -> None:
+    """The wire stops after n deliveries, the caller gives up: for every n until it is through."""
+    finished = False
+    at = 0
+    while not finished:
+        swarm = FakeSwarm((1, 2, 3))
+        swarm.wire.freeze_at = at
+
+        async def body(swarm: FakeSwarm) -> None:
+            nonlocal finished
+            with trio.move_on_after(1):
+                await _generate(swarm, "x" * 600, max_tokens=4)
+                finished = True
+            swarm.assert_free()
+
+        await _run(swarm, body)
+        at += 1
+    assert at > 20
+
+
+@pytest.mark.trio
+async def test_cancelling_at_every_checkpoint_frees_everything(autojump_clock: object) -> None:
+    async def cancel(after: int, scope: trio.CancelScope) -> None:
+        for _ in range(after):
+            await trio.lowlevel.checkpoint()
+        scope.cancel()
+
+    finished = False
+    ticks = 0
+
+    async def body(swarm: FakeSwarm) -> None:
+        nonlocal finished
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cancel, ticks, scope)
+                await _generate(swarm, max_tokens=2)
+                finished = not scope.cancel_called
+        await trio.testing.wait_all_tasks_blocked()
+        swarm.assert_free()
+
+    while not finished:
+        await _run(FakeSwarm((1, 2)), body)
+        ticks += 1
+    assert ticks > 10
+
+
+@pytest.mark.trio
+async def test_an_emit_that_fails_frees_everything(autojump_clock: object) -> None:
+    swarm = FakeSwarm((1, 2))
+
+    async def emit(event: GatewayEvent) -> None:
+        if isinstance(event, TextDelta):
+            raise BrokenPipeError
+
+    async def body(_: FakeSwarm) -> None:
+        with pytest.raises(BrokenPipeError):
+            await swarm.client.gateway.generate(_request(), emit)
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_closing_is_bounded_in_time(autojump_clock: object) -> None:
+    swarm = FakeSwarm((1, 2))
+    swarm.stages[1].engine.closing = trio.Event()
+
+    async def body(_: FakeSwarm) -> None:
+        began = trio.current_time()
+        await _generate(swarm)
+        assert trio.current_time() - began == pytest.approx(2.0, abs=0.1)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_stage_that_dies_is_named_and_the_others_are_freed(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    dead = swarm.stages[1]
+
+    async def body(_: FakeSwarm) -> None:
+        swarm.wire.freeze_at = 12
+        errors: list[SessionError] = []
+
+        async def asking() -> None:
+            errors.append(await _error(swarm))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asking)
+            await trio.testing.wait_all_tasks_blocked()
+            del swarm.wire.endpoints[dead.peer]
+            for node in (swarm.client, swarm.stages[0], swarm.stages[2]):
+                node.endpoint.lose(dead.peer)
+        (error,) = errors
+        assert error.code == "stage-lost"
+        assert f"stage 2 of 3 ({dead.peer}, layers 2:4)" in error.message
+        for node in (swarm.client, swarm.stages[0], swarm.stages[2]):
+            assert node.stage.sessions == node.gateway.sessions == 0
+            assert node.engine.states == {}
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_an_engine_that_fails_names_its_stage(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    swarm.stages[1].engine.fail_at = 7
+
+    async def body(_: FakeSwarm) -> None:
+        error = await _error(swarm)
+        assert error.code == "gap"
+        assert error.message.startswith("stage 2 of 3 (")
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_silence_ends_it(autojump_clock: object) -> None:
+    swarm = FakeSwarm((1,))
+    swarm.wire.freeze_at = 1
+
+    async def body(_: FakeSwarm) -> None:
+        assert (await _error(swarm)).code == "silent"
+        swarm.assert_free()
+
+    with trio.fail_after(1000):
+        await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_a_refused_open_tries_another_replica(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+    full = swarm.stages[1]
+    full.engine.kv_tokens = 0
+    spare = Node(swarm, 77, full.parts)
+    swarm.nodes.append(spare)
+
+    async def body(_: FakeSwarm) -> None:
+        client = Client()
+        summary = await swarm.client.gateway.generate(_request(), client.emit)
+        assert list(summary.token_ids) == swarm.expected(_ids("hello"), 8)
+        assert [event.stages[1].peer for event in client.events if isinstance(event, Routed)] == [
+            spare.peer
+        ]
+        spare.engine.kv_tokens = 0
+        error = await _error(swarm)  # the refusal says more than "no route"
+        assert error.code == "no-memory"
+        assert "stage 2 of 2" in error.message
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+def _token(session: bytes, epoch: int = 1, position: int = 5, token: int = 1) -> Token:
+    return Token(session, epoch, position, token, 0, False, 0)
+
+
+HOSTILE: list[tuple[int, str, Callable[[bytes], Any], str]] = [
+    (1, "token", _token, "not-yours"),  # of a middle stage
+    (3, "token", _token, "not-yours"),  # of a stranger
+    (2, "token", lambda session: _token(session, epoch=2), "stale-epoch"),
+    (2, "token", lambda session: _token(b"x" * 16), "unknown"),
+    (3, "progress", lambda session: Progress(session, 1, 1), "not-yours"),
+    (1, "progress", lambda session: Progress(session, 1, 1), "not-yours"),
+    (3, "failed", lambda session: Failed(session, 1, "x", "x"), "not-yours"),
+]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("sender", "kind", "make", "code"), HOSTILE)
+async def test_who_may_not_say_it_is_refused(
+    autojump_clock: object, sender: int, kind: str, make: Callable[[bytes], Any], code: str
+) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    stranger = Node(swarm, 250, None)
+
+    async def body(_: FakeSwarm) -> None:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                swarm.wire.freeze_at = 0
+                nursery.start_soon(_generate, swarm)
+                await trio.testing.wait_all_tasks_blocked()
+                (session,) = swarm.client.gateway._runs
+                node = [*swarm.stages, stranger][sender]
+                header = make(session).header()
+                link = node.endpoint.link(swarm.client.peer)
+                assert link is not None
+                link._deliver(f"session.{kind}", header, b"")
+                assert [item.code[:7] for item in swarm.wire.refusals] == [code[:7]]
+                await trio.testing.wait_all_tasks_blocked()
+                assert swarm.client.gateway.sessions == 1  # and it goes on
+                scope.cancel()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s: _token(s, position=6),  # a hole
+        lambda s: _token(s, position=4),  # again
+        lambda s: _token(s, token=VOCABULARY),  # no such id
+        lambda s: Progress(s, 1, 5),  # the prompt's last position answers with a token
+        lambda s: Progress(s, 1, 0),
+    ],
+)
+async def test_a_head_that_breaks_the_protocol_ends_the_session(
+    autojump_clock: object, make: Callable[[bytes], Any]
+) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        swarm.wire.freeze_at = 0
+        errors: list[SessionError] = []
+
+        async def asking() -> None:
+            errors.append(await _error(swarm))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asking)
+            await trio.testing.wait_all_tasks_blocked()
+            (session,) = swarm.client.gateway._runs
+            message = make(session)
+            method = f"session.{type(message).__name__.lower()}"
+            link = swarm.stages[1].endpoint.link(swarm.client.peer)
+            assert link is not None
+            link._deliver(method, message.header(), b"")
+        assert [error.code for error in errors] == ["bad-stage"]
+        assert f"stage 2 of 2 ({swarm.stages[1].peer}" in errors[0].message
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_head_that_does_not_stop_is_stopped(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        swarm.wire.freeze_at = 0
+        errors: list[SessionError] = []
+
+        async def asking() -> None:
+            errors.append(await _error(swarm, max_tokens=2))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asking)
+            await trio.testing.wait_all_tasks_blocked()
+            (session,) = swarm.client.gateway._runs
+            link = swarm.stages[1].endpoint.link(swarm.client.peer)
+            assert link is not None
+            for position in range(5, 100):
+                token = _token(session, position=position)
+                link._deliver("session.token", token.header(), b"")
+        assert [error.code for error in errors] == ["bad-stage"]
+        swarm.assert_free()
+
+    await _run(swarm, body)

@@ -1,0 +1,284 @@
+"""What a node serves: from the owner's wish or the swarm's models to a published shard."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+
+from shoal.dht.errors import ModelError
+from shoal.dht.exchange import Exchange
+from shoal.dht.library import Library, resolve
+from shoal.dht.manifest import Manifest
+from shoal.state.membership import Capacity, MemberRecord, ModelName, ShardRecord
+from shoal.tasks.courier import Courier
+from shoal.tasks.engine.errors import EngineError
+from shoal.tasks.engine.interface import LoadShard, Parts
+from shoal.tasks.serving import RestartingEngine, Serving, ServingSettings
+from shoal.tasks.stage import Stage
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.host import Host
+from shoal.transport.identity import PeerId
+from tests.tasks.fake_model import small_manifest
+from tests.tasks.fake_swarm import FakeEndpoint, FakeEngine, FakeHost, Wire, peer_of
+
+OTHER = peer_of(2)
+
+
+def _record(peer: PeerId, **changes: Any) -> MemberRecord:
+    capacity = Capacity(2, 2**30, True, 1e9, 1e9)
+    return replace(MemberRecord(peer, 1, (), "0", capacity, (), (), ()), **changes)
+
+
+class FakeDirectory:
+    def __init__(self) -> None:
+        self.version = 1
+        self.records = {peer_of(1): _record(peer_of(1))}
+        self.published: list[dict[str, Any]] = []
+        self._changed = trio.Event()
+
+    def members(self) -> Mapping[PeerId, MemberRecord]:
+        return dict(self.records)
+
+    def own(self) -> MemberRecord:
+        return self.records[peer_of(1)]
+
+    def publish(self, **changes: Any) -> None:
+        self.published.append(changes)
+        self.put(replace(self.own(), **changes))
+
+    def put(self, record: MemberRecord) -> None:
+        self.records[record.peer] = record
+        self.version += 1
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def changed(self, version: int) -> int:
+        while self.version <= version:
+            await self._changed.wait()
+        return self.version
+
+
+class FakeLibrary:
+    """Manifests by root; the exchange puts them in."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Manifest] = {}
+        self.named: dict[str, str] = {}
+        self.store = self
+
+    def path(self, digest: str) -> Path:
+        return Path("/chunks") / digest
+
+    def names(self) -> dict[str, str]:
+        return self.named
+
+    def roots(self) -> frozenset[str]:
+        return frozenset(self.kept)
+
+    def resolve(self, text: str, others: Sequence[tuple[str, str]] = ()) -> str:
+        return resolve(text, [*self.named.items(), *others])
+
+    async def manifest(self, root: str) -> Manifest:
+        return self.kept[root]
+
+
+class FakeExchange:
+    def __init__(self, library: FakeLibrary, manifest: Manifest) -> None:
+        self._library = library
+        self._manifest = manifest
+        self.fetched: list[str] = []
+        self.asked: list[PeerId] = []
+        self.errors: list[ModelError] = []
+        self.hold: trio.Event | None = None
+
+    async def fetch_manifest(self, root: str, peers: Any, **_: Any) -> Manifest:
+        await trio.lowlevel.checkpoint()
+        self._library.kept[root] = self._manifest
+        return self._manifest
+
+    async def fetch(
+        self,
+        root: str,
+        digests: Sequence[str],
+        peers: Callable[[], Sequence[PeerId]],
+        progress: Callable[[int, int], None] | None = None,
+        **_: Any,
+    ) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.errors:
+            raise self.errors.pop(0)
+        self.asked += peers()
+        if progress:
+            progress(1, 3)
+        if self.hold is not None:
+            await self.hold.wait()
+        self.fetched += digests
+
+
+class FakeServingEngine(FakeEngine):
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(wire, Parts(True, 0, 2, True))
+        self.loads: list[LoadShard] = []
+        self.errors: list[EngineError] = []
+        self.restart: list[Callable[[], None]] = []
+
+    async def load(self, shard: LoadShard) -> object:  # type: ignore[override]
+        await trio.lowlevel.checkpoint()
+        if self.errors:
+            raise self.errors.pop(0)
+        self.loads.append(shard)
+        return None
+
+    def on_restart(self, callback: Callable[[], None]) -> None:
+        self.restart.append(callback)
+
+
+class World:
+    """One node's serving with fakes all around it."""
+
+    def __init__(self, *, engine: bool = True, **settings: Any) -> None:
+        wire, host = Wire(), cast(Host, FakeHost())
+        self.manifest = small_manifest()
+        self.directory = FakeDirectory()
+        self.library = FakeLibrary()
+        self.exchange = FakeExchange(self.library, self.manifest)
+        self.engine = FakeServingEngine(wire)
+        courier = Courier(cast(Endpoint, FakeEndpoint(wire, peer_of(1))))
+        self.stage = Stage(host, courier, cast(RestartingEngine, self.engine))
+        self.serving = Serving(
+            host,
+            cast(RestartingEngine, self.engine) if engine else None,
+            self.stage,
+            cast(Library, self.library),
+            cast(Exchange, self.exchange),
+            self.directory,
+            ServingSettings(**{"memory": 2**30, "layers": (0, 2), **settings}),
+        )
+
+    def other_has_it(self, name: str = "small") -> None:
+        model = ModelName(name, self.manifest.root, 2, 100)
+        self.directory.put(_record(OTHER, models=(model,)))
+
+    async def run(self, body: Callable[[], Awaitable[None]]) -> None:
+        with trio.fail_after(10_000):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.serving.run)
+                await body()
+                nursery.cancel_scope.cancel()
+
+    async def settle(self, phase: str) -> str:
+        await trio.testing.wait_all_tasks_blocked()
+        assert self.serving.phase == phase, self.serving.sentence
+        return self.serving.sentence
+
+    def shards(self) -> tuple[ShardRecord, ...]:
+        return self.directory.own().shards
+
+
+@pytest.mark.trio
+async def test_without_torch_it_says_so(autojump_clock: object) -> None:
+    world = World(engine=False)
+
+    async def body() -> None:
+        assert "torch is not installed" in await world.settle("no-engine")
+        assert world.serving.status()["phase"] == "no-engine"
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_it_waits_for_a_model_fetches_loads_and_publishes(autojump_clock: object) -> None:
+    world = World(layers=(1, 2))
+
+    async def body() -> None:
+        assert "no model is known yet" in await world.settle("choosing")
+        world.exchange.hold = trio.Event()
+        world.other_has_it()
+        assert await world.settle("fetching") == "fetching layers 1:2 of small"
+        status = world.serving.status()
+        assert (status["done_bytes"], status["total_bytes"]) == (1, 3)
+        world.exchange.hold.set()
+        assert await world.settle("serving") == "serving layers 1:2 of small"
+        assert world.exchange.asked == [OTHER]
+        assert world.exchange.fetched == world.manifest.digests_of(False, 1, 2, True)
+        assert world.engine.loads[0].parts == Parts(False, 1, 2, True)
+        assert world.directory.own().holdings == (world.manifest.root,)
+        (shard,) = world.shards()
+        assert (shard.root, shard.start, shard.stop, shard.head, shard.dtype) == (
+            world.manifest.root, 1, 2, True, "float32",
+        )  # fmt: skip
+        assert shard.kv_tokens_free == world.serving.status()["kv_tokens"] == 16 * 600
+        assert world.serving.status()["layers"] == [1, 2]
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_a_restarted_engine_is_loaded_again(autojump_clock: object) -> None:
+    world = World()
+    world.library.kept[world.manifest.root] = world.manifest
+    world.library.named["small"] = world.manifest.root
+
+    async def body() -> None:
+        await world.settle("serving")
+        for callback in world.engine.restart:
+            callback()
+        await world.settle("serving")
+        assert len(world.engine.loads) == 2
+        shards = [change["shards"] for change in world.directory.published if "shards" in change]
+        assert [len(found) for found in shards] == [1, 0, 1]
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_what_fails_is_shown_and_tried_again(autojump_clock: object) -> None:
+    world = World(model="small")
+    world.engine.errors = [EngineError("no-memory", "there is no memory", hint="free some")]
+
+    async def body() -> None:
+        assert "did you mean" not in await world.settle("failed")
+        world.other_has_it("smell")
+        await trio.sleep(100)
+        assert "did you mean `smell`?" in await world.settle("failed")
+        world.exchange.errors = [ModelError("fetch-failed", "nobody has chunk 7")]
+        world.other_has_it()
+        await trio.sleep(1.5)
+        assert await world.settle("failed") == "nobody has chunk 7"
+        await trio.sleep(200)
+        assert await world.settle("serving") == "serving layers 0:2 of small"
+        assert len(world.engine.loads) == 1
+        assert world.engine.errors == []
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("layers", [(0, 3), (-1, 2), (2, 2)])
+async def test_layers_the_model_has_not_are_an_error(
+    autojump_clock: object, layers: tuple[int, int]
+) -> None:
+    world = World(layers=layers)
+    world.other_has_it()
+
+    async def body() -> None:
+        sentence = await world.settle("failed")
+        assert "is no range of this model's 2 layers" in sentence
+        assert "use 0:2" in sentence
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_too_little_memory_is_an_error_with_both_numbers(autojump_clock: object) -> None:
+    world = World(memory=100)
+    world.other_has_it()
+
+    async def body() -> None:
+        assert "need 1 MiB of memory and this node offers 0 MiB" in await world.settle("failed")
+        assert world.shards() == ()
+
+    await world.run(body)

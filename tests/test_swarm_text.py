@@ -1,0 +1,282 @@
+"""The whole way of a token: three nodes with real links, real engine workers and a real
+tokenizer give the text that transformers gives. Only the daemon's own wiring is not here.
+"""
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+import trio
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from shoal.dht.exchange import Exchange
+from shoal.dht.library import Library
+from shoal.state.membership import Capacity, Membership, ModelName
+from shoal.tasks.courier import Courier
+from shoal.tasks.engine.process import EngineProcess
+from shoal.tasks.errors import SessionError
+from shoal.tasks.gateway import Gateway, GatewayEvent, GenerateRequest, Routed, Summary, TextDelta
+from shoal.tasks.models import Models
+from shoal.tasks.serving import Serving, ServingSettings
+from shoal.tasks.stage import Stage
+from shoal.transport.address import Address
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.hello import OpenSwarm
+from shoal.transport.host import RealHost
+from shoal.transport.identity import Identity
+
+LAYERS = 4
+EOS = 256
+
+
+class Checkpoint:
+    """A small random model saved by transformers with a byte-level tokenizer beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        torch.manual_seed(5)
+        config = transformers.LlamaConfig(
+            vocab_size=EOS + 1,
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=600,
+            initializer_range=0.2,
+            bos_token_id=None,
+            eos_token_id=EOS,
+            pad_token_id=EOS,
+        )
+        self.model = transformers.LlamaForCausalLM(config).eval()
+        self.model.save_pretrained(folder)
+        self.tokenizer = _tokenizer()
+        self.tokenizer.save(str(folder / "tokenizer.json"))
+        template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps({"eos_token": "</s>", "chat_template": template})
+        )
+
+    def greedy(self, text: str, count: int) -> list[int]:
+        """What transformers generates."""
+        ids = torch.tensor([self.tokenizer.encode(text).ids])
+        with torch.inference_mode():
+            out = self.model.generate(ids, do_sample=False, max_new_tokens=count)
+        return [int(token) for token in out[0, ids.shape[1] :]]
+
+
+def _tokenizer() -> Tokenizer:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: n for n, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("</s>", special=True)])
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Path]:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    return Checkpoint(folder), folder
+
+
+@dataclass
+class Node:
+    """One node's parts, as the daemon wires them."""
+
+    folder: Path
+    layers: tuple[int, int] | None
+    port: int = 0
+    up: trio.Event = field(default_factory=trio.Event)
+
+    def __post_init__(self) -> None:
+        host = RealHost()
+        identity = Identity.generate(host)
+        self.endpoint = Endpoint(host, identity, admission=OpenSwarm(), libp2p=False)
+        self.directory = Membership(host, self.endpoint, identity)
+        self.library = Library(host, self.folder)
+        self.exchange = Exchange(host, self.endpoint, self.library)
+        self.engine = EngineProcess(host, threads=1) if self.layers else None
+        courier = Courier(self.endpoint)
+        self.stage = Stage(host, courier, self.engine)
+        self.models = Models(host, self.library, self.exchange, self.directory)
+        self.gateway = Gateway(host, courier, self.directory, self.models)
+        self.serving = Serving(
+            host,
+            self.engine,
+            self.stage,
+            self.library,
+            self.exchange,
+            self.directory,
+            ServingSettings(memory=2**28, model="small", layers=self.layers, dtype="float32"),
+        )
+
+    async def run(
+        self, bootstrap: Sequence[Address], checkpoint: Path | None, *, task_status: Any
+    ) -> None:
+        await self.library.open()
+        async with trio.open_nursery() as nursery:
+            self.port = await nursery.start(self.endpoint.run, "127.0.0.1", 0)
+            self._publish(Capacity(2, 2**28, self.engine is not None, 1e9, 1e9))
+            await nursery.start(self.directory.run, bootstrap)
+            if checkpoint:
+                await self._add(checkpoint)
+            await nursery.start(self.models.run)
+            await nursery.start(self.stage.run)
+            if self.engine:
+                await nursery.start(self.engine.run)
+            await nursery.start(self.serving.run)
+            task_status.started()
+
+    def _publish(self, capacity: Capacity) -> None:
+        address = str(Address("127.0.0.1", self.port, self.endpoint.peer))
+        self.directory.publish(addresses=(address,), capacity=capacity)
+
+    async def _add(self, checkpoint: Path) -> None:
+        name, manifest = await self.library.add(checkpoint, "small")
+        bytes_ = manifest.weight_bytes(True, 0, manifest.layers, True)
+        self.directory.publish(
+            models=(ModelName(name, manifest.root, manifest.layers, bytes_),),
+            holdings=(manifest.root,),
+        )
+
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self.port, self.endpoint.peer)
+
+
+@asynccontextmanager
+async def swarm(
+    tmp_path: Path, checkpoint: Path, splits: Sequence[tuple[int, int] | None]
+) -> AsyncIterator[list[Node]]:
+    """Nodes that know each other and serve their layers; the first has the model's folder."""
+    nodes = [Node(tmp_path / str(number), layers) for number, layers in enumerate(splits)]
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(nodes[0].run, (), checkpoint))
+            for node in nodes[1:]:
+                await nursery.start(partial(node.run, (nodes[0].address,), None))
+            serving = sum(layers is not None for layers in splits)
+            for node in nodes:
+                await _sees(node, serving)
+            yield nodes
+            nursery.cancel_scope.cancel()
+
+
+async def _sees(node: Node, serving: int) -> None:
+    """Wait until the node knows that many shards and has links to their peers."""
+    while True:
+        version = node.directory.version
+        members = node.directory.members()
+        if sum(bool(record.shards) for record in members.values()) == serving:
+            return
+        await node.directory.changed(version)
+
+
+class Client:
+    def __init__(self) -> None:
+        self.text = ""
+        self.stages = 0
+        self.first = trio.Event()
+
+    async def emit(self, event: GatewayEvent) -> None:
+        if isinstance(event, Routed):
+            self.stages = len(event.stages)
+        if isinstance(event, TextDelta):
+            self.text += event.text
+            self.first.set()
+
+
+async def _ask(node: Node, prompt: str, count: int = 24, client: Client | None = None) -> Summary:
+    request = GenerateRequest(model="small", prompt=prompt, raw=True, max_tokens=count)
+    return await node.gateway.generate(request, (client or Client()).emit)
+
+
+async def _usage(nodes: Sequence[Node]) -> list[int]:
+    return [(await node.engine.usage())["sessions"] for node in nodes if node.engine]
+
+
+THREE = [(0, 2), (2, 3), (3, 4)]
+
+
+@pytest.mark.trio
+async def test_three_nodes_say_what_transformers_says(
+    tmp_path: Path, checkpoint: tuple[Checkpoint, Path]
+) -> None:
+    """Also: two prompts at once do not mix, a prompt of several spans, a client without layers."""
+    reference, folder = checkpoint
+    prompts = ["Hello there", "Once upon a time", "x" * 555]
+    async with swarm(tmp_path, folder, [*THREE, None]) as nodes:
+        got: dict[str, Summary] = {}
+
+        async def one(node: Node, prompt: str) -> None:
+            client = Client()
+            got[prompt] = await _ask(node, prompt, client=client)
+            assert client.stages == 3
+            assert client.text == got[prompt].text
+
+        async with trio.open_nursery() as nursery:
+            for node, prompt in zip((nodes[3], nodes[0], nodes[2]), prompts, strict=True):
+                nursery.start_soon(one, node, prompt)
+        for prompt in prompts:
+            expected = reference.greedy(prompt, 24)
+            assert list(got[prompt].token_ids) == expected
+            text = reference.tokenizer.decode(expected, skip_special_tokens=True)
+            assert got[prompt].text == text
+        assert await _usage(nodes) == [0, 0, 0]
+
+
+@pytest.mark.trio
+async def test_one_node_says_it_too_and_a_long_answer_can_be_cancelled(
+    tmp_path: Path, checkpoint: tuple[Checkpoint, Path]
+) -> None:
+    reference, folder = checkpoint
+    async with swarm(tmp_path, folder, [(0, LAYERS)]) as nodes:
+        summary = await _ask(nodes[0], "Hello there")
+        assert list(summary.token_ids) == reference.greedy("Hello there", 24)
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                client = Client()
+                nursery.start_soon(_ask, nodes[0], "Hello", 500, client)
+                await client.first.wait()
+                scope.cancel()
+        assert await _usage(nodes) == [0]
+
+
+@pytest.mark.trio
+async def test_a_killed_worker_is_reported_and_comes_back(
+    tmp_path: Path, checkpoint: tuple[Checkpoint, Path]
+) -> None:
+    reference, folder = checkpoint
+    async with swarm(tmp_path, folder, THREE) as nodes:
+        errors: list[SessionError] = []
+        client = Client()
+
+        async def asking() -> None:
+            with pytest.raises(SessionError) as caught:
+                await _ask(nodes[0], "Hello", 500, client)
+            errors.append(caught.value)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asking)
+            await client.first.wait()
+            engine = nodes[1].engine
+            assert engine is not None and engine.pid is not None
+            os.kill(engine.pid, signal.SIGKILL)
+        (error,) = errors
+        assert error.code == "worker-crashed"
+        assert f"stage 2 of 3 ({nodes[1].endpoint.peer}, layers 2:3)" in error.message
+        assert (await _usage([nodes[0], nodes[2]])) == [0, 0]
+
+        await _sees(nodes[0], 2)  # withdrawn, then loaded again by itself
+        await _sees(nodes[0], 3)
+        summary = await _ask(nodes[0], "Hello there")
+        assert list(summary.token_ids) == reference.greedy("Hello there", 24)

@@ -1,0 +1,94 @@
+"""Addresses in and out."""
+
+import pytest
+
+from shoal.transport.address import Address
+from shoal.transport.defaults import ADDRESS_LETTERS
+from shoal.transport.errors import TransportError
+from shoal.transport.identity import Identity
+
+PEER = Identity.from_seed(bytes(32)).peer
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "printed"),
+    [
+        ("/ip4/1.2.3.4/tcp/4001", Address("1.2.3.4", 4001), None),
+        (f"/ip4/1.2.3.4/tcp/4001/p2p/{PEER}", Address("1.2.3.4", 4001, PEER), None),
+        ("/ip6/::1/tcp/1", Address("::1", 1), None),
+        ("/ip6/2001:DB8:0::1/tcp/1", Address("2001:db8::1", 1), "/ip6/2001:db8::1/tcp/1"),
+        (f"/dns4/a.example/tcp/65535/p2p/{PEER}", Address("a.example", 65535, PEER, "dns4"), None),
+        ("/dns6/a.example/tcp/80", Address("a.example", 80, None, "dns6"), None),
+        ("/dns/A.Example/tcp/80", Address("a.example", 80), "/dns/a.example/tcp/80"),
+        ("1.2.3.4:4001", Address("1.2.3.4", 4001), "/ip4/1.2.3.4/tcp/4001"),
+        ("[::1]:4001", Address("::1", 4001), "/ip6/::1/tcp/4001"),
+        ("localhost:4001", Address("localhost", 4001), "/dns/localhost/tcp/4001"),
+    ],
+)
+def test_parse_and_print(text: str, expected: Address, printed: str | None) -> None:
+    address = Address.parse(text)
+    assert address == expected
+    assert str(address) == (printed or text)
+    assert Address.parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/",
+        "4001",
+        ":4001",
+        "1.2.3.4",
+        "1.2.3.4:",
+        "1.2.3.4:0",
+        "1.2.3.4:65536",
+        "1.2.3.4:04001",
+        "1.2.3.4:+1",
+        "1.2.3.4:4001 ",
+        "1.2.3.4:٤٠٠١",
+        "1.2.3:4001",
+        "1.2.3.400:4001",
+        "01.2.3.4:4001",
+        "::1:4001",
+        "[::1]",
+        "[1.2.3.4]:4001",
+        "[fe80::1%eth0]:4001",
+        "a b:1",
+        "-a.example:1",
+        "a..example:1",
+        "exämple:1",
+        "a.example.:1",
+        "a" * 64 + ":1",
+        ".".join(["abcdefgh"] * 30) + ":1",
+        "/ip4/1.2.3.4",
+        "/ip4/::1/tcp/1",
+        "/ip6/1.2.3.4/tcp/1",
+        "/ip6/fe80::1%eth0/tcp/1",
+        "/ip4/1.2.3.4/udp/1",
+        "/ip4/1.2.3.4/tcp/1/",
+        "/ip4/1.2.3.4/tcp/1/p2p",
+        "/ip4/1.2.3.4/tcp/1/p2p/",
+        "/ip4/1.2.3.4/tcp/1/p2p/12D3",
+        f"/ip4/1.2.3.4/tcp/1/ipfs/{PEER}",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit",
+        "/unix/tmp/tcp/1",
+        "/dns4/1.2.3.4/tcp/1",
+        "/ip4/1.2.3.4/tcp/1\n",
+        "/ip4/1.2.3.4/tcp/1\0",
+        "/ip4/" + "1" * ADDRESS_LETTERS + "/tcp/1",
+        "9" * 1_000_000,
+    ],
+)
+def test_bad_text(text: str) -> None:
+    with pytest.raises(TransportError) as caught:
+        Address.parse(text)
+    assert caught.value.code == "bad-address"
+    assert len(caught.value.message) < 2 * ADDRESS_LETTERS + 100
+
+
+def test_hints() -> None:
+    for text, hint in [("a.example", "a.example:4001"), ("::1:4001", "[::1]:4001")]:
+        with pytest.raises(TransportError) as caught:
+            Address.parse(text)
+        assert caught.value.hint is not None and f"`{hint}`" in caught.value.hint

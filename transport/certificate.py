@@ -1,0 +1,199 @@
+"""Certificates that carry a libp2p identity (libp2p specification, `tls/tls.md`).
+
+A throw-away key signs a certificate for itself; an extension holds the identity's public
+key and its signature over the throw-away key, which ties the TLS session to the peer id.
+Dates are ignored: nodes' clocks are wrong, and the signature has no age.
+"""
+
+import datetime
+import hashlib
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.utils import CryptographyDeprecationWarning
+
+from .defaults import CERTIFICATE_BYTES
+from .errors import TransportError
+from .host import Host
+from .identity import Identity, PeerId, base58_encode, verify_raw
+
+LIBP2P_EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
+_HANDSHAKE_WORD = b"libp2p-tls-handshake:"
+_RSA, _ED25519, _SECP256K1, _ECDSA = range(4)  # KeyType of the libp2p PublicKey protobuf
+_INLINE_KEY_BYTES = 42  # longer encoded keys are named by their SHA-256 (peer-ids.md)
+_RSA_BITS = range(2048, 8193)  # as go-libp2p accepts them
+_SEQUENCE, _OCTETS = 0x30, 0x04
+# Fixed, and those of the specification's test certificates: dates carry no meaning here.
+_NOT_BEFORE = datetime.datetime(1975, 1, 1, tzinfo=datetime.UTC)
+_NOT_AFTER = datetime.datetime(4096, 1, 1, tzinfo=datetime.UTC)
+_UNREADABLE = (  # what the parser raises on bytes it does not like
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    CryptographyDeprecationWarning,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate and its throw-away key, for any number of connections.
+
+    The key is Ed25519 so that every certificate and every handshake has the same size.
+    `contexts` caches what `tls.py` builds from it, by role.
+    """
+
+    x509: x509.Certificate
+    key: Ed25519PrivateKey = field(repr=False)
+    contexts: dict[bool, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def generate(cls, identity: Identity, host: Host) -> "Certificate":
+        """A new certificate for `identity`, its key from the host's entropy."""
+        key = Ed25519PrivateKey.from_private_bytes(host.entropy(32))
+        extension = x509.UnrecognizedExtension(LIBP2P_EXTENSION, _signed_key(identity, _spki(key)))
+        serial = 0x40 << 56 | int.from_bytes(hashlib.sha256(_spki(key)).digest()[:7])  # 8 bytes
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([]))
+            .issuer_name(x509.Name([]))
+            .public_key(key.public_key())
+            .serial_number(serial)
+            .not_valid_before(_NOT_BEFORE)
+            .not_valid_after(_NOT_AFTER)
+            .add_extension(extension, critical=False)
+            .sign(key, None)
+        )
+        return cls(certificate, key)
+
+    @property
+    def der(self) -> bytes:
+        """The certificate as it goes over the wire."""
+        return self.x509.public_bytes(Encoding.DER)
+
+
+def peer_of_certificate(der: bytes) -> PeerId:
+    """Check a certificate (DER) and return the peer id it proves.
+
+    Any key type of libp2p is understood (an id of another type than Ed25519 is no peer of
+    ours: `parse_peer_id` says so). Raises `TransportError("bad-certificate")`.
+    """
+    if len(der) > CERTIFICATE_BYTES:
+        raise _bad(f"it has more than {CERTIFICATE_BYTES} bytes")
+    try:
+        certificate = _load(der)
+        certificate.verify_directly_issued_by(certificate)
+        public_key, signature = _read_signed_key(_libp2p_extension(certificate))
+        _check_signature(public_key, _HANDSHAKE_WORD + _spki(certificate), signature)
+    except InvalidSignature:
+        raise _bad("a signature in it is wrong") from None
+    except _UNREADABLE as error:
+        raise _bad(f"it cannot be read ({str(error)[:80]})") from None
+    return _peer_id_of_encoded(public_key)
+
+
+def _load(der: bytes) -> x509.Certificate:
+    """Parse; what the parser would warn of (a negative serial number, …) is refused."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CryptographyDeprecationWarning)
+        return x509.load_der_x509_certificate(der)
+
+
+def _bad(reason: str) -> TransportError:
+    return TransportError("bad-certificate", f"the peer's certificate is refused: {reason}")
+
+
+def _spki(holder: Ed25519PrivateKey | x509.Certificate) -> bytes:
+    return holder.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _libp2p_extension(certificate: x509.Certificate) -> bytes:
+    found = None
+    for extension in certificate.extensions:
+        if extension.oid == LIBP2P_EXTENSION:
+            found = extension.value
+        elif extension.critical:
+            raise _bad(f"it has the critical extension {extension.oid.dotted_string}")
+    if not isinstance(found, x509.UnrecognizedExtension):
+        raise _bad("it has no libp2p extension")
+    return found.value
+
+
+def _signed_key(identity: Identity, spki: bytes) -> bytes:
+    """SignedKey ::= SEQUENCE { publicKey OCTET STRING, signature OCTET STRING }, in DER.
+
+    With an Ed25519 key every length fits one byte.
+    """
+    encoded = bytes([8, _ED25519, 0x12, len(identity.public_key)]) + identity.public_key
+    signature = identity.sign_for_libp2p(_HANDSHAKE_WORD + spki)
+    body = bytes([_OCTETS, len(encoded)]) + encoded + bytes([_OCTETS, len(signature)]) + signature
+    return bytes([_SEQUENCE, len(body)]) + body
+
+
+def _read_signed_key(data: bytes) -> tuple[bytes, bytes]:
+    body, rest = _read_der(_SEQUENCE, data)
+    public_key, after_key = _read_der(_OCTETS, body)
+    signature, after = _read_der(_OCTETS, after_key)
+    if rest or after:
+        raise ValueError("bytes after the libp2p extension's content")
+    return public_key, signature
+
+
+def _read_der(tag: int, data: bytes) -> tuple[bytes, bytes]:
+    """The content of one DER element of up to 65535 bytes, and what follows it."""
+    if len(data) < 2 or data[0] != tag:
+        raise ValueError("the libp2p extension is not a SignedKey")
+    start, size = 2, data[1]
+    if size > 0x80:
+        start = 2 + (size & 0x7F)
+        size = int.from_bytes(data[2:start])
+    if start > 4 or len(data) < start + size:
+        raise ValueError("a length in the libp2p extension is wrong")
+    return data[start : start + size], data[start + size :]
+
+
+def _read_public_key(encoded: bytes) -> tuple[int, bytes]:
+    """Key type and data of a libp2p PublicKey protobuf in its one canonical spelling."""
+    if len(encoded) < 4 or encoded[0] != 8 or encoded[1] > _ECDSA or encoded[2] != 0x12:
+        raise ValueError("the identity key is not a libp2p public key")
+    start, size = 4, encoded[3]
+    if size >= 0x80 and len(encoded) > 4:
+        start, size = 5, size & 0x7F | encoded[4] << 7
+    if size > 0x7F * 128 or len(encoded) != start + size:
+        raise ValueError("the identity key has a wrong length")
+    return encoded[1], encoded[start:]
+
+
+def _check_signature(encoded: bytes, data: bytes, signature: bytes) -> None:
+    kind, key = _read_public_key(encoded)
+    if kind == _ED25519:
+        if not verify_raw(key, data, signature):
+            raise InvalidSignature
+    elif kind == _SECP256K1:
+        point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256K1(), key)
+        point.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+    elif kind == _ECDSA:
+        curve_key = serialization.load_der_public_key(key)
+        if not isinstance(curve_key, ec.EllipticCurvePublicKey):
+            raise ValueError("the identity key is not an ECDSA key")
+        curve_key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+    else:
+        rsa_key = serialization.load_der_public_key(key)
+        if not isinstance(rsa_key, rsa.RSAPublicKey) or rsa_key.key_size not in _RSA_BITS:
+            raise ValueError("the identity key is not an RSA key of 2048 to 8192 bits")
+        rsa_key.verify(signature, data, padding.PKCS1v15(), hashes.SHA256())
+
+
+def _peer_id_of_encoded(encoded: bytes) -> PeerId:
+    if len(encoded) <= _INLINE_KEY_BYTES:
+        return PeerId(base58_encode(bytes([0, len(encoded)]) + encoded))
+    return PeerId(base58_encode(b"\x12\x20" + hashlib.sha256(encoded).digest()))

@@ -1,0 +1,91 @@
+"""Every constant of the transport, with its unit."""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Frames (docs/spec/lane.md). Part of the protocol: both sides must agree.
+ALPN: Final = b"shoal/1"
+PROTOCOL_VERSIONS: Final = (1, 1)
+"""The lowest and the highest version of the lane that this code speaks."""
+FRAME_PAYLOAD_BYTES: Final = 64 * KIB
+FRAME_HEAD_BYTES: Final = 32 * KIB
+METHOD_BYTES: Final = 64
+CODE_BYTES: Final = 32
+HELLO_BYTES: Final = 4 * KIB
+INCARNATION_BYTES: Final = 16
+
+# Limits (bytes, counts, seconds); `Limits` says what each one bounds.
+MESSAGE_BYTES: Final = 16 * MIB
+STREAM_WINDOW_BYTES: Final = 1 * MIB
+LINK_WINDOW_BYTES: Final = 16 * MIB
+STREAMS: Final = 64
+CALLS: Final = 256
+BACKLOG_BYTES: Final = 32 * MIB
+TOTAL_BYTES: Final = 512 * MIB
+LINKS: Final = 512
+HALF_OPEN: Final = 128
+HALF_OPEN_PER_SUBNET: Final = 8
+HALF_OPEN_LOOPBACK: Final = 128
+HANDSHAKE_S: Final = 10.0
+IDLE_S: Final = 1.0
+SILENT_S: Final = 3.0
+GRACE_S: Final = 4.5
+
+# The core's own pace.
+REORDERED_IDS: Final = 16 * KIB
+"""Ids a receiver remembers above the lowest it has not seen, a count."""
+ACK_FRAMES: Final = 64
+ACK_BYTES: Final = 256 * KIB
+"""An acknowledgement goes out by itself after so many frames or bytes."""
+PING_S: Final = 10.0
+"""A busy link measures its round trip at least this often."""
+FRAME_OVERHEAD_BYTES: Final = 64
+"""What a frame costs beside its bytes, so that empty ones are bounded too."""
+
+# The shell's own pace.
+BATCH_BYTES: Final = 128 * KIB
+"""Bytes encrypted ahead of the kernel: what a token may wait behind."""
+READ_BYTES: Final = 256 * KIB
+SMALL_READ_BYTES: Final = 16 * KIB
+SEND_AHEAD_BYTES: Final = 128 * KIB
+"""Bytes a stream's sender may run ahead of the wire."""
+SMALL_PAYLOAD_BYTES: Final = 16 * KIB
+"""Payloads up to this are copied, so that they do not pin the buffer they came in."""
+COALESCE_S: Final = 100e-6
+"""Frames queued this soon after a direct write wait for the writer and leave together."""
+REDIAL_S: Final = 0.25
+"""Between two attempts to resume a link."""
+RESTORE_S: Final = 1.0
+"""The least time, in seconds, a lost link gets to find a connection again."""
+PROBE_S: Final = 1.0
+"""Between two looks, in seconds, whether the peer that dialled still listens."""
+DUPLICATE_S: Final = 2.0
+"""How long a dial that met the peer's own waits, in seconds, for that link."""
+STALL_S: Final = 0.5
+"""A timer this late means our own loop stood still: the peer is not to blame."""
+ACCEPT_PAUSE_S: Final = 0.01
+ACCEPT_BURST: Final = 16
+"""With more half-open connections than this, accepts are this many seconds apart."""
+REFUSAL_S: Final = 1.0
+"""How long a refusal may take to leave before its connection is closed."""
+
+# Peers: what is looked at before anything is known of them.
+ADDRESS_LETTERS: Final = 400
+CERTIFICATE_BYTES: Final = 4 * KIB
+TLS_HANDSHAKE_BYTES: Final = 64 * KIB
+
+# Connections of libp2p programs (libp2p.py), which may only identify and ping.
+LIBP2P_CONNECTIONS: Final = 16
+LIBP2P_CONNECTION_BYTES: Final = 512 * KIB
+"""What one may send us in its whole life: the muxer below keeps to no window."""
+LIBP2P_OPEN_STREAMS: Final = 8
+LIBP2P_STREAMS: Final = 256
+"""Streams in a connection's whole life, a count."""
+LIBP2P_READ_BYTES: Final = 4 * KIB
+LIBP2P_RATE: Final = 16 * KIB
+LIBP2P_BURST_BYTES: Final = 128 * KIB
+"""Bytes per second, and at once, from all of them together: 4 bytes can cost us 80 µs."""
+LIBP2P_IDLE_S: Final = 60.0
+"""Without an answered request, after which the connection is closed."""

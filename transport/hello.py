@@ -1,0 +1,324 @@
+"""The first frame each way, and who is let in (docs/spec/lane.md, sections 3 and 8).
+
+Nothing else of a peer is parsed before its hello is accepted. Admission is one check over
+two kinds of secret: the swarm's key, and an invitation's. Both are proven by an HMAC over
+the TLS exporter, so a proof is worth nothing on another connection or for another pair.
+"""
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, Protocol
+
+import msgpack
+
+from . import defaults
+from .frame import Fault
+from .identity import PeerId
+from .lane import Windows
+
+EXPORTER_LABEL: Final = b"EXPORTER-shoal-admission"
+EXPORTER_BYTES: Final = 32
+SWARM: Final = "swarm"
+INVITATION: Final = "invitation"
+_FEATURES = 32
+_WORD_BYTES = 32
+_WINDOW_LIMIT = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A proof in a hello: the kind of secret, which one (b"" for the swarm's), the HMAC."""
+
+    kind: str
+    ident: bytes
+    mac: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a side says of itself. `resume` names the peer's incarnation on a further path."""
+
+    versions: tuple[int, int]
+    incarnation: bytes
+    windows: Windows
+    swarm: bytes = b""  # b"": joining by an invitation, not known yet
+    features: tuple[str, ...] = ()
+    resume: bytes | None = None
+    port: int = 0  # where this side listens, 0: nowhere
+    token: Token | None = None
+
+    def encode(self) -> bytes:
+        """The head of the HELLO frame: a msgpack map."""
+        data: bytes = msgpack.packb(
+            {
+                "v": self.versions,
+                "i": self.incarnation,
+                "w": (self.windows.stream_bytes, self.windows.link_bytes, self.windows.streams),
+                "s": self.swarm,
+                "f": self.features,
+                "r": self.resume,
+                "p": self.port,
+                "t": self.token and (self.token.kind, self.token.ident, self.token.mac),
+            }
+        )
+        return data
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> "Hello":
+        """Read at most HELLO_BYTES; unknown keys are skipped. Raises Fault (`bad-hello`)."""
+        fields = _unpack(data)
+        stream, link, streams = _numbers(fields, "w", 3, _WINDOW_LIMIT)
+        low, high = _numbers(fields, "v", 2, 1 << 16)
+        features = fields.get("f", [])
+        if not isinstance(features, list) or len(features) > _FEATURES:
+            raise Fault("bad-hello")
+        (port,) = _numbers({"p": [fields.get("p", 0)]}, "p", 1, 65535)
+        resume = fields.get("r")
+        return cls(
+            (low, high),
+            _octets(fields.get("i"), defaults.INCARNATION_BYTES),
+            Windows(stream, link, streams),
+            _octets(fields.get("s"), 0, _WORD_BYTES),
+            tuple(_word(feature) for feature in features),
+            None if resume is None else _octets(resume, defaults.INCARNATION_BYTES),
+            port,
+            _token(fields.get("t")),
+        )
+
+
+def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None:
+    """The highest version in both ranges, None where they do not meet."""
+    version = min(ours[1], theirs[1])
+    return version if version >= max(ours[0], theirs[0]) else None
+
+
+def _unpack(data: bytes | memoryview) -> dict[str, Any]:
+    try:
+        fields = msgpack.unpackb(
+            data,
+            strict_map_key=True,
+            max_str_len=_WORD_BYTES,
+            max_bin_len=_WORD_BYTES * 2,
+            max_array_len=_FEATURES,
+            max_map_len=_FEATURES,
+            max_ext_len=0,
+        )
+    except ValueError:
+        raise Fault("bad-hello") from None
+    if not isinstance(fields, dict):
+        raise Fault("bad-hello")
+    return fields
+
+
+def _numbers(fields: Mapping[str, Any], key: str, count: int, limit: int) -> list[int]:
+    values = fields.get(key)
+    if not isinstance(values, list) or len(values) != count:
+        raise Fault("bad-hello")
+    if not all(type(value) is int and 0 <= value <= limit for value in values):
+        raise Fault("bad-hello")
+    return values
+
+
+def _octets(value: object, least: int, most: int | None = None) -> bytes:
+    if not isinstance(value, bytes) or not least <= len(value) <= (most or least):
+        raise Fault("bad-hello")
+    return value
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        raise Fault("bad-hello")
+    return value
+
+
+def _token(value: object) -> Token | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 3:
+        raise Fault("bad-hello")
+    return Token(_word(value[0]), _octets(value[1], 0, _WORD_BYTES), _octets(value[2], 32))
+
+
+# Admission.
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What ties a proof to one connection: its TLS exporter and both ends, in their roles."""
+
+    exporter: bytes
+    dialler: PeerId
+    listener: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A key two peers share, its kind, and the name by which it is looked up."""
+
+    kind: str
+    ident: bytes
+    key: bytes
+
+    def prove(self, role: str, binding: Binding) -> Token:
+        """The token of one side; `role` is `dialler` or `listener`, so neither can echo."""
+        parts = (
+            b"shoal/admission/1",
+            self.kind.encode(),
+            role.encode(),
+            binding.exporter,
+            binding.dialler.encode(),
+            binding.listener.encode(),
+        )
+        message = b"".join(len(part).to_bytes(2, "big") + part for part in parts)
+        return Token(self.kind, self.ident, hmac.digest(self.key, message, "sha256"))
+
+    def proven_by(self, token: Token | None, role: str, binding: Binding) -> bool:
+        """Whether the other side knows the secret."""
+        return token is not None and hmac.compare_digest(self.prove(role, binding).mac, token.mac)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """How a peer was let in: `open`, `swarm` or `invitation`; then by which one."""
+
+    kind: str
+    invitation: bytes = b""
+
+
+class Invitations(Protocol):
+    """The node's book of invitations. `ident` is `invitation_ident` of the key."""
+
+    def find(self, ident: bytes) -> bytes | None:
+        """The key of an invitation that still lets somebody in, else None."""
+        ...
+
+    def used(self, ident: bytes) -> None:
+        """A peer has been let in by it."""
+        ...
+
+
+class Admission(Protocol):
+    """Who is let in. The three below are all there are; a node may change from one to another."""
+
+    @property
+    def swarm(self) -> bytes:
+        """The swarm's public name, up to 32 bytes; b"" where it is not known yet."""
+        ...
+
+    @property
+    def secret(self) -> Secret | None:
+        """What this side proves when it dials; None proves nothing."""
+        ...
+
+    def find(self, kind: str, ident: bytes) -> Secret | None:
+        """The secret that a dialler's token names, if it lets anybody in."""
+        ...
+
+    def used(self, secret: Secret) -> None:
+        """A dialler was let in by it."""
+        ...
+
+    @property
+    def open(self) -> bool:
+        """Whether a dialler without a token is let in."""
+        ...
+
+
+def invitation_ident(key: bytes) -> bytes:
+    """The 8 bytes by which a hello names an invitation without telling its key."""
+    return sha256(b"shoal/invitation/1\0" + key).digest()[:8]
+
+
+def _invited(invitations: Invitations | None, kind: str, ident: bytes) -> Secret | None:
+    if kind != INVITATION or invitations is None:
+        return None
+    key = invitations.find(ident)
+    return None if key is None else Secret(INVITATION, ident, key)
+
+
+class OpenSwarm:
+    """Lets everybody in who means the same swarm."""
+
+    open = True
+    secret = None
+
+    def __init__(self, name: bytes = b"open", invitations: Invitations | None = None) -> None:
+        self.swarm = name
+        self._invitations = invitations
+
+    def find(self, kind: str, ident: bytes) -> Secret | None:
+        return _invited(self._invitations, kind, ident)
+
+    def used(self, secret: Secret) -> None:
+        if self._invitations is not None:
+            self._invitations.used(secret.ident)
+
+
+class SwarmKey:
+    """Lets in who proves the key (16 bytes or more), or an invitation of this node's."""
+
+    open = False
+
+    def __init__(self, key: bytes, invitations: Invitations | None = None) -> None:
+        if len(key) < 16:
+            raise ValueError("a swarm key has 16 bytes or more")
+        self.swarm = sha256(b"shoal/swarm/1\0" + key).digest()[:16]
+        self.secret = Secret(SWARM, b"", key)
+        self._invitations = invitations
+
+    def find(self, kind: str, ident: bytes) -> Secret | None:
+        if kind == SWARM:
+            return self.secret if not ident else None
+        return _invited(self._invitations, kind, ident)
+
+    def used(self, secret: Secret) -> None:
+        if secret.kind == INVITATION and self._invitations is not None:
+            self._invitations.used(secret.ident)
+
+
+class Invited:
+    """Proves an invitation's key (10 bytes or more) when it dials, and lets nobody in."""
+
+    open = False
+    swarm = b""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) < 10:
+            raise ValueError("an invitation's key has 10 bytes or more")
+        self.secret = Secret(INVITATION, invitation_ident(key), key)
+
+    def find(self, kind: str, ident: bytes) -> Secret | None:
+        return None
+
+    def used(self, secret: Secret) -> None:
+        """Nobody is let in."""
+
+
+def admit(
+    admission: Admission, hello: Hello, binding: Binding
+) -> tuple[Admitted, Secret | None] | str:
+    """The listener's check of a dialler's hello: how it comes in and by which secret, or the
+    code of the refusal."""
+    if hello.swarm and admission.swarm and hello.swarm != admission.swarm:
+        return "wrong-swarm"
+    token = hello.token
+    if token is None:
+        return (Admitted("open"), None) if admission.open and hello.swarm else "not-admitted"
+    secret = admission.find(token.kind, token.ident)
+    if secret is None or not secret.proven_by(token, "dialler", binding):
+        return "not-admitted"
+    return Admitted(secret.kind, secret.ident), secret
+
+
+def confirm(admission: Admission, hello: Hello, binding: Binding) -> Admitted | str:
+    """The dialler's check of the listener's hello, by the secret that it proved itself."""
+    if admission.swarm and hello.swarm != admission.swarm:
+        return "wrong-swarm"
+    secret = admission.secret
+    if secret is None:
+        return Admitted("open")
+    if not secret.proven_by(hello.token, "listener", binding):
+        return "not-admitted"
+    return Admitted(secret.kind, secret.ident)

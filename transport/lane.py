@@ -1,0 +1,530 @@
+"""A link's protocol without I/O: bytes and `now` in, bytes and events out.
+
+Implements docs/spec/lane.md, sections 3 to 7, with lanestream.py (one stream) and outbox.py
+(what is to be sent). One `Lane` outlives the connections that carry it: `attach` and
+`detach` say when one comes and goes, and every counted frame that the old one may have lost
+is sent again on the next; the receiver tells duplicates by call ids and stream offsets.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import frame as wire
+from .calls import Call as Call
+from .calls import Handler as Handler
+from .calls import Refusal as Refusal
+from .calls import Reply as Reply
+from .defaults import PING_S, REORDERED_IDS, SMALL_PAYLOAD_BYTES, STALL_S
+from .frame import Bytes, Cutter, Fault, Frame
+from .frame import Priority as Priority
+from .lanestream import Entry, LaneStream
+from .limits import Limits
+from .outbox import Message, Outbox, OutCall
+
+
+@dataclass(slots=True)
+class Called:
+    """The peer calls. `post` ones want no answer."""
+
+    ident: int
+    method: str
+    header: dict[str, Any]
+    payload: Bytes
+    priority: Priority
+    post: bool
+
+
+@dataclass(slots=True)
+class Answered:
+    """A call of ours has its reply, or its refusal where `code` is set."""
+
+    call: OutCall
+    header: dict[str, Any] = field(default_factory=dict)
+    payload: Bytes = b""
+    priority: Priority = Priority.CONTROL
+    code: str | None = None
+    message: str = ""
+
+
+@dataclass(slots=True)
+class Cancelled:
+    """The peer no longer wants the answer to its call."""
+
+    ident: int
+
+
+@dataclass(slots=True)
+class Opened:
+    """The peer opened a stream."""
+
+    stream: LaneStream
+    method: str
+    header: dict[str, Any]
+
+
+@dataclass(slots=True)
+class StreamReady:
+    """Something changed for a stream's reader or writer."""
+
+    stream: LaneStream
+
+
+@dataclass(slots=True)
+class Ended:
+    """The link is over: by the peer's word, or by the peer's mistake (`ours`)."""
+
+    code: str
+    message: str
+    ours: bool
+
+
+_TICK_S = 0.05  # no finer than this
+Event = Called | Answered | Cancelled | Opened | StreamReady | Ended
+
+
+@dataclass(slots=True)
+class _Partial:
+    """A message of the peer's of which parts are missing."""
+
+    ident: int
+    of_reply: bool
+    buffer: bytearray
+    have: int
+    deliver: Callable[[Bytes], Event]
+
+
+class _Seen:
+    """Which of the peer's ascending ids have come: all below `floor`, and a few above."""
+
+    __slots__ = ("above", "floor")
+
+    def __init__(self) -> None:
+        self.floor = 1
+        self.above: set[int] = set()
+
+    def __contains__(self, ident: int) -> bool:
+        return ident < self.floor or ident in self.above
+
+    def add(self, ident: int) -> bool:
+        """Note an id; False where it had come before. Raises Fault."""
+        if ident == self.floor:
+            self.floor += 1
+            while self.above and self.floor in self.above:
+                self.above.remove(self.floor)
+                self.floor += 1
+            return True
+        if ident in self:
+            return False
+        if ident > self.floor + REORDERED_IDS:
+            raise Fault("bad-id")
+        self.above.add(ident)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What a side's hello grants the other: bytes per stream and per link, streams at once."""
+
+    stream_bytes: int
+    link_bytes: int
+    streams: int
+
+
+class Lane:
+    """One link. `dialled` tells the side that opened it, `remote` is what the peer granted."""
+
+    def __init__(self, *, dialled: bool, limits: Limits, remote: Windows, now: float) -> None:
+        self.attached = False
+        self.ended: Ended | None = None
+        self.rtt: float | None = None  # seconds, the last ping's
+        self.outbox = Outbox(remote.link_bytes)
+        self.streams: dict[int, LaneStream] = {}
+        self.heard = now  # when the last byte came
+        self._now = now
+        self._ticked = now
+        self._ping_sent: float | None = None
+        self._pinged = now
+        self._role = 0 if dialled else 1
+        self._limits = limits
+        self._remote = remote
+        self._cutter = Cutter()
+        self._next_stream = 1
+        self._mine = 0  # streams open that this side opened
+        self._seen = _Seen()
+        self._seen_streams = _Seen()
+        self._partials: list[_Partial | None] = [None, None, None]
+        self._partial_bytes = 0
+        self._stream_bytes = 0  # unread in all streams
+        self._link_received = 0
+        self._link_read = 0
+        self._link_granted = limits.link_window_bytes
+        self._on: dict[int, Callable[[Frame], Event | None]] = {
+            wire.GOAWAY: self._on_goaway,
+            wire.PING: self._on_ping,
+            wire.PONG: self._on_pong,
+            wire.ACK: self._on_ack,
+            wire.CALL: self._on_call,
+            wire.POST: self._on_call,
+            wire.REPLY: self._on_reply,
+            wire.REFUSAL: self._on_refusal,
+            wire.PART: self._on_part,
+            wire.CANCEL: self._on_cancel,
+            wire.OPEN: self._on_open,
+            wire.DATA: self._on_data,
+            wire.CREDIT: self._on_credit,
+            wire.RESET: self._on_reset,
+        }
+
+    @property
+    def held(self) -> int:
+        """Bytes kept for this link: to be sent or acknowledged, unread, or incomplete."""
+        return self.outbox.backlog + self._stream_bytes + self._partial_bytes
+
+    # Connections and time.
+
+    def attach(self, now: float) -> None:
+        """A connection carries the link from now on."""
+        self.attached = True
+        self.heard = self._now = self._ticked = now
+        self._ping(now)
+
+    def detach(self) -> None:
+        """The connection is gone."""
+        self.attached = False
+        self._cutter = Cutter()
+        self._ping_sent = None
+        self.outbox.reconnect()
+
+    def tick(self, now: float) -> float:
+        """Ping when the peer is quiet; returns when to come again (on the same clock).
+
+        A tick that comes late means that this side's loop stood still, and bytes of the
+        peer's may be waiting unread: that time does not count against the peer.
+        """
+        if (late := now - self._ticked) > STALL_S:
+            self.heard = min(now, self.heard + late)
+        if self._ping_sent is None:
+            ping_at = min(self.heard + self._limits.idle_s, self._pinged + PING_S)
+            if now < ping_at:
+                self._ticked = ping_at
+                return ping_at
+            self._ping(now)
+        self._ticked = max(now + _TICK_S, min(self.heard + self._limits.silent_s, now + 1))
+        return self._ticked
+
+    def is_silent(self, now: float) -> bool:
+        """Whether the connection counts as lost: a ping is out, and nothing came for long."""
+        return self._ping_sent is not None and now >= self.heard + self._limits.silent_s
+
+    def _ping(self, now: float) -> None:
+        self._ping_sent = self._pinged = now
+        self.outbox.push_urgent(wire.PING, offset=int(now * 1e6) & (1 << 64) - 1)
+
+    # What the shell asks for.
+
+    def call(
+        self, method: str, header: Mapping[str, Any], payload: Bytes, priority: Priority
+    ) -> OutCall:
+        """Queue a call; `Answered` brings its end."""
+        call = OutCall(priority)
+        head = wire.encode_request(method, header)
+        self.outbox.push(Message(wire.CALL, int(priority), 0, head, payload, call))
+        return call
+
+    def post(
+        self, method: str, header: Mapping[str, Any], payload: Bytes, priority: Priority
+    ) -> None:
+        """Queue a call without an answer."""
+        head = wire.encode_request(method, header)
+        self.outbox.push(Message(wire.POST, int(priority), 0, head, payload, None))
+
+    def give_up(self, call: OutCall) -> None:
+        """The caller waits no longer. A call that has not begun to leave never does."""
+        if call.ident:
+            if self.outbox.waiting.pop(call.ident, None) is not None:
+                cancel = Entry(wire.CANCEL, int(call.priority), call.ident, 0, b"", b"")
+                self.outbox.push(cancel)
+        else:
+            self.outbox.withdraw(call)
+
+    def reply(
+        self, ident: int, header: Mapping[str, Any], payload: Bytes, priority: Priority
+    ) -> None:
+        """Answer a call of the peer's."""
+        head = wire.encode_header(header)
+        self.outbox.push(Message(wire.REPLY, int(priority), ident, head, payload, None))
+
+    def refuse(self, ident: int, code: str, message: str, priority: Priority) -> None:
+        """Answer a call of the peer's with a coded no."""
+        head = wire.encode_code(code, message)
+        self.outbox.push(Entry(wire.REFUSAL, int(priority), ident, 0, head, b""))
+
+    def open(self, method: str, header: Mapping[str, Any], priority: Priority) -> LaneStream | None:
+        """Open a stream; None where the peer allows no more of them."""
+        if self._mine >= self._remote.streams:
+            return None
+        head = wire.encode_request(method, header)
+        stream = self._new_stream(self._next_stream * 2 + self._role, priority, mine=True)
+        self._next_stream += 1
+        self._mine += 1
+        stream.open_head = head
+        self.outbox.schedule(stream)
+        return stream
+
+    def read(self, stream: LaneStream, limit: int) -> bytes:
+        """Bytes of a stream, b"" if none are there; grants the peer new credit."""
+        data = stream.read(limit)
+        self._consumed(stream, len(data), unread=len(data))
+        return data
+
+    def reset(self, stream: LaneStream, code: str) -> None:
+        """End a stream from this side."""
+        stream.reset(code)
+        dropped = stream.discard()
+        self._consumed(stream, dropped, unread=dropped)
+        self.outbox.schedule(stream)
+        self._forget_if_done(stream)
+
+    def go_away(self, code: str, message: str = "") -> None:
+        """End the link; the last frame that `take` hands out says why."""
+        if self.ended is None:
+            self.ended = Ended(code, message, True)
+            self.outbox.push_urgent(wire.GOAWAY, head=wire.encode_code(code, message))
+
+    def take(self, room: int) -> bytes:
+        """Frames to write now: `room` bytes, and at most one frame more."""
+        if not self.attached:
+            return b""
+        return self.outbox.take(room, last_words=self.ended is not None)
+
+    def _new_stream(self, ident: int, priority: Priority, *, mine: bool) -> LaneStream:
+        stream = self.streams[ident] = LaneStream(
+            ident,
+            priority,
+            mine=mine,
+            send_window=self._remote.stream_bytes,
+            window=self._limits.stream_window_bytes,
+            on_done=self._forget_if_done,
+        )
+        return stream
+
+    def _consumed(self, stream: LaneStream, size: int, *, unread: int) -> None:
+        self._stream_bytes -= unread
+        self._link_read += size
+        limit = stream.new_limit()
+        if limit is not None:
+            self._grant(stream.ident, limit)
+        window = self._limits.link_window_bytes
+        if self._link_granted - self._link_read <= window // 2:
+            self._link_granted = self._link_read + window
+            self._grant(0, self._link_granted)
+
+    def _grant(self, ident: int, limit: int) -> None:
+        self.outbox.push(Entry(wire.CREDIT, int(Priority.CONTROL), ident, limit, b"", b""))
+
+    def _forget_if_done(self, stream: LaneStream) -> None:
+        if stream.done and self.streams.get(stream.ident) is stream:
+            del self.streams[stream.ident]
+            self._mine -= stream.mine
+
+    # What comes.
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Take plaintext of the connection. A peer's mistake ends the link by its code."""
+        events: list[Event] = []
+        self.heard = self._now = now
+        try:
+            for frame in self._cutter.feed(data):
+                if self.ended is not None:
+                    break
+                event = self._on_frame(frame)
+                if event is not None:
+                    events.append(event)
+        except Fault as fault:
+            self.go_away(fault.code)
+            events.append(Ended(fault.code, "", True))
+        return events
+
+    def _on_frame(self, frame: Frame) -> Event | None:
+        handler = self._on.get(frame.kind)
+        if handler is None:
+            raise Fault("bad-kind")
+        if frame.flags & wire.PRIORITY_MASK > Priority.BULK:
+            raise Fault("bad-flags")
+        self.outbox.acknowledge(frame.received)
+        if frame.kind >= wire.FIRST_COUNTED:
+            self.outbox.count(len(frame.head) + len(frame.payload))
+        return handler(frame)
+
+    def _on_goaway(self, frame: Frame) -> Event:
+        code, message = wire.decode_code(frame.head)
+        self.ended = Ended(code, message, False)
+        return self.ended
+
+    def _on_ping(self, frame: Frame) -> None:
+        self.outbox.push_urgent(wire.PONG, offset=frame.offset)
+
+    def _on_pong(self, frame: Frame) -> None:
+        if self._ping_sent is not None:
+            self.rtt = max(0.0, self._now - self._ping_sent)
+            self._ping_sent = None
+
+    def _on_ack(self, frame: Frame) -> None:
+        """Its count has been read with its prefix."""
+
+    def _on_call(self, frame: Frame) -> Event | None:
+        if not self._seen.add(frame.ident):
+            return None
+        method, header = wire.decode_request(frame.head)
+        priority = Priority(frame.flags & wire.PRIORITY_MASK)
+        post = frame.kind == wire.POST
+
+        def deliver(payload: Bytes) -> Event:
+            return Called(frame.ident, method, header, payload, priority, post)
+
+        return self._first_part(frame, deliver, of_reply=False)
+
+    def _on_reply(self, frame: Frame) -> Event | None:
+        call = self._call_of(frame)
+        if call is None:
+            return None
+        header = wire.decode_header(frame.head)
+        priority = Priority(frame.flags & wire.PRIORITY_MASK)
+
+        def deliver(payload: Bytes) -> Event:
+            self.outbox.waiting.pop(call.ident, None)
+            return Answered(call, header, payload, priority)
+
+        call.answered = True
+        return self._first_part(frame, deliver, of_reply=True)
+
+    def _on_refusal(self, frame: Frame) -> Event | None:
+        call = self._call_of(frame)
+        if call is None:
+            return None
+        code, message = wire.decode_code(frame.head)
+        del self.outbox.waiting[call.ident]
+        return Answered(call, code=code, message=message)
+
+    def _call_of(self, frame: Frame) -> OutCall | None:
+        """The open call that a frame answers; None for a duplicate or a call given up."""
+        call = self.outbox.waiting.get(frame.ident)
+        if call is None and not 0 < frame.ident < self.outbox.next_ident:
+            raise Fault("bad-id")
+        return None if call is None or call.answered else call
+
+    def _first_part(
+        self, frame: Frame, deliver: Callable[[Bytes], Event], *, of_reply: bool
+    ) -> Event | None:
+        total, size = frame.offset, len(frame.payload)
+        if not frame.flags & wire.MORE:
+            if size != total:
+                raise Fault("bad-length")
+            return deliver(bytes(frame.payload) if size <= SMALL_PAYLOAD_BYTES else frame.payload)
+        if total > self._limits.message_bytes:
+            raise Fault("message-too-large")
+        slot = frame.flags & wire.PRIORITY_MASK
+        if size >= total or self._partials[slot] is not None:
+            raise Fault("bad-part")
+        buffer = bytearray(total)
+        buffer[:size] = frame.payload
+        self._partials[slot] = _Partial(frame.ident, of_reply, buffer, size, deliver)
+        self._partial_bytes += total
+        return None
+
+    def _on_part(self, frame: Frame) -> Event | None:
+        slot = frame.flags & wire.PRIORITY_MASK
+        partial = self._partials[slot]
+        of_reply = bool(frame.flags & wire.OF_REPLY)
+        if partial is None or (partial.ident, partial.of_reply) != (frame.ident, of_reply):
+            self._check_stray_part(frame.ident, of_reply)
+            return None
+        size = len(frame.payload)
+        if frame.offset < partial.have:
+            return None
+        if frame.offset > partial.have or not 0 < size <= len(partial.buffer) - partial.have:
+            raise Fault("bad-part")
+        partial.buffer[partial.have : partial.have + size] = frame.payload
+        partial.have += size
+        if bool(frame.flags & wire.MORE) != (partial.have < len(partial.buffer)):
+            raise Fault("bad-part")
+        if frame.flags & wire.MORE:
+            return None
+        self._partials[slot] = None
+        self._partial_bytes -= len(partial.buffer)
+        if of_reply and frame.ident not in self.outbox.waiting:
+            return None  # the caller has given up meanwhile
+        return partial.deliver(memoryview(partial.buffer).toreadonly())
+
+    def _check_stray_part(self, ident: int, of_reply: bool) -> None:
+        """A part of what is complete already, or of the reply to a call given up."""
+        known = 0 < ident < self.outbox.next_ident if of_reply else ident in self._seen
+        if not known:
+            raise Fault("bad-part")
+
+    def _on_cancel(self, frame: Frame) -> Event:
+        if frame.ident not in self._seen:
+            raise Fault("bad-id")
+        return Cancelled(frame.ident)
+
+    def _on_open(self, frame: Frame) -> Event | None:
+        if frame.ident & 1 == self._role:
+            raise Fault("bad-id")
+        if not self._seen_streams.add(frame.ident >> 1):
+            return None
+        theirs = len(self.streams) - self._mine
+        if theirs >= 2 * self._limits.streams:  # an OPEN sent again may overtake an old FIN
+            raise Fault("too-many-streams")
+        method, header = wire.decode_request(frame.head)
+        priority = Priority(frame.flags & wire.PRIORITY_MASK)
+        return Opened(self._new_stream(frame.ident, priority, mine=False), method, header)
+
+    def _stream_of(self, frame: Frame) -> LaneStream | None:
+        """The stream a frame is for; None for one that has ended."""
+        stream = self.streams.get(frame.ident)
+        if stream is None:
+            number, mine = frame.ident >> 1, frame.ident & 1 == self._role
+            if not (0 < number < self._next_stream if mine else number in self._seen_streams):
+                raise Fault("bad-id")
+        return stream
+
+    def _on_data(self, frame: Frame) -> Event | None:
+        stream = self._stream_of(frame)
+        if stream is None:
+            return None
+        held = stream.held
+        fresh = stream.take_in(frame)
+        self._link_received += fresh
+        if self._link_received > self._link_granted:
+            raise Fault("credit-exceeded")
+        self._stream_bytes += stream.held - held
+        if fresh and stream.held == held:  # read by nobody: give the credit back at once
+            self._consumed(stream, fresh, unread=0)
+        self._forget_if_done(stream)
+        return StreamReady(stream)
+
+    def _on_credit(self, frame: Frame) -> Event | None:
+        if frame.ident == 0:
+            self.outbox.link_limit = max(self.outbox.link_limit, frame.offset)
+            for stream in self.streams.values():
+                self.outbox.schedule(stream)
+            return None
+        found = self._stream_of(frame)
+        if found is None:
+            return None
+        found.extend_limit(frame.offset)
+        self.outbox.schedule(found)
+        return StreamReady(found)
+
+    def _on_reset(self, frame: Frame) -> Event | None:
+        stream = self._stream_of(frame)
+        if stream is None:
+            return None
+        code, _ = wire.decode_code(frame.head)
+        stream.take_reset(code)
+        dropped = stream.discard()
+        self._consumed(stream, dropped, unread=dropped)
+        self.outbox.schedule(stream)
+        self._forget_if_done(stream)
+        return StreamReady(stream)

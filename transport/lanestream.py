@@ -1,0 +1,210 @@
+"""One stream inside a lane: byte offsets, credit, the end of each direction. No I/O.
+
+The state machine of docs/spec/lane.md, section 6. `Lane` decides when a stream may put a
+frame on the wire and counts the link's credit; this class knows one stream.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .defaults import FRAME_PAYLOAD_BYTES
+from .frame import DATA, FIN, OPEN, RESET, Bytes, Fault, Frame, Priority, encode_code
+
+
+class Entry(NamedTuple):
+    """A frame to be sent, apart from what is known only when it leaves."""
+
+    kind: int
+    flags: int
+    ident: int
+    offset: int
+    head: bytes
+    payload: Bytes
+
+
+class LaneStream:
+    """Both directions of a stream. `mine` tells whether this side opened it; `on_done` is
+    called when the last frame of an ended stream has left."""
+
+    def __init__(
+        self,
+        ident: int,
+        priority: Priority,
+        *,
+        mine: bool,
+        send_window: int,
+        window: int,
+        on_done: "Callable[[LaneStream], None]",
+    ) -> None:
+        self.ident = ident
+        self.priority = priority
+        self.mine = mine
+        self.on_done = on_done
+        self.context: Any = None  # the shell's
+        self.open_head: bytes | None = None  # the OPEN that has not left yet
+        self.scheduled = False  # in its priority's rotation
+        self.queued = 0  # bytes the caller gave that have not left
+        self.finishing = False  # `finish` was called
+        self.send_done = False  # FIN or RESET has left
+        self.receive_done = False  # FIN or RESET has come
+        self.failed: str | None = None  # the code of a RESET, ours or the peer's
+        self.held = 0  # bytes received and not read
+        self._pieces: deque[memoryview] = deque()
+        self._sent = 0
+        self._limit = send_window
+        self._reset_due: str | None = None
+        self._discarding = False
+        self._chunks: deque[memoryview] = deque()
+        self._received = 0
+        self._window = window
+        self._granted = window
+        self._read = 0
+
+    # Sending.
+
+    @property
+    def done(self) -> bool:
+        """Both directions have ended: the lane forgets the stream."""
+        return self.send_done and self.receive_done
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes; the caller keeps `queued` small."""
+        if data:
+            self._pieces.append(memoryview(data))
+            self.queued += len(data)
+
+    def finish(self) -> None:
+        """No more bytes will be written."""
+        self.finishing = True
+
+    def reset(self, code: str) -> None:
+        """End both directions now; what is queued or unread is dropped.
+
+        Where both have been ended in order, nothing but unread bytes goes.
+        """
+        self._discarding = True
+        if self.receive_done and self.finishing:
+            return
+        self.failed = self.failed or code
+        self._drop_queue()
+        if not self.done:
+            self._reset_due = code
+
+    def discard(self) -> int:
+        """Forget unread bytes; how many."""
+        self._chunks.clear()
+        dropped, self.held = self.held, 0
+        self._read += dropped
+        return dropped
+
+    def extend_limit(self, limit: int) -> None:
+        """The peer's credit, an absolute offset; an old one changes nothing."""
+        self._limit = max(self._limit, limit)
+
+    def has_output(self, link_room: int) -> bool:
+        """Whether `next_entry` would return a frame."""
+        if self.open_head is not None or self._reset_due is not None:
+            return True
+        if self.send_done:
+            return False
+        if self.queued:
+            return self._limit > self._sent and link_room > 0
+        return self.finishing
+
+    def next_entry(self, link_room: int) -> Entry:
+        """The next frame of a stream that `has_output`."""
+        if self.open_head is not None:
+            head, self.open_head = self.open_head, None
+            return Entry(OPEN, self.priority, self.ident, 0, head, b"")
+        if self._reset_due is not None:
+            self.send_done = True
+            head, self._reset_due = encode_code(self._reset_due), None
+            return Entry(RESET, self.priority, self.ident, self._sent, head, b"")
+        return self._next_data(min(FRAME_PAYLOAD_BYTES, self._limit - self._sent, link_room))
+
+    def _next_data(self, room: int) -> Entry:
+        payload = self._take_piece(room) if self.queued else b""
+        offset, flags = self._sent, int(self.priority)
+        self._sent += len(payload)
+        if self.finishing and not self.queued:
+            flags |= FIN
+            self.send_done = True
+        return Entry(DATA, flags, self.ident, offset, b"", payload)
+
+    def _take_piece(self, room: int) -> memoryview:
+        piece = self._pieces[0]
+        if len(piece) <= room:
+            self._pieces.popleft()
+        else:
+            self._pieces[0] = piece[room:]
+            piece = piece[:room]
+        self.queued -= len(piece)
+        return piece
+
+    def _drop_queue(self) -> None:
+        self._pieces.clear()
+        self.queued = 0
+
+    # Receiving.
+
+    def take_in(self, frame: Frame) -> int:
+        """Accept a DATA frame; the bytes that are new. Raises Fault.
+
+        Frames keep their boundaries when they are sent again, so an offset below what has
+        come is a whole duplicate.
+        """
+        size = len(frame.payload)
+        if frame.offset < self._received or (self.receive_done and not size):
+            return 0
+        if frame.offset > self._received or self.receive_done:
+            raise Fault("bad-offset")
+        if self._received + size > self._granted:
+            raise Fault("credit-exceeded")
+        self._received += size
+        if size and not self._discarding:
+            self._chunks.append(memoryview(frame.payload))
+            self.held += size
+        elif size:
+            self._read += size
+        if frame.flags & FIN:
+            self.receive_done = True
+        return size
+
+    def take_reset(self, code: str) -> None:
+        """The peer ended the stream: unread bytes are void, and our own direction ends too."""
+        self.failed = self.failed or code
+        self.receive_done = self._discarding = True
+        self._drop_queue()
+        if not self.send_done:
+            self._reset_due = code
+
+    @property
+    def readable(self) -> bool:
+        """Whether `read` has something to say: bytes, the end, or a failure."""
+        return bool(self._chunks) or self.receive_done or self.failed is not None
+
+    def read(self, limit: int) -> bytes:
+        """Up to `limit` bytes that have come; b"" when there are none."""
+        pieces: list[memoryview] = []
+        room = limit
+        while room > 0 and self._chunks:
+            chunk = self._chunks[0]
+            if len(chunk) <= room:
+                self._chunks.popleft()
+            else:
+                self._chunks[0] = chunk[room:]
+                chunk = chunk[:room]
+            pieces.append(chunk)
+            room -= len(chunk)
+        data = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+        self.held -= len(data)
+        self._read += len(data)
+        return data
+
+    def new_limit(self) -> int | None:
+        """The credit to grant now: once half a window has been read, not before."""
+        if self.receive_done or self._granted - self._read > self._window // 2:
+            return None
+        self._granted = self._read + self._window
+        return self._granted

@@ -1,0 +1,172 @@
+"""The hello exchange on a proven connection: who speaks first, what refuses it.
+
+docs/spec/lane.md, section 3. The dialler speaks first and proves its right to come in; the
+listener answers with a hello of its own, or says a code and closes.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from . import defaults
+from . import frame as wire
+from .frame import Fault
+from .hello import (
+    EXPORTER_BYTES,
+    EXPORTER_LABEL,
+    Admission,
+    Admitted,
+    Binding,
+    Hello,
+    Secret,
+    Token,
+    admit,
+    common_version,
+    confirm,
+)
+from .identity import PeerId
+from .lane import Lane, Windows
+from .limits import Limits
+from .link import Identities
+from .path import Path, PathLost
+
+
+class Refused(Exception):
+    """The hello exchange ended with a code: ours, or the peer's with its words."""
+
+    def __init__(self, code: str, words: str = "") -> None:
+        super().__init__(code)
+        self.code = code
+        self.words = words or code
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A connection whose hellos are exchanged. `early` is plaintext behind the peer's."""
+
+    path: Path
+    peer: PeerId
+    hello: Hello
+    admitted: Admitted
+    dialled: bool
+    early: bytes
+
+    def lane(self, limits: Limits, now: float) -> Lane:
+        """The core of a new link over it."""
+        return Lane(dialled=self.dialled, limits=limits, remote=self.hello.windows, now=now)
+
+    def identities(self, incarnation: bytes, port: int) -> Identities:
+        """Who the new link is between."""
+        return Identities(
+            self.peer, incarnation, self.hello.incarnation, self.dialled, self.admitted, port
+        )
+
+
+class Door:
+    """What this node says in a hello, and whom it lets in. `port` is 0 until it listens."""
+
+    def __init__(
+        self, peer: PeerId, incarnation: bytes, admission: Admission, limits: Limits
+    ) -> None:
+        self.admission = admission
+        self.port = 0
+        self._peer = peer
+        self._incarnation = incarnation
+        self._windows = Windows(
+            limits.stream_window_bytes, limits.link_window_bytes, limits.streams
+        )
+
+    async def receive(self, path: Path, decide: Callable[[Connected], str | None]) -> Connected:
+        """The listener's side. `decide` has the last word on an admitted peer: a code refuses
+        it. Raises Refused, PathLost."""
+        hello, early = await _read_hello(path)
+        peer = path.tls.peer
+        admitted, secret = self._judge(hello, path)
+        connected = Connected(path, peer, hello, admitted, False, early)
+        code = decide(connected)
+        if code is not None:
+            raise Refused(code)
+        token = None
+        if secret is not None:
+            self.admission.used(secret)
+            token = secret.prove("listener", _binding(path, dialler=peer, listener=self._peer))
+        path.send(self._hello(hello.incarnation if hello.resume else None, token))
+        return connected
+
+    def _judge(self, hello: Hello, path: Path) -> tuple[Admitted, Secret | None]:
+        if common_version(defaults.PROTOCOL_VERSIONS, hello.versions) is None:
+            raise Refused("no-common-version")
+        if hello.resume is not None:  # a link that is up: both incarnations and TLS prove it
+            return Admitted("resumed"), None
+        binding = _binding(path, dialler=path.tls.peer, listener=self._peer)
+        judged = admit(self.admission, hello, binding)
+        if isinstance(judged, str):
+            raise Refused(judged)
+        return judged
+
+    async def introduce(self, path: Path, resume: bytes | None) -> Connected:
+        """The dialler's side; `resume` names the peer's incarnation of a link to carry on.
+
+        Raises Refused, PathLost."""
+        peer = path.tls.peer
+        binding = _binding(path, dialler=self._peer, listener=peer)
+        secret = self.admission.secret
+        token = secret.prove("dialler", binding) if secret and resume is None else None
+        path.send(self._hello(resume, token))
+        await path.drain()
+        hello, early = await _read_hello(path)
+        if common_version(defaults.PROTOCOL_VERSIONS, hello.versions) is None:
+            raise Refused("no-common-version")
+        if resume is not None:
+            if hello.incarnation != resume or hello.resume != self._incarnation:
+                raise Refused("peer-restarted")
+            return Connected(path, peer, hello, Admitted("resumed"), True, early)
+        admitted = confirm(self.admission, hello, binding)
+        if isinstance(admitted, str):
+            raise Refused(admitted)
+        return Connected(path, peer, hello, admitted, True, early)
+
+    async def refuse(self, path: Path, code: str) -> None:
+        """Say why, wait a moment for the peer to hang up, and close."""
+        with trio.move_on_after(defaults.REFUSAL_S), suppress(PathLost):
+            path.send(wire.encode(wire.GOAWAY, head=wire.encode_code(code)))
+            await path.drain()
+            await path.receive()
+        path.close()
+
+    def _hello(self, resume: bytes | None, token: Token | None) -> bytes:
+        hello = Hello(
+            versions=defaults.PROTOCOL_VERSIONS,
+            incarnation=self._incarnation,
+            windows=self._windows,
+            swarm=self.admission.swarm,
+            resume=resume,
+            port=self.port,
+            token=token,
+        )
+        return wire.encode(wire.HELLO, head=hello.encode())
+
+
+async def _read_hello(path: Path) -> tuple[Hello, bytes]:
+    """The peer's first frame, at most HELLO_BYTES, and what came behind it."""
+    data = path.early()
+    try:
+        while (found := wire.first_frame(data, defaults.HELLO_BYTES)) is None:
+            piece = await path.receive()
+            if not piece:
+                raise PathLost
+            data += piece
+        frame, rest = found
+        if frame.kind == wire.GOAWAY:
+            raise Refused(*wire.decode_code(frame.head))
+        if frame.kind != wire.HELLO:
+            raise Fault("bad-hello")
+        return Hello.decode(frame.head), rest
+    except Fault as fault:
+        raise Refused(fault.code) from None
+
+
+def _binding(path: Path, *, dialler: PeerId, listener: PeerId) -> Binding:
+    return Binding(path.tls.exporter(EXPORTER_LABEL, EXPORTER_BYTES), dialler, listener)

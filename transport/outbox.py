@@ -1,0 +1,236 @@
+"""What a lane has to send: priorities, fragments, what was not acknowledged. No I/O.
+
+docs/spec/lane.md, sections 4 and 5. Of the three priorities the higher is always drained
+first. Within one, messages leave in the order they were queued and take turns with streams,
+fragment by fragment. A counted frame is kept until the peer says it has it.
+"""
+
+from collections import deque
+from typing import Any
+
+from . import frame as wire
+from .defaults import ACK_BYTES, ACK_FRAMES, FRAME_OVERHEAD_BYTES, FRAME_PAYLOAD_BYTES
+from .frame import Bytes, Fault, Priority
+from .lanestream import Entry, LaneStream
+
+_COUNT = 0xFFFFFFFF
+
+
+class OutCall:
+    """A call of ours until its answer comes. `context` belongs to the shell."""
+
+    __slots__ = ("answered", "context", "ident", "priority")
+
+    def __init__(self, priority: Priority) -> None:
+        self.ident = 0  # given when its first frame leaves
+        self.priority = priority
+        self.answered = False  # the first frame of the reply has come
+        self.context: Any = None
+
+
+class Message:
+    """A call, post or reply on its way out."""
+
+    __slots__ = ("call", "flags", "head", "ident", "kind", "payload", "sent")
+
+    def __init__(
+        self, kind: int, flags: int, ident: int, head: bytes, payload: Bytes, call: OutCall | None
+    ) -> None:
+        self.kind = kind
+        self.flags = flags
+        self.ident = ident
+        self.head = head
+        self.payload = payload
+        self.sent = -1  # bytes of payload that have left; -1 before the first frame
+        self.call = call
+
+
+class _Queue:
+    """What waits at one priority."""
+
+    __slots__ = ("messages", "resend", "streams", "turn")
+
+    def __init__(self) -> None:
+        self.resend: deque[Entry] = deque()
+        self.messages: deque[Message | Entry] = deque()
+        self.streams: deque[LaneStream] = deque()
+        self.turn = False  # a message went last, so a stream is next
+
+
+class Outbox:
+    """The sending half of a lane. `link_limit` is the peer's credit over all streams, bytes."""
+
+    def __init__(self, link_limit: int) -> None:
+        self.backlog = 0  # bytes queued or unacknowledged, with a frame's overhead each
+        self.waiting: dict[int, OutCall] = {}  # calls that have left and have no answer
+        self.next_ident = 1
+        self.link_limit = link_limit
+        self._link_sent = 0
+        # A peer that pings and does not read must not grow it: the oldest falls out.
+        self._urgent: deque[Entry] = deque(maxlen=8)
+        self._queues = (_Queue(), _Queue(), _Queue())
+        self._unacked: deque[Entry] = deque()
+        self._acked = 0
+        self._received = 0
+        self._unreported = 0
+        self._unreported_bytes = 0
+
+    @property
+    def link_room(self) -> int:
+        """Bytes the streams together may still send."""
+        return self.link_limit - self._link_sent
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `take` has frames to hand out."""
+        return (
+            bool(self._urgent)
+            or any(queue.resend or queue.messages or queue.streams for queue in self._queues)
+            or self._ack_due()
+        )
+
+    def push_urgent(self, kind: int, *, offset: int = 0, head: bytes = b"") -> None:
+        """A frame outside the count, before everything else; lost with its connection."""
+        self._urgent.append(Entry(kind, 0, 0, offset, head, b""))
+
+    def push(self, item: Message | Entry) -> None:
+        """A message or a single frame, behind what waits at its priority."""
+        self.backlog += FRAME_OVERHEAD_BYTES + len(item.head) + len(item.payload)
+        self._queues[item.flags & wire.PRIORITY_MASK].messages.append(item)
+
+    def withdraw(self, call: OutCall) -> None:
+        """Take back a call that has not begun to leave."""
+        messages = self._queues[call.priority].messages
+        for item in messages:
+            if isinstance(item, Message) and item.call is call:
+                messages.remove(item)
+                self.backlog -= FRAME_OVERHEAD_BYTES + len(item.head) + len(item.payload)
+                return
+
+    def schedule(self, stream: LaneStream) -> None:
+        """Give a stream its turns while it has something to send."""
+        if not stream.scheduled and stream.has_output(self.link_room):
+            stream.scheduled = True
+            self._queues[stream.priority].streams.append(stream)
+
+    def count(self, size: int) -> None:
+        """A counted frame of the peer's has come; what leaves next reports it."""
+        self._received = (self._received + 1) & _COUNT
+        self._unreported += 1
+        self._unreported_bytes += size
+
+    def acknowledge(self, received: int) -> None:
+        """The peer has so many of our counted frames. Raises Fault."""
+        fresh = (received - self._acked) & _COUNT
+        if fresh > len(self._unacked):
+            raise Fault("bad-count")
+        self._acked = received
+        for _ in range(fresh):
+            entry = self._unacked.popleft()
+            self.backlog -= FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
+
+    def reconnect(self) -> None:
+        """The connection is gone: what it may have lost waits to be sent again."""
+        self._urgent.clear()
+        lost: tuple[list[Entry], ...] = ([], [], [])
+        for entry in self._unacked:
+            lost[entry.flags & wire.PRIORITY_MASK].append(entry)
+        for queue, entries in zip(self._queues, lost, strict=True):
+            queue.resend.extendleft(reversed(entries))
+        self._unacked.clear()
+        self._acked = self._received = self._unreported = self._unreported_bytes = 0
+
+    def take(self, room: int, *, last_words: bool = False) -> bytes:
+        """Frames to write now, `room` bytes and at most one frame more.
+
+        With `last_words` only urgent frames leave: the link has ended.
+        """
+        pieces: list[Bytes] = []
+        size = 0
+        while size < room and (entry := self._next(last_words)) is not None:
+            kind, flags, ident, offset, head, payload = entry
+            length = len(head) + len(payload)
+            pieces.append(
+                wire.PREFIX.pack(length, kind, flags, len(head), self._received, ident, offset)
+            )
+            pieces.append(head)
+            pieces.append(payload)
+            size += wire.PREFIX_BYTES + length
+            if kind >= wire.FIRST_COUNTED:
+                self._unacked.append(entry)
+        if pieces:
+            self._unreported = self._unreported_bytes = 0
+        return b"".join(pieces)
+
+    def _next(self, last_words: bool) -> Entry | None:
+        if self._urgent:
+            return self._urgent.popleft()
+        if last_words:
+            return None
+        for queue in self._queues:
+            if queue.resend:
+                return queue.resend.popleft()
+            if queue.streams and (queue.turn or not queue.messages):
+                entry = self._next_of_streams(queue)
+                if entry is not None:
+                    return entry
+            if queue.messages:
+                queue.turn = True
+                return self._next_of_messages(queue.messages)
+        if not self._ack_due():
+            return None
+        self._unreported = self._unreported_bytes = 0
+        return Entry(wire.ACK, 0, 0, 0, b"", b"")
+
+    def _next_of_messages(self, messages: deque[Message | Entry]) -> Entry:
+        message = messages[0]
+        if isinstance(message, Entry):
+            messages.popleft()
+            return message
+        entry = self._first(message) if message.sent < 0 else self._part(message)
+        if message.sent < len(message.payload):
+            return entry._replace(flags=entry.flags | wire.MORE)
+        messages.popleft()
+        return entry
+
+    def _first(self, message: Message) -> Entry:
+        """Ids are given here, so that they leave in order whatever waited in front."""
+        if message.kind != wire.REPLY:
+            message.ident = self.next_ident
+            self.next_ident += 1
+            if message.call is not None:
+                message.call.ident = message.ident
+                self.waiting[message.ident] = message.call
+        payload = message.payload
+        total = len(payload)
+        if total > FRAME_PAYLOAD_BYTES:
+            message.payload = memoryview(payload)
+            payload = message.payload[:FRAME_PAYLOAD_BYTES]
+        message.sent = len(payload)
+        return Entry(message.kind, message.flags, message.ident, total, message.head, payload)
+
+    def _part(self, message: Message) -> Entry:
+        piece = message.payload[message.sent : message.sent + FRAME_PAYLOAD_BYTES]
+        flags = message.flags | (wire.OF_REPLY if message.kind == wire.REPLY else 0)
+        entry = Entry(wire.PART, flags, message.ident, message.sent, b"", piece)
+        message.sent += len(piece)
+        self.backlog += FRAME_OVERHEAD_BYTES
+        return entry
+
+    def _next_of_streams(self, queue: _Queue) -> Entry | None:
+        while queue.streams:
+            stream = queue.streams.popleft()
+            stream.scheduled = False
+            if stream.has_output(self.link_room):  # another stream may have used the link's credit
+                queue.turn = False
+                entry = stream.next_entry(self.link_room)
+                self._link_sent += len(entry.payload)
+                self.backlog += FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
+                self.schedule(stream)
+                if stream.done:
+                    stream.on_done(stream)
+                return entry
+        return None
+
+    def _ack_due(self) -> bool:
+        return self._unreported >= ACK_FRAMES or self._unreported_bytes >= ACK_BYTES

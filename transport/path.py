@@ -1,0 +1,172 @@
+"""One TCP connection under TLS: what carries a link for a while.
+
+Reads and writes the socket itself where it is the operating system's: one system call per
+wake-up instead of a failed one before each, and a write that does not pass through a task
+when the kernel has room. A socket of the simulator's has no descriptor (`fileno` is
+negative); it is used through its own methods.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from . import defaults
+from .errors import TransportError
+from .tls import Tls
+
+
+class PathLost(Exception):
+    """The connection broke; the link above decides what that means."""
+
+
+class Path:
+    """`tls` over `stream`. One task reads, one writes; `first` was read from the stream before."""
+
+    def __init__(self, stream: trio.SocketStream, tls: Tls, first: bytes = b"") -> None:
+        self.tls = tls
+        self.address = _address(stream.socket)
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.scope = trio.CancelScope()  # of the tasks that serve it
+        self._socket = stream.socket
+        self._fd = stream.socket.fileno()
+        self._first = first
+        self._rest: memoryview | None = None  # ciphertext the kernel has not taken
+        self._read_bytes = defaults.SMALL_READ_BYTES
+
+    @property
+    def blocked(self) -> bool:
+        """The kernel has not taken everything yet: only `drain` may send."""
+        return self._rest is not None
+
+    async def handshake(self) -> None:
+        """Run TLS until both ends are proven. Raises TransportError, PathLost."""
+        while True:
+            self._queue_outgoing()
+            await self.drain()
+            if self.tls.established:
+                return
+            data = await self._receive()
+            if not data:
+                raise PathLost
+            try:
+                self.tls.feed(data)
+            except TransportError:
+                self._queue_outgoing()  # the alert that tells the peer why
+                self._send_rest()
+                raise
+
+    async def receive(self) -> bytes:
+        """Plaintext that has come, b"" at the end. Raises PathLost."""
+        while True:
+            data = await self._receive()
+            if not data:
+                return b""
+            try:
+                self.tls.feed(data)
+                plaintext = self.tls.read()
+            except TransportError:
+                raise PathLost from None
+            if plaintext or self.tls.closed:
+                return plaintext
+
+    def early(self) -> bytes:
+        """Plaintext that came with the end of the handshake."""
+        return self.tls.read()
+
+    def send(self, plaintext: bytes) -> None:
+        """Encrypt, and hand to the kernel what it takes; not while `blocked`."""
+        self.tls.write(plaintext)
+        self._queue_outgoing()
+        self._send_rest()
+
+    async def drain(self) -> None:
+        """Wait until the kernel has taken everything. Raises PathLost."""
+        while self._rest is not None:
+            if self._fd < 0:
+                await self._send_by_method(self._rest)
+            else:
+                await self._wait(trio.lowlevel.wait_writable)
+                self._send_rest()
+
+    async def wait_writable(self) -> None:
+        """Wait until little is unsent in the kernel (TCP_NOTSENT_LOWAT). Raises PathLost."""
+        if self._fd < 0:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._wait(trio.lowlevel.wait_writable)
+
+    def close(self) -> None:
+        """Close the socket; tasks that wait for it end."""
+        self._fd = -1
+        self._rest = None
+        self._socket.close()
+        self.scope.cancel()
+
+    def _queue_outgoing(self) -> None:
+        data = self.tls.outgoing()
+        if data:
+            self.bytes_out += len(data)
+            self._rest = memoryview(data if self._rest is None else b"".join((self._rest, data)))
+
+    def _send_rest(self) -> None:
+        if self._rest is None or self._fd < 0:
+            return
+        try:
+            sent = os.write(self._fd, self._rest)
+        except BlockingIOError:
+            return
+        except OSError:
+            raise PathLost from None
+        self._rest = self._rest[sent:] if sent < len(self._rest) else None
+
+    async def _send_by_method(self, rest: memoryview) -> None:
+        try:
+            sent = await self._socket.send(rest)
+        except (OSError, trio.ClosedResourceError):
+            raise PathLost from None
+        if self._rest is not None:
+            self._rest = self._rest[sent:] if sent < len(self._rest) else None
+
+    async def _receive(self) -> bytes:
+        if self._first:
+            first, self._first = self._first, b""
+            self.bytes_in += len(first)
+            return first
+        data = await self._read()
+        self.bytes_in += len(data)
+        if len(data) == self._read_bytes:
+            self._read_bytes = min(self._read_bytes * 4, defaults.READ_BYTES)
+        elif len(data) < self._read_bytes // 8:
+            self._read_bytes = max(self._read_bytes // 4, defaults.SMALL_READ_BYTES)
+        return data
+
+    async def _read(self) -> bytes:
+        try:
+            if self._fd < 0:
+                data: bytes = await self._socket.recv(self._read_bytes)
+                return data
+            while True:
+                await trio.lowlevel.wait_readable(self._fd)
+                try:
+                    return os.read(self._fd, self._read_bytes)
+                except BlockingIOError:
+                    continue
+        except (OSError, trio.ClosedResourceError):
+            raise PathLost from None
+
+    async def _wait(self, ready: Callable[[int], Awaitable[None]]) -> None:
+        try:
+            await ready(self._fd)
+        except (OSError, trio.ClosedResourceError):
+            raise PathLost from None
+
+
+def _address(socket: trio.socket.SocketType) -> tuple[str, int]:
+    """The other end's IP address and port; empty where it is gone already."""
+    try:
+        name = socket.getpeername()
+    except OSError:
+        return "", 0
+    return str(name[0]).split("%")[0], int(name[1])

@@ -1,0 +1,156 @@
+"""Answering a peer's calls: which handler, how many at once, what becomes of its errors."""
+
+from collections.abc import Awaitable, Callable
+from inspect import iscoroutinefunction
+
+import trio
+
+from .calls import Answer, Call, Handler, Refusal, Reply
+from .errors import ShoalError, TransportError
+from .frame import Bytes
+from .identity import PeerId
+from .lane import Called, Lane
+from .limits import Limits
+from .stream import Stream
+
+# What a handler raises on a header that is not what it expects. A peer must not end the node.
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+class IncomingStream:
+    """A stream that the peer opened. The handler's return closes it."""
+
+    __slots__ = ("header", "peer", "stream")
+
+    def __init__(self, peer: PeerId, header: dict[str, object], stream: Stream) -> None:
+        self.peer = peer
+        self.header = header
+        self.stream = stream
+
+
+StreamHandler = Callable[[IncomingStream], Awaitable[None]]
+
+
+class Handlers:
+    """Who answers which method; shared by all links of an endpoint."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, tuple[Handler, bool]] = {}
+        self.streams: dict[str, StreamHandler] = {}
+
+    def add(self, method: str, handler: Handler) -> None:
+        """Register a handler, and whether it is a coroutine function."""
+        slow = iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
+        self.calls[method] = handler, slow
+
+
+class CallServer:
+    """The calls that one peer has open here. `sent` is called when an answer waits to leave."""
+
+    def __init__(
+        self,
+        peer: PeerId,
+        lane: Lane,
+        handlers: Handlers,
+        limits: Limits,
+        sent: Callable[[], None],
+    ) -> None:
+        self.bytes = 0  # payloads that handler tasks hold
+        self.posts_refused = 0
+        self._peer = peer
+        self._lane = lane
+        self._handlers = handlers
+        self._limits = limits
+        self._sent = sent
+        self._open: dict[int, trio.CancelScope] = {}
+
+    def serve(self, event: Called, nursery: trio.Nursery) -> None:
+        """Answer inline, or start the handler's task."""
+        found = self._handlers.calls.get(event.method)
+        if found is None:
+            self._answer(event, Refusal("unknown-method", "no such method"))
+            return
+        handler, slow = found
+        if self._is_busy(event, slow=slow):
+            self._answer(event, Refusal("busy", "too many calls are open"))
+            return
+        call = Call(self._peer, event.header, event.payload)
+        if slow:
+            self._start(event, handler, call, nursery)
+            return
+        try:
+            answer = handler(call)
+        except (ShoalError, *MALFORMED) as error:
+            answer = _refusal_of(error)
+        if isinstance(answer, Reply | Refusal):
+            self._answer(event, answer)
+        else:
+            self._start(event, lambda _: answer, call, nursery)
+
+    def cancel(self, ident: int) -> None:
+        """The peer wants the answer no longer."""
+        scope = self._open.get(ident)
+        if scope is not None:
+            scope.cancel()
+
+    def _is_busy(self, event: Called, *, slow: bool) -> bool:
+        most = self._limits.backlog_bytes
+        if self._lane.outbox.backlog > most and not event.post:
+            return True
+        full = len(self._open) >= self._limits.calls or self.bytes + len(event.payload) > most
+        return slow and full
+
+    def _start(self, event: Called, handler: Handler, call: Call, nursery: trio.Nursery) -> None:
+        scope = self._open[event.ident] = trio.CancelScope()
+        self.bytes += len(event.payload)
+        nursery.start_soon(self._run, event, handler, call, scope)
+
+    async def _run(
+        self, event: Called, handler: Handler, call: Call, scope: trio.CancelScope
+    ) -> None:
+        answer: Answer | None = None
+        try:
+            with scope:
+                pending = handler(call)
+                answer = pending if isinstance(pending, Reply | Refusal) else await pending
+        except (ShoalError, *MALFORMED) as error:
+            answer = _refusal_of(error)
+        finally:
+            del self._open[event.ident]
+            self.bytes -= len(event.payload)
+        if answer is not None:
+            self._answer(event, answer)
+            self._sent()
+
+    def _answer(self, event: Called, answer: Answer) -> None:
+        if event.post:
+            self.posts_refused += isinstance(answer, Refusal)
+            return
+        if isinstance(answer, Reply):
+            priority = event.priority if answer.priority is None else answer.priority
+            try:
+                payload = stable(answer.payload, self._limits.message_bytes)
+                self._lane.reply(event.ident, answer.header, payload, priority)
+                return
+            except ValueError as error:
+                answer = Refusal("too-large", str(error))
+        self._lane.refuse(event.ident, answer.code, answer.message, event.priority)
+
+
+def stable(payload: Bytes | bytearray, limit: int) -> Bytes:
+    """A payload that does not change while it waits; raises ValueError over `limit` bytes."""
+    if isinstance(payload, memoryview):
+        payload = payload.cast("B") if payload.readonly and payload.c_contiguous else bytes(payload)
+    elif isinstance(payload, bytearray):
+        payload = bytes(payload)
+    if len(payload) > limit:
+        raise ValueError(f"a payload has at most {limit} bytes, this has {len(payload)}")
+    return payload
+
+
+def _refusal_of(error: Exception) -> Refusal:
+    if isinstance(error, TransportError):
+        return Refusal(error.code, error.message)
+    if isinstance(error, ShoalError):
+        return Refusal("failed", error.message)
+    return Refusal("bad-request", f"{type(error).__name__}: {error}")

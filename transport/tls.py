@@ -1,0 +1,267 @@
+"""TLS 1.3 between two peer ids, as a plain class: bytes in, bytes out, no socket.
+
+Both ends present a self-signed certificate that proves their peer id (`certificate.py`).
+No resumption, no early data, no renegotiation. (The server still sends two tickets of 79
+bytes that name nothing: the binding lacks SSL_CTX_set_num_tickets.) The record layer is OpenSSL's,
+through pyOpenSSL and memory BIOs: the standard library's `ssl` cannot ask for an unknown
+self-signed client certificate.
+"""
+
+from dataclasses import dataclass
+
+from OpenSSL import SSL, crypto
+
+from .certificate import Certificate, peer_of_certificate
+from .defaults import ALPN, TLS_HANDSHAKE_BYTES
+from .errors import TransportError
+from .identity import PeerId, parse_peer_id
+
+# AES-128 first: a third faster than AES-256 where the processor helps, and strong enough.
+_CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
+_RECORD_BYTES = 16384  # most plaintext in a record (RFC 8446, 5.1)
+_HEADER_BYTES = 5
+_RECORD_OVERHEAD = 22  # header, content type, authentication tag
+_SLACK = 512  # room for an alert or a key update beside what was written
+_FLIGHT_BYTES = 8192  # more than a handshake flight of ours
+_PARTIAL_WRITE = 1  # SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and does not export
+_ALL_OPTIONS = SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION
+
+
+@dataclass(slots=True)
+class _Verdict:
+    """What the certificate check found; OpenSSL carries it to the callback."""
+
+    expect: PeerId | None
+    peer: PeerId | None = None
+    error: TransportError | None = None
+
+
+class Tls:
+    """One TLS connection. Feed what arrives, read plaintext, send what `outgoing` returns.
+
+    `expect` is the peer id that must answer (None: any). After an error the connection is
+    over, but `outgoing` may still hold the alert that tells the peer why.
+    """
+
+    def __init__(
+        self, certificate: Certificate, *, server: bool, expect: PeerId | None = None
+    ) -> None:
+        self.established = False
+        self.closed = False  # the peer said it will send no more (close_notify)
+        self._verdict = _Verdict(expect)
+        self._server = server
+        self._fed = 0  # bytes before the handshake was done
+        self._records = 0  # whole records that OpenSSL holds unread
+        self._rest = 0  # bytes missing from the record that has begun
+        self._head = b""  # the first bytes of a record, too few to tell its size
+        self._unsent = 0  # at least what OpenSSL holds for the peer, 0 if nothing
+        self._ssl = SSL.Connection(_context(certificate, server), None)
+        self._ssl.set_app_data(self._verdict)
+        if server:
+            self._ssl.set_accept_state()
+        else:
+            self._ssl.set_connect_state()
+            self._handshake()
+
+    @property
+    def peer(self) -> PeerId:
+        """Who is at the other end; only once established."""
+        if not self.established or self._verdict.peer is None:
+            raise TransportError("tls-failed", "the handshake is not done")
+        return self._verdict.peer
+
+    def feed(self, ciphertext: bytes) -> None:
+        """Take bytes from the peer. Raises `tls-failed`, `bad-certificate`, `wrong-peer`."""
+        if not ciphertext:
+            return
+        self._ssl.bio_write(ciphertext)
+        self._count_records(ciphertext)
+        if not self.established:
+            self._fed += len(ciphertext)
+            self._handshake()
+            if not self.established and self._fed > TLS_HANDSHAKE_BYTES:
+                raise TransportError("tls-failed", "the handshake is too long")
+
+    def read(self) -> bytes:
+        """All plaintext that has arrived, b"" if none. Raises `tls-failed`."""
+        if not self._records or not self.established:
+            return b""
+        piece = self._read_record()
+        if not self._records:
+            return piece
+        pieces = [piece]
+        while self._records:
+            pieces.append(self._read_record())
+        return b"".join(pieces)
+
+    def write(self, plaintext: bytes | memoryview) -> None:
+        """Encrypt bytes for the peer, any number at once; fetch them with `outgoing`."""
+        size = len(plaintext)
+        if not self.established:
+            raise TransportError("tls-failed", "the handshake is not done")
+        if not size:
+            return
+        try:
+            self._ssl.send(plaintext)
+        except SSL.Error as error:
+            raise _failed(error) from None
+        self._unsent += size + _RECORD_OVERHEAD * (size // _RECORD_BYTES + 1) + _SLACK
+
+    def outgoing(self) -> bytes:
+        """Ciphertext to send to the peer, b"" if none."""
+        if not self._unsent:
+            return b""
+        expected, self._unsent = self._unsent, 0
+        pieces = []
+        while piece := self._take(expected):
+            pieces.append(piece)
+            if len(piece) < expected:
+                break
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        """Tell the peer that nothing more comes (close_notify, fetched with `outgoing`)."""
+        if self.established:
+            try:
+                self._ssl.shutdown()
+            except SSL.Error as error:
+                raise _failed(error) from None
+            self._unsent += _SLACK
+
+    def exporter(self, label: bytes, size: int) -> bytes:
+        """`size` bytes both ends share and nobody else knows (RFC 8446, 7.5)."""
+        if not self.established:
+            raise TransportError("tls-failed", "the handshake is not done")
+        material: bytes = self._ssl.export_keying_material(label, size)
+        return material
+
+    def _take(self, size: int) -> bytes:
+        try:
+            data: bytes = self._ssl.bio_read(size)
+        except SSL.WantReadError:
+            return b""
+        return data
+
+    def _count_records(self, data: bytes) -> None:
+        """Follow the record headers, so that `read` need not ask OpenSSL in vain.
+
+        (Its "nothing there" is an exception, which costs more than a small record.)
+        """
+        at = self._rest
+        if self._head:
+            data = self._head + data
+            self._head = b""
+        elif at:
+            if at > len(data):
+                self._rest = at - len(data)
+                return
+            self._records += 1
+        while at + _HEADER_BYTES <= len(data):
+            at += _HEADER_BYTES + (data[at + 3] << 8 | data[at + 4])
+            if at > len(data):
+                self._rest = at - len(data)
+                return
+            self._records += 1
+        self._rest = 0
+        self._head = bytes(data[at:])
+
+    def _read_record(self) -> bytes:
+        self._records -= 1
+        try:
+            data: bytes = self._ssl.recv(_RECORD_BYTES)
+            return data
+        except SSL.WantReadError:  # records without data: key update, leftovers of a handshake
+            self._records = 0
+            self._unsent += _SLACK
+        except SSL.ZeroReturnError:
+            self._records = 0
+            self.closed = True
+        except SSL.Error as error:
+            self._records = 0
+            self._unsent += _SLACK
+            raise _failed(error) from None
+        return b""
+
+    def _handshake(self) -> None:
+        self._unsent += _FLIGHT_BYTES
+        try:
+            self._ssl.do_handshake()
+        except SSL.WantReadError:
+            return
+        except SSL.Error as error:
+            raise self._verdict.error or _failed(error) from None
+        self._check_end()
+        self.established = True
+
+    def _check_end(self) -> None:
+        if self._verdict.error or self._verdict.peer is None:
+            raise self._verdict.error or TransportError("bad-certificate", "no certificate came")
+        if self._ssl.get_alpn_proto_negotiated() != ALPN:
+            raise TransportError("tls-failed", "the peer does not speak `shoal/1`")
+        # Only a client finds the peer's own certificate in the chain (SSL_get_peer_cert_chain).
+        chain = self._ssl.get_peer_cert_chain() or []
+        if len(chain) > (0 if self._server else 1):
+            raise TransportError("bad-certificate", "the peer sent more than one certificate")
+
+
+def _failed(error: SSL.Error) -> TransportError:
+    details = error.args[0] if error.args and isinstance(error.args[0], list) else []
+    reason = details[0][2] if details else type(error).__name__
+    return TransportError("tls-failed", f"the TLS connection failed ({reason})")
+
+
+def _context(certificate: Certificate, server: bool) -> SSL.Context:
+    context = certificate.contexts.get(server)
+    if context is None:
+        context = certificate.contexts[server] = _make_context(certificate, server)
+    return context
+
+
+def _make_context(certificate: Certificate, server: bool) -> SSL.Context:
+    context = SSL.Context(SSL.TLS_SERVER_METHOD if server else SSL.TLS_CLIENT_METHOD)
+    context.set_min_proto_version(SSL.TLS1_3_VERSION)
+    context.set_max_proto_version(SSL.TLS1_3_VERSION)
+    context.set_options(_ALL_OPTIONS)
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context.set_tls13_ciphersuites(_CIPHERS)
+    context.clear_mode(_PARTIAL_WRITE)
+    context.use_privatekey(certificate.key)
+    context.use_certificate(certificate.x509)
+    context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _check_certificate)
+    if server:
+        context.set_alpn_select_callback(_select_alpn)
+    else:
+        context.set_alpn_protos([ALPN])
+    return context
+
+
+def _select_alpn(connection: SSL.Connection, offered: list[bytes]) -> bytes:
+    if ALPN not in offered:  # what a callback raises ends the handshake, with an alert
+        raise TransportError("tls-failed", "the peer does not speak `shoal/1`")
+    return ALPN
+
+
+def _check_certificate(
+    connection: SSL.Connection, certificate: crypto.X509, error: int, depth: int, fine: int
+) -> bool:
+    """OpenSSL asks once per objection it has (self-signed, dates, …); ours alone count."""
+    verdict: _Verdict = connection.get_app_data()
+    if verdict.peer is None and verdict.error is None:
+        try:
+            verdict.peer = _peer_at_depth(certificate, depth, verdict.expect)
+        except TransportError as refusal:
+            verdict.error = refusal
+    return verdict.error is None
+
+
+def _peer_at_depth(certificate: crypto.X509, depth: int, expect: PeerId | None) -> PeerId:
+    if depth:
+        raise TransportError("bad-certificate", "the peer sent more than one certificate")
+    peer = peer_of_certificate(crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate))
+    try:
+        parse_peer_id(peer)
+    except TransportError:
+        raise TransportError("bad-certificate", f"`{peer}` is not an Ed25519 peer id") from None
+    if expect is not None and peer != expect:
+        raise TransportError("wrong-peer", f"`{peer}` answered instead of `{expect}`")
+    return peer
