@@ -19,6 +19,8 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@# libp2p drags in stubs of a trio years gone, which hide trio's own types from mypy
+	rm -rf $(VENV)/lib/python3*/site-packages/trio-stubs
 	@touch $(STAMP)
 
 demo: setup  ## start three daemons on this machine and generate text through them

@@ -144,9 +144,9 @@ async def measure(shape: str, steps: int, rounds: int) -> dict[str, float]:
 
 async def main(quick: bool) -> None:
     torch.set_num_threads(1)
-    steps, rounds = (64, 5) if quick else (256, 11)
+    steps, rounds = (400, 5) if quick else (800, 11)
     tiny = await measure("tiny", steps, rounds)
-    large = await measure("125m", steps // 4, rounds)
+    large = await measure("125m", steps // 10, rounds)
     added = tiny["engine_ms"] - tiny["bare_ms"]
     ratio = large["bare_ms"] / large["engine_ms"]
     result = {

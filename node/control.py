@@ -40,7 +40,7 @@ class ControlServer:
         self._folder = folder
         self._runtime = runtime
         self._operations = operations
-        self._clients = 0
+        self.clients = 0  # connected now
 
     async def run(self, *, task_status: TaskStatus[Path] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen until cancelled; starts with the socket's path, and removes it at the end."""
@@ -71,12 +71,12 @@ class ControlServer:
         return path
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        self._clients += 1
+        self.clients += 1
         try:
             with suppress(*CLIENT_GONE):
-                await _Client(stream, self._operations).answer(self._clients)
+                await _Client(stream, self._operations).answer(self.clients)
         finally:
-            self._clients -= 1
+            self.clients -= 1
             with trio.CancelScope(shield=True), suppress(*CLIENT_GONE):
                 await stream.aclose()
 

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -13,7 +14,9 @@ from trio import TaskStatus
 from .. import __version__
 from ..dht.exchange import Exchange
 from ..dht.library import Library
-from ..state.membership import Capacity, Membership, ModelName
+from ..state.defaults import MODELS
+from ..state.membership import Membership
+from ..state.record import Capacity, ModelName
 from ..tasks.courier import Courier
 from ..tasks.engine.families import architecture
 from ..tasks.engine.process import EngineProcess
@@ -71,7 +74,7 @@ async def run_node(
     lock = await open_folder(host, config.folder)
     try:
         node = await Node.prepare(host, config, say)
-        node.compute(engine_factory or worker_process)
+        node.compute(engine_factory)
         await node.run(task_status=task_status)
     finally:
         lock.release()
@@ -117,18 +120,27 @@ class Node:
         capacity = await probe(host, config.data, memory=config.memory)
         return cls(host, config, identity, credentials, library, capacity, say)
 
-    def compute(self, factory: EngineFactory) -> None:
-        """Build what computes: the engine where there is one, stage, gateway, serving."""
+    def compute(self, factory: EngineFactory | None) -> None:
+        """Build what computes: the engine where there is one, stage, gateway, serving.
+
+        Without a factory it is the worker process, if torch is installed.
+        """
+        if factory is not None:
+            self.capacity = replace(self.capacity, engine=True)
         host, config, memory = self.host, self.config, self.capacity.memory_bytes
         courier = Courier(self.endpoint)
         threads = config.threads or self.capacity.cores
-        self.engine = factory(host, threads, memory) if self.capacity.engine else None
+        make = factory or worker_process
+        self.engine = make(host, threads, memory) if self.capacity.engine else None
         self.stage = Stage(host, courier, self.engine)
         self.gateway = Gateway(host, courier, self.directory, self.models)
         settings = ServingSettings(memory, config.model, config.layers, config.dtype)
         self.serving = Serving(
             host, self.engine, self.stage, self.library, self.exchange, self.directory, settings
         )
+
+        operations = Operations(self).table()
+        self.control = ControlServer(host, config.folder, config.runtime, operations)
 
     # Life.
 
@@ -187,9 +199,7 @@ class Node:
         await nursery.start(self.stage.run)
         if self.engine is not None:
             nursery.start_soon(self.engine.run)
-        operations = Operations(self).table()
-        control = ControlServer(self.host, self.config.folder, self.config.runtime, operations)
-        await nursery.start(control.run)
+        await nursery.start(self.control.run)
         self._say(f"shoal {__version__}, peer {self.identity.peer}")
         for address in self.addresses:
             self._say(f"address {address}")
@@ -218,6 +228,11 @@ class Node:
             manifest = await self.library.manifest(root)
             size = manifest.weight_bytes(True, 0, manifest.layers, True)
             models.append(ModelName(name, root, manifest.layers, size))
+        if len(models) > MODELS:
+            self.health.report(
+                "many-models",
+                f"the swarm is told of {MODELS} of this library's {len(models)} models",
+            )
         roots = sorted(self.library.roots())
         self.directory.publish(models=tuple(models), holdings=tuple(roots))
 
@@ -227,7 +242,7 @@ class Node:
         """Take no new work, let what runs end, for at most DRAIN_TIME."""
         self.directory.publish(shards=())
         with trio.move_on_after(defaults.DRAIN_TIME):
-            while self.gateway.sessions or self.stage.sessions:  # noqa: ASYNC110  no event tells
+            while self.control.clients or self.gateway.sessions or self.stage.sessions:  # noqa: ASYNC110
                 await trio.sleep(defaults.DRAIN_LOOK)
 
     async def _keep_remembering(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..dht.manifest import Manifest
-from ..state.membership import Capacity, MemberRecord, ModelName, ShardRecord
+from ..state.record import Capacity, MemberRecord, ModelName, ShardRecord
 from ..tasks.errors import NoRoute
 from ..tasks.routing import find_route
 from ..transport.identity import PeerId

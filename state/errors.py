@@ -1,7 +1,8 @@
 """What can go wrong in what the swarm knows of itself.
 
 StateError                  `code` is a short fixed word; codes: docs/spec/membership.md
-└── BadRecord               a record is malformed, out of bounds, or not its author's
+└── BadRecord               a record or a message about records is malformed or out of bounds
+    └── Forged              not signed by whom it names: who hands it on is to blame
 """
 
 from ..transport.errors import ShoalError
@@ -16,7 +17,11 @@ class StateError(ShoalError):
 
 
 class BadRecord(StateError):
-    """A record is malformed, out of bounds, or not its author's."""
+    """A record or a message about records is malformed or out of bounds."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-record", message)
+
+
+class Forged(BadRecord):
+    """A record is not signed by whom it names: nobody honest hands it on."""

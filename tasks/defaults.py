@@ -9,6 +9,7 @@ MAX_STOP_IDS = 64
 PREFILL_TOKENS = 256  # of one prompt span
 PREFILL_BYTES = 4 * 2**20  # of one prompt span's hidden states in float32
 SPANS_UNDER_WAY = 8  # prompt spans of one session between gateway and head
+ASK_PATIENCE = 15.0  # seconds without a byte of a model's files while a request waits
 TEXT_PROCESSES = 4  # idle ones kept, one a model
 MAX_NEW_TOKENS = 1024  # generated where the request names no number
 SESSIONS_PER_STAGE = 64
@@ -43,3 +44,12 @@ TEXT_FILE_BYTES = 4 * 2**20  # of each other text file of a model
 STOP_STRINGS = 16  # of one request
 STOP_STRING_CHARACTERS = 256  # of one stop string
 HELD_TOKENS = 32  # without finished text before an unfinished character is given out as it is
+
+# Placement and the probe.
+NAMED_NODES = 8  # in a sentence about what is missing
+MEMORY_SHARE = 0.5  # of the memory available at start, offered where the owner says nothing
+PROBE_FILE = "machine.json"  # in the data folder
+PROBE_FILE_BYTES = 4096
+PROBE_COPY_BYTES = 64 * 2**20  # copied to measure memory bandwidth: beyond most caches
+PROBE_MATRIX = 512  # rows and columns, float32
+PROBE_ROUNDS = 3  # of each, the fastest counts

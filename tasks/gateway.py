@@ -10,7 +10,7 @@ from typing import Protocol
 
 import trio
 
-from ..state.membership import Directory, MemberRecord
+from ..state.directory import Directory
 from ..transport.calls import Call, Refusal, Reply
 from ..transport.errors import CallRefused, LinkClosed
 from ..transport.host import Host
@@ -52,6 +52,7 @@ from .session import (
     Token,
     pack_tokens,
     parse_cached,
+    parse_dtype,
 )
 from .text.process import Message, TextDelta
 
@@ -124,8 +125,9 @@ class Gateway:
         new = _room(model, len(ids), request.max_tokens)
         refused: dict[PeerId, SessionError] = {}
         while True:
-            route = self._route(model, len(ids) + new, refused)
-            run = Run(self._host.entropy(SESSION_BYTES), route, ids, new)
+            session = self._host.entropy(SESSION_BYTES)
+            route = self._route(session, model, len(ids) + new, refused)
+            run = Run(session, route, ids, new)
             try:
                 return await self._attempt(run, model, request, emit, began)
             except _Refused as refusal:
@@ -147,15 +149,17 @@ class Gateway:
         return ids
 
     def _route(
-        self, model: Model, tokens: int, refused: Mapping[PeerId, SessionError]
+        self,
+        session: SessionId,
+        model: Model,
+        tokens: int,
+        refused: Mapping[PeerId, SessionError],
     ) -> Sequence[Hop]:
-        members: dict[PeerId, MemberRecord] = {
-            peer: record
-            for peer, record in self._directory.members().items()
-            if peer not in refused
-        }
+        everyone = self._directory.members().items()
+        members = {peer: record for peer, record in everyone if peer not in refused}
+        own = self._courier.peer
         try:
-            return find_route(members, model.root, model.layers, tokens)
+            return find_route(members, model.root, model.layers, tokens, own=own, session=session)
         except NoRoute:
             for error in refused.values():  # why the last chain was refused says more
                 raise error from None
@@ -210,7 +214,7 @@ class Gateway:
             epoch=run.epoch,
             root=model.root,
             parts=hop.parts,
-            dtype=hop.dtype,
+            dtype=parse_dtype(hop.dtype),
             stages=run.peers,
             index=index,
             tokens=run.prompt + run.new,

@@ -6,7 +6,7 @@ while it is in use, and a few afterwards.
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import trio
@@ -15,11 +15,11 @@ from trio import TaskStatus
 from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..dht.manifest import Manifest
-from ..state.membership import Directory
+from ..state.directory import Directory
 from ..transport.errors import ShoalError
 from ..transport.host import Host
 from ..transport.identity import PeerId
-from .defaults import TEXT_PROCESSES
+from .defaults import ASK_PATIENCE, TEXT_PROCESSES
 from .engine.families import Architecture, architecture
 from .generation import Model
 from .text.process import ModelFiles, TextInfo, TextProcess
@@ -43,18 +43,27 @@ def holders(root: str, directory: Directory) -> list[PeerId]:
         if peer != own
         and (
             root in record.holdings
-            or any(root == item.root for item in (*record.models, *record.shards))
+            or any(root == model.root for model in record.models)
+            or any(root == shard.root for shard in record.shards)
         )
     ]
 
 
 async def manifest_of(
-    root: str, library: Library, exchange: Exchange, directory: Directory
+    root: str,
+    library: Library,
+    exchange: Exchange,
+    directory: Directory,
+    *,
+    patience: float = ASK_PATIENCE,
 ) -> Manifest:
-    """A model's manifest from this disk or from a member. Raises ModelError."""
+    """A model's manifest from this disk or from a member. Raises ModelError.
+
+    `patience` is in seconds: somebody may be waiting for the answer.
+    """
     if root in library.roots():
         return await library.manifest(root)
-    return await exchange.fetch_manifest(root, lambda: holders(root, directory))
+    return await exchange.fetch_manifest(root, lambda: holders(root, directory), patience=patience)
 
 
 class _Loaded:
@@ -97,12 +106,14 @@ class Models:
         directory: Directory,
         *,
         kept: int = TEXT_PROCESSES,
+        text_process: Callable[[Host, ModelFiles], TextProcess] = TextProcess,
     ) -> None:
         self._host = host
         self._library = library
         self._exchange = exchange
         self._directory = directory
         self._kept = kept
+        self._text_process = text_process
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # least lately used first
         self._nursery: trio.Nursery | None = None
 
@@ -147,7 +158,7 @@ class Models:
         try:
             with loaded.scope:
                 files = await self._files(loaded)
-                loaded.text = TextProcess(self._host, files)
+                loaded.text = self._text_process(self._host, files)
                 await loaded.text.run(task_status=loaded)
         except ShoalError as error:
             loaded.error = error
@@ -161,7 +172,9 @@ class Models:
         manifest = await manifest_of(root, self._library, self._exchange, self._directory)
         loaded.checked = architecture(manifest.config)
         digests = [digest for blob in manifest.files.values() for digest in blob.chunks]
-        await self._exchange.fetch(root, digests, lambda: holders(root, self._directory))
+        await self._exchange.fetch(
+            root, digests, lambda: holders(root, self._directory), patience=ASK_PATIENCE
+        )
         blobs = {key: await self._library.blob(root, key) for key in manifest.files}
         return ModelFiles(
             name=loaded.name,

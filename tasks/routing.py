@@ -12,7 +12,7 @@ from ..state.record import MemberRecord, ShardRecord
 from ..transport.identity import PeerId
 from .engine.interface import Parts
 from .errors import NoRoute
-from .placement import Hole, holes_of, missing_sentence
+from .placement import holes_of, missing_sentence
 
 Members = Mapping[PeerId, MemberRecord]
 _Cost = tuple[int, int, bytes]  # hops, hops that are not our own, a random order by session
@@ -104,6 +104,3 @@ def _no_route(members: Members, root: str, layers: int, tokens: int) -> NoRoute:
         missing_sentence(members, root, layers, holes),
         hint="start a node with enough memory: `shoal node --memory SIZE`",
     )
-
-
-__all__ = ["Hole", "Hop", "find_route"]

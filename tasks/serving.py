@@ -10,7 +10,8 @@ from trio import TaskStatus
 from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..dht.manifest import Manifest
-from ..state.membership import Directory, ShardRecord
+from ..state.directory import Directory
+from ..state.record import ShardRecord
 from ..transport.errors import ShoalError
 from ..transport.host import Host
 from .defaults import SERVE_RETRY
@@ -18,6 +19,7 @@ from .engine.families import Architecture, architecture, kv_token_bytes
 from .engine.interface import DType, Engine, Parts
 from .errors import ServingError
 from .models import holders, manifest_of, resolve
+from .placement import choose_model, choose_parts, idle_members, parts_of
 from .session import printable
 from .shard import DTypeSetting, choose_dtype, held_of, shard_of
 from .stage import Stage
@@ -166,22 +168,18 @@ class Serving:
             version = self._directory.version
             if self._settings.model is not None:
                 return resolve(self._settings.model, self._library, self._directory)
-            if root := self._best_model():
+            members = self._directory.members()
+            if root := choose_model(members, self._directory.own().peer):
                 return root
             self._say("choosing", "no model is known yet; `shoal model add FOLDER` adds one")
             await self._directory.changed(version)
 
-    def _best_model(self) -> str | None:
-        """The one most members know, ties by root, so that a new swarm agrees on one."""
-        known: dict[str, int] = dict.fromkeys(self._library.names().values(), 1)
-        for record in self._directory.members().values():
-            for root in {model.root for model in record.models}:
-                known[root] = known.get(root, 0) + 1
-        return min(known, key=lambda root: (-known[root], root), default=None)
-
     def _parts(self, manifest: Manifest, arch: Architecture, dtype: DType) -> Parts:
         if self._settings.layers is None:
-            raise NotImplementedError
+            members, own = self._directory.members(), self._directory.own().peer
+            ahead = idle_members(members, own)
+            root, memory = manifest.root, self._settings.memory
+            return choose_parts(members, own, root, arch, dtype, memory, ahead)
         start, stop = self._settings.layers
         if not 0 <= start < stop <= arch.layers:
             raise ServingError(
@@ -189,7 +187,7 @@ class Serving:
                 f"`--layers {start}:{stop}` is no range of this model's {arch.layers} layers",
                 hint=f"use 0:{arch.layers} for all of them",
             )
-        return Parts(start == 0, start, stop, stop == arch.layers)
+        return parts_of(start, stop, arch.layers)
 
     # Fetching and loading.
 

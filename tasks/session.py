@@ -135,7 +135,7 @@ class Open:
             epoch=_epoch(header),
             root=_root(header),
             parts=parts,
-            dtype=_dtype(header),
+            dtype=parse_dtype(header.get("dtype")),
             stages=stages,
             index=_int(header, "index", 0, len(stages) - 1),
             tokens=_int(header, "tokens", 1, MAX_POSITIONS),
@@ -160,8 +160,9 @@ def _parts(header: Header) -> Parts:
     return Parts(embedding, start, _bounded(stop, "parts", start, MAX_LAYERS), head)
 
 
-def _dtype(header: Header) -> DType:
-    match header.get("dtype"):
+def parse_dtype(value: object) -> DType:
+    """A dtype that engines compute in; raises BadMessage."""
+    match value:
         case "float32":
             return "float32"
         case "bfloat16":

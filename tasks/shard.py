@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from ..dht.manifest import Manifest
-from .defaults import FLOAT32_PARAMETERS, KV_CONTEXTS, KV_TOKENS_LEAST
+from .defaults import FLOAT32_PARAMETERS, KV_CONTEXTS
 from .engine.families import Architecture, kv_token_bytes, weight_bytes
 from .engine.interface import DType, LoadShard, Parts, TensorSource
 from .errors import NoFit
+from .placement import needed_bytes
 from .stage import Held
 
 DTypeSetting = Literal["auto", "float32", "bfloat16"]
@@ -31,7 +32,7 @@ def kv_bytes(arch: Architecture, parts: Parts, dtype: DType, memory: int) -> int
     """
     weights = weight_bytes(arch, parts, dtype)
     token = kv_token_bytes(arch, parts.start, parts.stop, dtype)
-    least = weights + token * min(arch.context, KV_TOKENS_LEAST)
+    least = needed_bytes(arch, parts, dtype)
     if memory < least:
         raise NoFit(
             f"layers {parts.start}:{parts.stop} need {-(-least // 2**20)} MiB of memory "

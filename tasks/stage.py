@@ -288,8 +288,6 @@ class Stage:
         return done
 
     def _fail(self, session: _Session, code: str, message: str) -> None:
-        if self._sessions.get(session.name) is not session:
-            return
         self._drop(session)
         failed = Failed(session.open.session, session.open.epoch, code, message)
         try:
@@ -340,8 +338,7 @@ class Stage:
         return session
 
     def _current(self) -> Held:
-        if self._held is None:
-            raise SessionError("no-shard", "this stage holds no shard")
+        assert self._held is not None  # no session outlives the shard
         return self._held
 
     def _submit(

@@ -68,6 +68,8 @@ STALL_S: Final = 0.5
 ACCEPT_PAUSE_S: Final = 0.01
 ACCEPT_BURST: Final = 16
 """With more half-open connections than this, accepts are this many seconds apart."""
+LINGER_S: Final = 0.25
+"""How long a connection stays, in seconds, for the peer to read our last words."""
 REFUSAL_S: Final = 1.0
 """How long a refusal may take to leave before its connection is closed."""
 

@@ -370,14 +370,19 @@ class Endpoint:
             return await self._probe(ip, port)
         try:
             path = await self._connect(ip, port, link.peer, f"{ip} port {port}")
-            connected = await self._door.introduce(path, link.identities.peer_incarnation)
-        except PathLost:
-            return None
         except DialFailed as error:
             return "peer-gone" if error.code in ("refused", "wrong-peer") else None
+        try:
+            connected = await self._door.introduce(path, link.identities.peer_incarnation)
+            link.attach(path, connected.early)
+        except PathLost:
+            path.close()
         except Refused as refused:
+            path.close()
             return "peer-restarted" if refused.code in _FORGOTTEN else None
-        link.attach(connected.path, connected.early)
+        except trio.Cancelled:
+            path.close()
+            raise
         return None
 
     async def _probe(self, ip: str, port: int) -> str | None:

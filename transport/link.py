@@ -220,7 +220,8 @@ class Link:
             self._lane.post(method, header, payload, priority)
         except ValueError as error:
             raise CallRefused("too-large", str(error)) from None
-        self._flush()
+        if not self._writing:  # not from here: more posts may follow, and leave with this one
+            self._wake_writer()
         self._account()
 
     async def open_stream(
@@ -325,6 +326,8 @@ class Link:
         finally:
             if stopping:  # cancelled from above: there is still a connection to say so on
                 self.close()
+            if path.finished:
+                await path.linger()
             path.close()
             if self._path is path:
                 self._drop_path()
@@ -344,9 +347,7 @@ class Link:
         if not self.alive:
             return
         self.code = code
-        path = self._path
-        if path is not None and not path.blocked and (last_words := self._lane.take(1)):
-            _send_last_words(path, last_words)
+        self._say_goodbye()
         self._drop_path()
         self._budget.drop(self)
         for call in list(self._calls):
@@ -358,6 +359,16 @@ class Link:
         self._changed.unpark_all()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
+
+    def _say_goodbye(self) -> None:
+        path = self._path
+        if path is None or path.blocked or not (last_words := self._lane.take(1 << 16)):
+            return
+        with suppress(PathLost, TransportError):
+            path.send(last_words)
+            path.finish()
+            self._path = None  # `_serve` closes it
+            self._lane.detach()
 
     # Reading.
 
@@ -544,8 +555,3 @@ def _unwrap(answered: Answered, method: str) -> Reply:
         words = answered.message or answered.code
         raise CallRefused(answered.code, f"the peer refused `{method}`: {words}")
     return Reply(answered.header, answered.payload, answered.priority)
-
-
-def _send_last_words(path: Path, data: bytes) -> None:
-    with suppress(PathLost, TransportError):
-        path.send(data)

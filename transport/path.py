@@ -8,6 +8,7 @@ negative); it is used through its own methods.
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 
@@ -29,6 +30,7 @@ class Path:
         self.bytes_in = 0
         self.bytes_out = 0
         self.scope = trio.CancelScope()  # of the tasks that serve it
+        self.finished = False
         self._socket = stream.socket
         self._fd = stream.socket.fileno()
         self._first = first
@@ -103,6 +105,20 @@ class Path:
         self._rest = None
         self._socket.close()
         self.scope.cancel()
+
+    def finish(self) -> None:
+        """Nothing more is sent. The tasks that serve it end; `linger` is still to come."""
+        with suppress(OSError):
+            self._socket.shutdown(trio.socket.SHUT_WR)
+        self.finished = True
+        self.scope.cancel()
+
+    async def linger(self) -> None:
+        """Let the peer read our last words: closing with its bytes unread would reset the
+        connection under them."""
+        with trio.move_on_after(defaults.LINGER_S, shield=True), suppress(PathLost):
+            while await self._read():
+                pass
 
     def _queue_outgoing(self) -> None:
         data = self.tls.outgoing()

@@ -95,8 +95,8 @@ class Core:
 
     def _load(self, header: Header, payload: memoryview) -> Result:
         started = time.perf_counter()
-        shard = parse_load(payload)
         self._unload()
+        shard = parse_load(payload)
         arch = architecture(shard.config)
         size = weight_bytes(arch, shard.parts, shard.dtype)
         self._check_memory(size, shard.kv_bytes)
@@ -241,10 +241,12 @@ class Core:
                 f"{span.count} positions from {span.start} and {span.steps - 1} more were not "
                 f"reserved, {session.kv.tokens} were",
             )
-        self._check_sizes(session, span, model)
+        self._check_limits(session, span, model)
+        if span.epoch < session.epoch:
+            raise EngineError("old-epoch", f"epoch {session.epoch} has begun")
 
     @staticmethod
-    def _check_sizes(session: Session, span: Span, model: Model) -> None:
+    def _check_limits(session: Session, span: Span, model: Model) -> None:
         size = {
             "hidden": span.count * model.arch.hidden * DTYPE_BYTES[model.dtype],
             "logits": span.count * model.arch.vocab * 4,
@@ -254,8 +256,6 @@ class Core:
             raise EngineError("too-large", f"the answer would have {size} bytes")
         if len(session.waiting) >= WAITING_SPANS:
             raise EngineError("too-many", f"{WAITING_SPANS} spans of the session are waiting")
-        if span.epoch < session.epoch:
-            raise EngineError("old-epoch", f"epoch {session.epoch} has begun")
 
     def _cancel(self, name: object) -> None:
         session = self._sessions.get(self._name(name))
@@ -266,8 +266,6 @@ class Core:
         if not session.busy:
             return
         epoch = session.job.span.epoch if session.job else session.waiting[0].epoch
-        if session.job is not None:
-            session.keep(session.job.answer)
         session.job = None
         session.waiting.clear()
         self._emit(("failed", session.name, epoch, code, message), b"")
@@ -283,7 +281,7 @@ class Core:
         count = min(PREFILL_CHUNK, job.count - job.done)
         position = job.start + job.done
         x = job.source if count == job.count else job.source[job.done : job.done + count]
-        if job.span.tokens is not None:
+        if not job.source.is_floating_point():
             x = model.embed(x)
         x = model.forward(x, session.kv, position)
         session.kv.length = position + count

@@ -68,9 +68,9 @@ class KV:
     def free(self) -> None:
         """Give the memory back; the object is of no use afterwards."""
         self._budget.free(self.bytes)
-        self.keys, self.values = [], []
-        del self._slab
         self.bytes = 0
+        self.keys, self.values = [], []
+        self._slab = self._slab[:0]
 
     def truncate(self, length: int) -> None:
         self.length = min(self.length, length)

@@ -170,9 +170,10 @@ class EngineProcess:
         if status == defaults.EXIT_NO_TORCH:
             self._unavailable = EngineUnavailable()
             self._changed()
-        self._end_sessions("worker-crashed", _CRASHED)
+        message = _CRASHED + _how(status)
+        self._end_sessions("worker-crashed", message)
         for reply in self._replies.values():
-            reply.error = self._unavailable or EngineError("worker-crashed", _CRASHED)
+            reply.error = self._unavailable or EngineError("worker-crashed", message)
             reply.done.set()
 
     def _end_sessions(self, code: str, message: str) -> None:
@@ -280,6 +281,12 @@ async def _ended(child: Child) -> int | None:
     with trio.move_on_after(defaults.STOP_GRACE):
         return await child.wait()
     return None
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return ""
+    return f", killed by signal {-status}" if status < 0 else f" with status {status}"
 
 
 def _environment(threads: int) -> dict[str, str]:

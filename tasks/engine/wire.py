@@ -1,15 +1,15 @@
 """Frames between the daemon and its worker over a Unix stream socket: docs/spec/engine.md.
 
 Both sides use a `Channel`. It never blocks; the daemon waits with trio, the worker with poll.
-Payloads of 64 KiB and more travel as a descriptor of memory that can no longer change, so the
-receiver maps instead of copying, and a worker cannot pull the memory from under the daemon.
+Payloads of 64 KiB and more travel as a descriptor of shared memory, in one piece instead of many
+socket buffers. The receiver reads it into its own memory: a mapping would hold a descriptor for
+as long as the payload lives, and would fault when the other side cuts the file short.
 """
 
 import array
-import fcntl
-import mmap
 import os
 import socket
+import stat
 import struct
 import sys
 import tempfile
@@ -30,7 +30,6 @@ _DESCRIPTORS = 64  # descriptors taken in at once
 _GATHERED = 64  # buffers handed to the socket at once
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _MEMORY = sys.platform == "linux"
-_SEALS = 0xF  # F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE
 
 
 class WireError(Exception):
@@ -153,13 +152,13 @@ class Channel:
             if kind == _INLINE:
                 payload = memoryview(self._arrived[start + header_size : end])
             else:
-                payload = self._mapped(size)
+                payload = self._shared_payload(size)
             frames.append((header, payload))
             offset = end
         del self._arrived[:offset]
         return frames
 
-    def _mapped(self, size: int) -> memoryview:
+    def _shared_payload(self, size: int) -> memoryview:
         if not self._descriptors:
             raise WireError("a payload's descriptor is missing")
         descriptor = self._descriptors.popleft()
@@ -198,9 +197,9 @@ def _header(data: bytearray) -> Header:
 
 
 def _shared(payload: Buffer) -> int:
-    """A descriptor of a copy that nobody can change any more."""
+    """A descriptor of memory that holds a copy."""
     if _MEMORY:
-        descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC)
     else:
         descriptor, path = tempfile.mkstemp(prefix="shoal-")
         os.unlink(path)
@@ -208,8 +207,6 @@ def _shared(payload: Buffer) -> int:
         rest = memoryview(payload).cast("B")
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        if _MEMORY:
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(descriptor)
         raise
@@ -217,19 +214,15 @@ def _shared(payload: Buffer) -> int:
 
 
 def _opened(descriptor: int, size: int) -> memoryview:
-    """The payload behind a descriptor of exactly `size` bytes.
-
-    Mapped only when sealed: a file cut short after the check would end this process.
-    """
-    if os.fstat(descriptor).st_size != size:
+    """The payload behind a descriptor of exactly `size` bytes, in memory that is ours."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size != size:
         raise WireError("a payload has not the size its frame announces")
-    if not _MEMORY:
-        return memoryview(bytearray(os.pread(descriptor, size, 0)))
-    try:
-        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-    except OSError:
-        seals = 0
-    if seals != _SEALS:
-        raise WireError("a payload is not sealed")
-    # A private, writable mapping: torch refuses to share memory that it could not write.
-    return memoryview(mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE))
+    data = memoryview(bytearray(size))
+    done = 0
+    while done < size:
+        count = os.preadv(descriptor, [data[done:]], done)
+        if count == 0:
+            raise WireError("a payload has not the size its frame announces")
+        done += count
+    return data

@@ -36,7 +36,7 @@ def tensor(*roles: str, shape: tuple[int, ...] = (4, 4), dtype: str = "BF16") ->
 
 
 def tensors(layers: int = 3, *, tied: bool = False) -> tuple[Tensor, ...]:
-    ends = [("lm_head.weight", "model.embed_tokens.weight")]
+    ends: list[tuple[str, ...]] = [("lm_head.weight", "model.embed_tokens.weight")]
     if not tied:
         ends = [("lm_head.weight",), ("model.embed_tokens.weight",)]
     names = [*ends, ("model.norm.weight",)]
@@ -194,12 +194,13 @@ def test_bad_sets_of_tensors_are_refused() -> None:
 
 def test_bad_files_are_refused() -> None:
     good = small()
-    for files in (
+    bad: list[dict[str, Blob]] = [
         {},
         {"tokenizer": blob("t"), "run_me": blob("x")},
         {"tokenizer": blob("t"), "chat_template": blob("c", 2 * CHUNK)},
         {"tokenizer": blob("t"), "chat_template": Blob(9, blob("t").chunks)},  # two sizes
-    ):
+    ]
+    for files in bad:
         with pytest.raises(ModelError):
             dataclasses.replace(good, files=files)
 
@@ -247,19 +248,19 @@ def test_other_byte_forms_are_refused(number: int) -> None:
 def test_malformed_values_are_refused() -> None:
     value = unpacked(small().encode())
     first = value["tensors"][0]
-    bad_tensors = [
-        {**first, key: bad} for key in first for bad in (None, 7, "x", [1.5], [[]], b"1")
-    ]
+    others: list[Any] = [None, 7, "x", [1.5], [[]], b"1"]
+    bad_tensors: list[Any] = [{**first, key: other} for key in first for other in others]
     bad: list[dict[str, Any]] = [
-        {**value, "tensors": [item, *value["tensors"][1:]]} for item in [*bad_tensors, 1, [], {}]
+        {**value, "tensors": [item, *value["tensors"][1:]]} for item in (*bad_tensors, 1, [], {})
     ]
     bad += [{**value, "config": item} for item in (b"[]", b"{", "{}", b"\xff", 1, b"[" * 10_000)]
-    bad += [{**value, "files": item} for item in (1, {}, {"tokenizer": 1}, {1: {}})]
+    files: list[Any] = [1, {}, {"tokenizer": 1}, {1: {}}]
+    bad += [{**value, "files": item} for item in files]
     bad += [
         {**value, "files": {"tokenizer": {"chunks": b"", "size": size}}} for size in (0, -1, "x")
     ]
-    for item in bad:
-        refused(canonical.pack(item))
+    for entry in bad:
+        refused(canonical.pack(entry))
 
 
 def test_a_bomb_in_the_tensors_allocates_nothing() -> None:

@@ -35,7 +35,7 @@ async def test_made_private_and_locked(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 async def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
+    tmp_path.chmod(0o777)  # noqa: ASYNC240
     with pytest.raises(NodeError, match="other users") as raised:
         await open_folder(HOST, DataFolder(tmp_path))
     assert "chmod 700" in (raised.value.hint or "")

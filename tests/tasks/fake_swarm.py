@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import trio
 
-from shoal.state.membership import Capacity, Directory, MemberRecord, ShardRecord
+from shoal.state.directory import Directory
+from shoal.state.record import Capacity, MemberRecord, ShardRecord
 from shoal.tasks.courier import Courier
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
@@ -72,6 +73,7 @@ class Wire:
         self.refusals: list[Refusal] = []
         self.steps = 0  # things delivered
         self.freeze_at: int | None = None
+        self.delay = 0.0  # seconds before each
 
     def later(self, work: Callable[[], object]) -> None:
         self._send.send_nowait(work)
@@ -81,8 +83,8 @@ class Wire:
             if self.freeze_at is not None and self.steps >= self.freeze_at:
                 await trio.sleep_forever()
             self.steps += 1
+            await trio.sleep(self.delay)
             work()
-            await trio.lowlevel.checkpoint()
 
 
 class FakeLink:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import PromptTooLong, SessionError
@@ -35,7 +36,7 @@ class Client:
         return "".join(event.text for event in self.events if isinstance(event, TextDelta))
 
 
-def _request(prompt: str = "hello", **changes: Any) -> GenerateRequest:
+def _request(prompt: str | None = "hello", **changes: Any) -> GenerateRequest:
     return GenerateRequest(
         **{"model": "m", "prompt": prompt, "raw": True, "max_tokens": 8} | changes
     )
@@ -45,11 +46,11 @@ def _ids(prompt: str) -> list[int]:
     return [ord(letter) for letter in prompt]
 
 
-async def _generate(swarm: FakeSwarm, prompt: str = "hello", **changes: Any) -> Summary:
+async def _generate(swarm: FakeSwarm, prompt: str | None = "hello", **changes: Any) -> Summary:
     return await swarm.client.gateway.generate(_request(prompt, **changes), Client().emit)
 
 
-async def _error(swarm: FakeSwarm, prompt: str = "hello", **changes: Any) -> SessionError:
+async def _error(swarm: FakeSwarm, prompt: str | None = "hello", **changes: Any) -> SessionError:
     with pytest.raises(SessionError) as caught:
         await _generate(swarm, prompt, **changes)
     return caught.value
@@ -196,7 +197,8 @@ async def test_the_context_bounds_prompt_and_answer(autojump_clock: object) -> N
         assert (summary.reason, summary.tokens) == ("length", 3)
         assert (await _error(swarm, "")).code == "bad-request"
         assert (await _error(swarm, max_tokens=0)).code == "bad-request"
-        assert (await _error(swarm, prompt=None)).code == "bad-request"
+        assert (await _error(swarm, None)).code == "bad-request"
+        assert (await _error(swarm, None, raw=False)).code == "bad-request"
         swarm.assert_free()
 
     await _run(swarm, body)
@@ -209,8 +211,9 @@ async def test_messages_and_prompts_go_through_the_template(autojump_clock: obje
     async def body(_: FakeSwarm) -> None:
         expected = swarm.expected(_ids("<user>hi"), 8)
         assert list((await _generate(swarm, "hi", raw=False)).token_ids) == expected
-        asked = {"prompt": None, "messages": (Message("user", "hi"),), "raw": False}
-        assert list((await _generate(swarm, **asked)).token_ids) == expected
+        messages = (Message("user", "hi"),)
+        summary = await _generate(swarm, None, messages=messages, raw=False)
+        assert list(summary.token_ids) == expected
 
     await _run(swarm, body)
 
@@ -372,6 +375,35 @@ async def test_a_refused_open_tries_another_replica(autojump_clock: object) -> N
 
 def _token(session: bytes, epoch: int = 1, position: int = 5, token: int = 1) -> Token:
     return Token(session, epoch, position, token, 0, False, 0)
+
+
+@pytest.mark.trio
+async def test_after_some_refusals_it_gives_up(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    swarm.nodes += [Node(swarm, 70 + number, swarm.stages[0].parts) for number in range(5)]
+    for node in swarm.nodes:
+        node.engine.kv_tokens = 0
+
+    async def body(_: FakeSwarm) -> None:
+        assert (await _error(swarm)).code == "no-memory"
+        assert sum(len(node.stage._closed) for node in swarm.nodes) == 3  # each was asked once
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_the_figures_tell_computing_from_the_way(autojump_clock: object) -> None:
+    """Seven deliveries of 10 ms a token, of which the fake engines say 3 ms are computing."""
+    swarm = FakeSwarm((1, 2, 3))
+    swarm.wire.delay = 0.01
+
+    async def body(_: FakeSwarm) -> None:
+        summary = await _generate(swarm)
+        assert summary.tokens_per_s == pytest.approx(7 / 0.48)  # before the last none is fed
+        assert summary.hop_ms == pytest.approx((70 - 3) / 3)
+        assert summary.ttft_s == pytest.approx(0.08)
+
+    await _run(swarm, body)
 
 
 HOSTILE: list[tuple[int, str, Callable[[bytes], Any], str]] = [

@@ -1,121 +1,29 @@
 """What a node serves: from the owner's wish or the swarm's models to a published shard."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from shoal.dht.errors import ModelError
 from shoal.dht.exchange import Exchange
-from shoal.dht.library import Library, resolve
-from shoal.dht.manifest import Manifest
-from shoal.state.membership import Capacity, MemberRecord, ModelName, ShardRecord
+from shoal.dht.library import Library
+from shoal.state.record import ModelName, ShardRecord
 from shoal.tasks.courier import Courier
 from shoal.tasks.engine.errors import EngineError
+from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import LoadShard, Parts
+from shoal.tasks.placement import needed_bytes
 from shoal.tasks.serving import RestartingEngine, Serving, ServingSettings
 from shoal.tasks.stage import Stage
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.host import Host
-from shoal.transport.identity import PeerId
-from tests.tasks.fake_model import small_manifest
+from tests.tasks.fake_model import CONFIG, small_manifest
+from tests.tasks.fake_node import OTHER, FakeDirectory, FakeExchange, FakeLibrary, record_of
 from tests.tasks.fake_swarm import FakeEndpoint, FakeEngine, FakeHost, Wire, peer_of
-
-OTHER = peer_of(2)
-
-
-def _record(peer: PeerId, **changes: Any) -> MemberRecord:
-    capacity = Capacity(2, 2**30, True, 1e9, 1e9)
-    return replace(MemberRecord(peer, 1, (), "0", capacity, (), (), ()), **changes)
-
-
-class FakeDirectory:
-    def __init__(self) -> None:
-        self.version = 1
-        self.records = {peer_of(1): _record(peer_of(1))}
-        self.published: list[dict[str, Any]] = []
-        self._changed = trio.Event()
-
-    def members(self) -> Mapping[PeerId, MemberRecord]:
-        return dict(self.records)
-
-    def own(self) -> MemberRecord:
-        return self.records[peer_of(1)]
-
-    def publish(self, **changes: Any) -> None:
-        self.published.append(changes)
-        self.put(replace(self.own(), **changes))
-
-    def put(self, record: MemberRecord) -> None:
-        self.records[record.peer] = record
-        self.version += 1
-        self._changed.set()
-        self._changed = trio.Event()
-
-    async def changed(self, version: int) -> int:
-        while self.version <= version:
-            await self._changed.wait()
-        return self.version
-
-
-class FakeLibrary:
-    """Manifests by root; the exchange puts them in."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Manifest] = {}
-        self.named: dict[str, str] = {}
-        self.store = self
-
-    def path(self, digest: str) -> Path:
-        return Path("/chunks") / digest
-
-    def names(self) -> dict[str, str]:
-        return self.named
-
-    def roots(self) -> frozenset[str]:
-        return frozenset(self.kept)
-
-    def resolve(self, text: str, others: Sequence[tuple[str, str]] = ()) -> str:
-        return resolve(text, [*self.named.items(), *others])
-
-    async def manifest(self, root: str) -> Manifest:
-        return self.kept[root]
-
-
-class FakeExchange:
-    def __init__(self, library: FakeLibrary, manifest: Manifest) -> None:
-        self._library = library
-        self._manifest = manifest
-        self.fetched: list[str] = []
-        self.asked: list[PeerId] = []
-        self.errors: list[ModelError] = []
-        self.hold: trio.Event | None = None
-
-    async def fetch_manifest(self, root: str, peers: Any, **_: Any) -> Manifest:
-        await trio.lowlevel.checkpoint()
-        self._library.kept[root] = self._manifest
-        return self._manifest
-
-    async def fetch(
-        self,
-        root: str,
-        digests: Sequence[str],
-        peers: Callable[[], Sequence[PeerId]],
-        progress: Callable[[int, int], None] | None = None,
-        **_: Any,
-    ) -> None:
-        await trio.lowlevel.checkpoint()
-        if self.errors:
-            raise self.errors.pop(0)
-        self.asked += peers()
-        if progress:
-            progress(1, 3)
-        if self.hold is not None:
-            await self.hold.wait()
-        self.fetched += digests
 
 
 class FakeServingEngine(FakeEngine):
@@ -160,7 +68,7 @@ class World:
 
     def other_has_it(self, name: str = "small") -> None:
         model = ModelName(name, self.manifest.root, 2, 100)
-        self.directory.put(_record(OTHER, models=(model,)))
+        self.directory.put(record_of(OTHER, models=(model,)))
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
         with trio.fail_after(10_000):
@@ -217,10 +125,27 @@ async def test_it_waits_for_a_model_fetches_loads_and_publishes(autojump_clock: 
 
 
 @pytest.mark.trio
+async def test_without_the_owners_word_it_takes_what_fits_and_is_missing(
+    autojump_clock: object,
+) -> None:
+    arch = architecture(CONFIG)
+    whole = needed_bytes(arch, Parts(True, 0, 2, True), "float32")
+    world = World(layers=None, memory=whole - 1)
+    world.other_has_it()
+    first = ShardRecord(world.manifest.root, True, 0, 1, False, "float32", 100)
+    world.directory.put(replace(world.directory.records[OTHER], shards=(first,)))
+
+    async def body() -> None:
+        assert await world.settle("serving") == "serving layers 1:2 of small"
+
+    await world.run(body)
+
+
+@pytest.mark.trio
 async def test_a_restarted_engine_is_loaded_again(autojump_clock: object) -> None:
     world = World()
     world.library.kept[world.manifest.root] = world.manifest
-    world.library.named["small"] = world.manifest.root
+    world.other_has_it()
 
     async def body() -> None:
         await world.settle("serving")

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
-from shoal.tasks.engine.interface import Parts, Sampling
+from shoal.tasks.engine.interface import FailedEvent, Parts, Sampling, TokenEvent
 from shoal.tasks.session import Close, Feed, Open, SpanMessage, pack_tokens
 from shoal.transport.calls import Reply
 from shoal.transport.errors import CallRefused
@@ -104,6 +105,7 @@ BAD_OPENS: list[tuple[str, dict[str, Any]]] = [
     ("bad-message", {"tokens": CONTEXT + 1}),
     ("bad-message", {"index": 1}),
     ("bad-message", {"stages": (peer_of(1),)}),  # not the head, yet alone
+    ("bad-message", {"stages": (peer_of(2), peer_of(1), peer_of(3))}),
     ("unreachable", {"stages": (peer_of(1), peer_of(99), peer_of(3))}),
 ]
 
@@ -376,6 +378,28 @@ async def test_a_shard_taken_away_fails_its_sessions(autojump_clock: object) -> 
 
 
 @pytest.mark.trio
+async def test_an_event_that_comes_after_the_end_goes_nowhere(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    engine = swarm.stages[0].engine
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        engine.closing = trio.Event()
+        swarm.stages[0].stage.withdraw()
+        await _settle()
+        ((name, state),) = engine.states.items()
+        state.on_event(TokenEvent(name, 1, 3, 1, 0.0, True, 0.0))
+        state.on_event(FailedEvent(name, 1, "gap", "late"))
+        await _settle()
+        assert [post[2] for post in swarm.wire.posts] == ["session.failed"]
+        engine.closing.set()
+        await _settle()
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_a_lost_gateway_frees_and_a_lost_neighbour_is_reported(
     autojump_clock: object,
 ) -> None:
@@ -384,11 +408,11 @@ async def test_a_lost_gateway_frees_and_a_lost_neighbour_is_reported(
     async def body(_: FakeSwarm) -> None:
         await _open_all(swarm)
         first, second, head = swarm.stages
-        first.endpoint.lose(swarm.client.peer)
-        second.endpoint.lose(peer_of(99))  # nobody's business
+        second.endpoint.lose(swarm.client.peer)
+        first.endpoint.lose(peer_of(99))  # nobody's business
         head.endpoint.lose(second.peer)
         await _settle()
-        assert [node.stage.sessions for node in swarm.stages] == [0, 1, 0]
+        assert [node.stage.sessions for node in swarm.stages] == [1, 0, 0]
         assert _failures(swarm) == ["stage-lost"]
         await _close_all(swarm)
 

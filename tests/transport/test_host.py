@@ -85,8 +85,6 @@ def test_read_limit(tmp_path: Path) -> None:
     assert FILES.read(path, limit=100) == bytes(100)
     with pytest.raises(FileTooLarge, match="more than 99 bytes"):
         FILES.read(path, limit=99)
-    with pytest.raises(FileTooLarge):
-        FILES.read(Path("/dev/zero"), limit=1000)
     with pytest.raises(FileNotFoundError):
         FILES.read(tmp_path / "absent", limit=1)
 
@@ -108,6 +106,8 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
         FILES.read(pipe, limit=100)
     with pytest.raises(OSError, match="not a regular file"):
         FILES.read_range(pipe, 0, 100)
+    with pytest.raises(OSError, match="not a regular file"):
+        FILES.read(Path("/dev/zero"), limit=1000)
 
 
 def test_folders(tmp_path: Path) -> None:

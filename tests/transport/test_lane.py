@@ -113,7 +113,10 @@ def test_nothing_is_lost_and_nothing_happens_twice(seed: int) -> None:
     pair.settle()
     traffic.check()
     assert not pair.a.lane.outbox.waiting
-    assert pair.a.lane.held < 10_000
+    for side in (pair.a, pair.b):
+        side.lane.tick(20.0)  # a ping, whose pong acknowledges the rest
+    pair.settle(now=20.0)
+    assert (pair.a.lane.held, pair.b.lane.held) == (0, 0)
 
 
 @settings(max_examples=30, deadline=None)
@@ -186,9 +189,9 @@ def test_streams_and_messages_of_one_priority_take_turns() -> None:
         stream.write(bytes([letter]) * 300_000)
         pair.a.lane.outbox.schedule(stream)
     pair.a.lane.post("p", {}, b"C" * 300_000, Priority.BULK)
-    pair.a.lane.take(1), pair.a.lane.take(1), pair.a.lane.take(1)  # the heads
-    kinds = [pair.a.lane.take(1)[-1:] for _ in range(8)]
-    assert {kind: kinds.count(kind) for kind in (b"A", b"B", b"C")} == {b"A": 2, b"B": 2, b"C": 4}
+    letters = [pair.a.lane.take(1)[-1:] for _ in range(9)]
+    assert letters[::2] == [b"C"] * 5
+    assert letters[1::2] == [b"s", b"s", b"A", b"B"]  # two frames open the streams
 
 
 # Acknowledgement and memory.
@@ -405,7 +408,7 @@ def test_two_messages_under_way_at_one_priority_end_the_link() -> None:
     assert side.ended is not None and side.ended.code == "bad-part"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=300))
 def test_garbage_never_raises(data: bytes) -> None:
     side = Side(dialled=False)
@@ -413,7 +416,7 @@ def test_garbage_never_raises(data: bytes) -> None:
     side.take_in(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors import safe_open
+from safetensors.torch import load_file
 
 from shoal.tasks.engine import families
 from shoal.tasks.engine.core import Core
@@ -86,10 +86,9 @@ class Checkpoint:
 def cut(folder: Path, store: Path, chunk: int = 4096) -> tuple[TensorSource, ...]:
     """Every tensor of a folder's safetensors files as chunk files."""
     return tuple(
-        cut_tensor(file.get_tensor(name), (name,), store, chunk)
+        cut_tensor(tensor, (role,), store, chunk)
         for path in sorted(folder.glob("*.safetensors"))
-        for file in [safe_open(path, "pt")]
-        for name in file.keys()  # noqa: SIM118 (not a dict)
+        for role, tensor in load_file(path).items()
     )
 
 

@@ -3,11 +3,13 @@
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from shoal.tasks.engine.errors import EngineError, EngineUnavailable
 from shoal.tasks.engine.interface import (
@@ -156,10 +158,9 @@ async def test_cancel_close_and_reload_end_what_they_should(
     await nursery.start(engine.run)
     await engine.load(made.shard())
     box, closed, left = Inbox(), Inbox(), Inbox()
-    loop = {"tokens": TOKENS, "want": "token", "steps": 4000}
     for session, inbox in ((name("a"), box), (name("b"), closed), (name("c"), left)):
         await engine.open(session, 4096, inbox)
-        engine.submit(Span(session, 0, 0, 5, **loop))
+        engine.submit(Span(session, 0, 0, 5, tokens=TOKENS, want="token", steps=4000))
     await box.until(lambda event: isinstance(event, TokenEvent))
     engine.cancel(name("a"))
     *_, last = await box.until(ended)
@@ -239,3 +240,58 @@ async def test_cancelling_run_ends_the_process() -> None:
         nursery.cancel_scope.cancel()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.trio
+async def test_a_worker_ends_with_its_daemon_and_not_with_ctrl_c() -> None:
+    child = await RealHost().spawn("shoal.tasks.engine.worker", [], {})
+    with trio.fail_after(30):
+        assert b"ready" in await child.socket.recv(1000)
+        os.kill(child.pid, signal.SIGINT)
+        child.socket.close()
+        assert await child.wait() == 0
+
+
+class FakeChild:
+    """A worker that says `words` and is gone."""
+
+    def __init__(self, words: bytes) -> None:
+        self.pid = 1
+        self.socket, theirs = trio.socket.socketpair()
+        os.write(theirs.fileno(), words)
+        theirs.close()
+
+    async def wait(self) -> int:
+        return 1
+
+    async def stop(self, grace: float) -> None:
+        self.socket.close()
+
+
+class Crashing(RealHost):
+    """A host on which every worker crashes at once, some after nonsense."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts: list[float] = []
+
+    async def spawn(self, module: str, args: Sequence[str], env: Mapping[str, str]) -> RealChild:
+        self.starts.append(trio.current_time())
+        words = (b"", b"nonsense that is no frame at all", b"\0" * 16)[len(self.starts) % 3]
+        return FakeChild(words)  # type: ignore[return-value]
+
+
+@pytest.mark.trio
+async def test_a_worker_that_keeps_crashing_is_started_less_and_less_often(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    host = Crashing()
+    engine = EngineProcess(host, threads=1)
+    with trio.move_on_after(300):
+        await engine.run()
+    pauses = [later - earlier for earlier, later in pairwise(host.starts)]
+    assert pauses[:4] == pytest.approx([0.25, 0.5, 1.0, 2.0], abs=0.01)
+    assert max(pauses) == pytest.approx(30.0, abs=0.01)
+    with pytest.raises(EngineError) as failure:
+        await engine.open(name("s"), 1, lambda event: None)
+    assert failure.value.code == "worker-crashed"

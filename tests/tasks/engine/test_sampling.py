@@ -35,7 +35,8 @@ def plain_choice(logits: list[float], s: Sampling, position: int) -> int:
     order = sorted(range(len(logits)), key=lambda i: (-scaled[i], i))
     order = order[: s.top_k or None]
     total = math.fsum(math.exp(scaled[i]) for i in order)
-    before, survivors = 0.0, []
+    before = 0.0
+    survivors: list[int] = []
     for i in order:
         if before < s.top_p or not survivors:
             survivors.append(i)

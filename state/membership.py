@@ -1,0 +1,328 @@
+"""Who is in the swarm: signed records over links, until DHT and CRDT state do it.
+
+Both ends of a new link send their own record and a digest of the live members they vouch for;
+each asks for what it lacks. A change goes to all links and is handed on once. Every member told
+of is dialled, so that a small swarm is a full mesh. Wire: docs/spec/membership.md.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import trio
+
+from ..transport.address import Address
+from ..transport.calls import Answer, Call, Refusal, Reply
+from ..transport.endpoint import Endpoint
+from ..transport.errors import DialFailed, TransportError
+from ..transport.frame import Priority
+from ..transport.host import Host
+from ..transport.identity import Identity, PeerId
+from ..transport.link import Link
+from . import defaults
+from .directory import Directory
+from .errors import BadRecord
+from .pace import Pace
+from .reach import Reach, seen_at
+from .record import Capacity, MemberRecord, ModelName, ShardRecord, seal_record, unpack
+from .roster import Roster
+
+__all__ = [
+    "Capacity",
+    "Directory",
+    "MemberRecord",
+    "Membership",
+    "ModelName",
+    "ShardRecord",
+]
+
+Told = tuple[int, bytes]  # how near a record came from, and its sealed bytes
+
+
+class Membership(Directory):
+    """The `Directory` of one node. It works from the moment it is made; `run` dials."""
+
+    def __init__(self, host: Host, endpoint: Endpoint, identity: Identity) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._identity = identity
+        self._roster = Roster(identity.peer)
+        self._own = MemberRecord(identity.peer, seq=self._later_than(0))
+        self._sealed = seal_record(identity, self._own)
+        self._pace: Pace | None = None
+        self._unspread = False  # a change waits for its turn
+        self._told: set[Link] = set()  # who sent its digest
+        self._dialling = 0
+        self._version = 0
+        self._news = trio.Event()
+        self._reclaimed_at = -defaults.RECLAIM_PAUSE
+        endpoint.handle("member.push", self._on_push)
+        endpoint.handle("member.digest", self._on_digest)
+        endpoint.handle("member.pull", self._on_pull)
+        endpoint.on_link(self._link_up)
+        endpoint.on_link_lost(self._link_lost)
+
+    # The directory.
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def own(self) -> MemberRecord:
+        return self._own
+
+    def members(self) -> Mapping[PeerId, MemberRecord]:
+        return {self._own.peer: self._own, **self._roster.members()}
+
+    async def changed(self, version: int) -> int:
+        while self._version <= version:
+            await self._news.wait()
+        return self._version
+
+    def publish(self, **changes: Any) -> None:
+        """Replace fields of the own record, sign it, spread it; lists are cut to their bounds.
+
+        Raises BadRecord where a value is out of bounds: the old record stays.
+        """
+        for field, most in _BOUNDS.items():
+            if field in changes:
+                changes[field] = tuple(changes[field])[:most]
+        if all(getattr(self._own, field) == value for field, value in changes.items()):
+            return
+        self._renew(**changes)
+
+    def _renew(self, **changes: Any) -> None:
+        record = replace(self._own, seq=self._later_than(self._own.seq), **changes)
+        self._sealed = seal_record(self._identity, record)
+        self._own = record
+        self._unspread = bool(self._endpoint.links())  # a new link gets it anyway
+        self._spread_own()
+        self._changed()
+
+    def _later_than(self, seq: int) -> int:
+        """From the wall clock, so that a restart counts as later; but always later."""
+        return max(seq + 1, int(self._host.wall() * 1000))
+
+    def _changed(self) -> None:
+        self._version += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    # Links.
+
+    def _link_up(self, link: Link) -> None:
+        self._roster.linked(link.peer, _nearness(link))
+        self._post(link, "member.push", [(Reach.LOOPBACK, self._sealed)])
+        self._post(link, "member.digest", self._roster.digest())
+        self._changed()
+
+    def _link_lost(self, link: Link, code: str) -> None:
+        self._told.discard(link)
+        if self._endpoint.link(link.peer) is None:
+            self._roster.unlinked(link.peer, self._host.now())
+        self._changed()
+
+    def _post(self, link: Link, method: str, body: object) -> None:
+        with suppress(TransportError):  # the link just ended, and with it what it lacked
+            link.post(method, payload=msgpack.packb(body), priority=Priority.CONTROL)
+
+    def _spread(self, told: Told, author: PeerId, source: PeerId) -> None:
+        for link in self._endpoint.links():
+            if link.peer not in (author, source):
+                self._post(link, "member.push", [told])
+
+    def _spread_own(self) -> None:
+        """To all links, no oftener than others accept; what waits goes out from `run`."""
+        if not self._unspread or not (links := self._endpoint.links()):
+            return
+        now = self._host.now()
+        if self._pace is None:
+            self._pace = Pace(*defaults.OWN_UPDATES, now)
+        if self._pace.take(now):
+            self._unspread = False
+            for link in links:
+                self._post(link, "member.push", [(Reach.LOOPBACK, self._sealed)])
+
+    # What peers send.
+
+    async def _on_push(self, call: Call) -> Answer:
+        """Records that are news to the sender."""
+        link = self._endpoint.link(call.peer)
+        if link is not None:
+            try:
+                await self._take(link, call.payload)
+            except BadRecord as error:
+                return _blame(link, error)
+        return Reply()
+
+    async def _on_digest(self, call: Call) -> Answer:
+        """What the sender vouches for, once a link: ask for what is lacking here."""
+        link = self._endpoint.link(call.peer)
+        if link is None or link in self._told:
+            return Refusal("again", "a digest comes once a link")
+        self._told.add(link)
+        try:
+            wanted = self._roster.lacking(_digest(call.payload), self._own.seq)
+            for batch in (wanted[i : i + _BATCH] for i in range(0, len(wanted), _BATCH)):
+                reply = await link.call(
+                    "member.pull", payload=msgpack.packb(batch), timeout=defaults.PULL_TIMEOUT
+                )
+                await self._take(link, reply.payload)
+        except BadRecord as error:
+            return _blame(link, error)
+        except TransportError:  # it refused or went away: others tell of the same members
+            return Refusal("pull-failed", "the records of this digest did not come")
+        return Reply()
+
+    def _on_pull(self, call: Call) -> Answer:
+        """Records of the peers named, of those that are known."""
+        try:
+            names = _unpack(call.payload, defaults.DIGEST_BYTES, list)
+        except BadRecord as error:
+            return Refusal(error.code, error.message)
+        told: list[Told] = []
+        for name in names[:_BATCH]:
+            if name == self._own.peer:
+                told.append((Reach.LOOPBACK, self._sealed))
+            elif isinstance(name, str) and (known := self._roster.known(PeerId(name))):
+                told.append((known.reach, known.sealed))
+        return Reply(payload=msgpack.packb(told))
+
+    async def _take(self, link: Link, payload: bytes | memoryview) -> None:
+        """Believe what is signed and new; hand it on. Raises BadRecord, the sender's fault."""
+        near = _nearness(link)
+        for claimed, sealed in _told(payload):
+            reach = min(claimed, near)
+            record = self._roster.receive(sealed, link.peer, reach, self._host.now())
+            if record is not None:
+                self._spread((reach, sealed), record.peer, link.peer)
+                if record.peer in self._roster.live:
+                    self._changed()
+                self._wake()
+            self._reclaim()
+            await trio.lowlevel.checkpoint()  # a signature takes 0.1 ms: others run in between
+
+    def _reclaim(self) -> None:
+        """Step over a later record of our own. Seldom, so that two nodes with one key, which
+        must not be, do not chase each other."""
+        claimed, now = self._roster.reclaimed, self._host.now()
+        if claimed is None or now - self._reclaimed_at < defaults.RECLAIM_PAUSE:
+            return
+        self._roster.reclaimed = None
+        if self._own.seq <= claimed < defaults.MAX_SEQ - 2:
+            self._reclaimed_at = now
+            self._own = replace(self._own, seq=claimed)
+            self._renew()
+
+    # Dialling.
+
+    async def run(
+        self,
+        bootstrap: Sequence[Address] = (),
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Dial the bootstrap addresses, again whenever no link is left, and every member told
+        of. Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for address in bootstrap:
+                nursery.start_soon(self._keep_bootstrap, address)
+            task_status.started()
+            while True:
+                self._spread_own()
+                with trio.move_on_after(self._start_dials(nursery)):
+                    await self._news.wait()
+
+    def _start_dials(self, nursery: trio.Nursery) -> float:
+        """Dial who is due; the seconds until somebody else may be. News end the wait earlier."""
+        now = self._host.now()
+        links = len(self._endpoint.links()) + self._dialling
+        room = min(defaults.MEMBER_LINKS - links, defaults.DIALS - self._dialling)
+        for peer, addresses in self._roster.next_dials(now, room):
+            self._dialling += 1
+            room -= 1
+            nursery.start_soon(self._dial, peer, addresses)
+        wait = self._roster.next_due() - now if room > 0 else defaults.FORGET
+        if self._unspread:
+            wait = min(wait, 1 / defaults.OWN_UPDATES[1])
+        return min(max(wait, 0.0), defaults.FORGET)
+
+    async def _dial(self, peer: PeerId, addresses: Iterable[Address]) -> None:
+        try:
+            for address in addresses:
+                with suppress(DialFailed):
+                    await self._endpoint.dial(address, timeout=defaults.DIAL_TIMEOUT)
+                    return
+        finally:
+            self._dialling -= 1
+            self._roster.dialled(peer, self._host.now(), self._jitter)
+            self._wake()
+
+    async def _keep_bootstrap(self, address: Address) -> None:
+        """Once at least, then whenever there is no link at all."""
+        reached = False
+        pause, most = defaults.BOOTSTRAP_PAUSE
+        while True:
+            while reached and self._endpoint.links():
+                await self._news.wait()
+            try:
+                await self._endpoint.dial(address, timeout=defaults.DIAL_TIMEOUT)
+                reached, pause = True, defaults.BOOTSTRAP_PAUSE[0]
+            except DialFailed:
+                await trio.sleep(self._jitter(pause))
+                pause = min(2 * pause, most)
+
+    def _jitter(self, seconds: float) -> float:
+        """Between 0.75 and 1.25 of it, so that not all dial at the same moment."""
+        return seconds * (0.75 + int.from_bytes(self._host.entropy(2)) / 2**17)
+
+
+_BATCH = defaults.BATCH
+_BOUNDS = {
+    "addresses": defaults.ADDRESSES,
+    "models": defaults.MODELS,
+    "shards": defaults.SHARDS,
+    "holdings": defaults.HOLDINGS,
+}
+
+
+def _nearness(link: Link) -> Reach:
+    return seen_at(link.status.address[0])
+
+
+def _blame(link: Link, error: BadRecord) -> Refusal:
+    """The sender wrote or handed on what nobody may: it loses the link."""
+    link.close(error.code, error.message)
+    return Refusal(error.code, error.message)
+
+
+def _unpack(payload: bytes | memoryview, limit: int, kind: type[Any]) -> Any:
+    if len(payload) > limit:
+        raise BadRecord(f"a message has over {limit} bytes")
+    return unpack(payload, kind)
+
+
+def _told(payload: bytes | memoryview) -> list[tuple[Reach, bytes]]:
+    """The records in a message: pairs of how near they came from and the sealed bytes."""
+    items = _unpack(payload, defaults.BATCH_BYTES, list)
+    if len(items) > _BATCH:
+        raise BadRecord(f"a message has over {_BATCH} records")
+    for item in items:
+        if not isinstance(item, list) or [type(part) for part in item] != [int, bytes]:
+            raise BadRecord("a message has something else than records")
+    return [(Reach(min(max(reach, 0), 2)), sealed) for reach, sealed in items]
+
+
+def _digest(payload: bytes | memoryview) -> dict[PeerId, int]:
+    digest = _unpack(payload, defaults.DIGEST_BYTES, dict)
+    if len(digest) > defaults.MEMBERS:
+        raise BadRecord("a digest has too many members")
+    for peer, seq in digest.items():
+        if not isinstance(peer, str) or type(seq) is not int:
+            raise BadRecord("a digest has a wrong form")
+    return digest  # type: ignore[no-any-return]  # just checked

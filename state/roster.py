@@ -1,0 +1,208 @@
+"""The records this node knows: what it takes in, whom it believes, whom to dial next.
+
+Sans-I/O: sealed bytes and `now` in, records and addresses out. `live` are the peers with a link;
+their records always have room. Others are hearsay of some linked peer, within its quota, and are
+dropped after a while without a link.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from ..transport.address import Address
+from ..transport.identity import PeerId
+from . import defaults
+from .errors import BadRecord, Forged
+from .pace import Pace
+from .reach import Reach, dialable
+from .record import MemberRecord, open_record, peek
+
+
+@dataclass(slots=True)
+class Known:
+    """A record and what this node holds of its author."""
+
+    record: MemberRecord
+    sealed: bytes
+    reach: Reach
+    source: PeerId  # who told of it
+    pace: Pace
+    heard: float  # when it was last told of, or linked
+    due: float  # when to dial
+    pause: float = defaults.DIAL_PAUSE[0]  # after the next failure
+    dialling: bool = False
+
+
+class Roster:
+    """All records but one's own."""
+
+    def __init__(self, own: PeerId) -> None:
+        self._own = own
+        self._known: dict[PeerId, Known] = {}
+        self.live: set[PeerId] = set()
+        self.reclaimed: int | None = None  # a sequence number of our own that others know
+
+    # What is known.
+
+    def members(self) -> dict[PeerId, MemberRecord]:
+        """The live ones whose record is known."""
+        return {peer: self._known[peer].record for peer in self.live if peer in self._known}
+
+    def known(self, peer: PeerId) -> Known | None:
+        return self._known.get(peer)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def digest(self) -> dict[PeerId, int]:
+        """What this node vouches for: live members and their sequence numbers."""
+        return {peer: record.seq for peer, record in self.members().items()}
+
+    def lacking(self, digest: Mapping[PeerId, int], own_seq: int) -> list[PeerId]:
+        """Whose records to ask for; one's own where a later one than ours goes about."""
+        wanted = []
+        for peer, seq in digest.items():
+            known = self._known.get(peer)
+            have = own_seq if peer == self._own else known.record.seq if known else 0
+            if seq > have:
+                wanted.append(peer)
+        return wanted[: 2 * defaults.VOUCHED]
+
+    # Taking in.
+
+    def receive(
+        self, sealed: bytes, source: PeerId, reach: Reach, now: float
+    ) -> MemberRecord | None:
+        """The record, if it is news. Cheap checks come first, the signature last.
+
+        Raises BadRecord where `source` is to blame: it wrote or handed on what nobody may.
+        """
+        author, seq = peek(sealed)
+        if author == self._own:
+            self._reclaim(sealed)
+            return None
+        known = self._known.get(author)
+        if known is not None and seq <= known.record.seq:
+            known.reach = max(known.reach, reach)
+            return None
+        if not self._admits(author, source) or (known and not known.pace.take(now)):
+            return None
+        try:
+            record = open_record(sealed)
+        except Forged:
+            raise
+        except BadRecord:
+            if source == author:
+                raise
+            return None  # its author's mistake, or a later version's custom
+        self._store(record, sealed, source, reach, now)
+        return record
+
+    def _reclaim(self, sealed: bytes) -> None:
+        """Only our own key can have made it: this node before a restart with a clock that was
+        ahead. Our next record must count as later."""
+        seq = open_record(sealed).seq
+        self.reclaimed = max(self.reclaimed or 0, seq)
+
+    def _admits(self, author: PeerId, source: PeerId) -> bool:
+        if author in self.live:
+            self._make_room(None)
+            return True
+        if author in self._known:
+            return True
+        told = self._hearsay()
+        if told[source] >= defaults.VOUCHED:
+            return False
+        return len(self._known) < defaults.MEMBERS or self._make_room(source)
+
+    def _hearsay(self) -> Counter[PeerId]:
+        """How many authors without a link each peer told of."""
+        return Counter(known.source for peer, known in self._known.items() if peer not in self.live)
+
+    def _make_room(self, source: PeerId | None) -> bool:
+        """Drop the oldest hearsay of who told most, unless that is `source` itself."""
+        if len(self._known) < defaults.MEMBERS:
+            return True
+        told = self._hearsay()
+        heaviest = max(told, key=lambda peer: told[peer], default=None)
+        if heaviest is None or (source is not None and told[heaviest] <= told[source] + 1):
+            return False
+        oldest = min(
+            (p for p, k in self._known.items() if k.source == heaviest and p not in self.live),
+            key=lambda peer: self._known[peer].heard,
+        )
+        del self._known[oldest]
+        return True
+
+    def _store(
+        self, record: MemberRecord, sealed: bytes, source: PeerId, reach: Reach, now: float
+    ) -> None:
+        known = self._known.get(record.peer)
+        if known is None:
+            # Both ends of a link learn of each other at once: the larger peer id waits a little.
+            due = now + (defaults.DIAL_YIELD if self._own > record.peer else 0.0)
+            pace = Pace(*defaults.AUTHOR_UPDATES, now)
+            self._known[record.peer] = Known(record, sealed, reach, source, pace, now, due)
+            return
+        if record.addresses != known.record.addresses:
+            known.due = min(known.due, now)
+        known.record, known.sealed, known.heard = record, sealed, now
+        known.reach = max(known.reach, reach)
+
+    # Links.
+
+    def linked(self, peer: PeerId, reach: Reach) -> None:
+        """A link came up."""
+        self.live.add(peer)
+        if known := self._known.get(peer):
+            known.reach = max(known.reach, reach)
+            known.pause = defaults.DIAL_PAUSE[0]
+
+    def unlinked(self, peer: PeerId, now: float) -> None:
+        """The link is gone; its peer is dialled again for a while."""
+        self.live.discard(peer)
+        if known := self._known.get(peer):
+            known.heard = now
+            known.due = now + known.pause
+
+    # Dialling.
+
+    def next_dials(self, now: float, most: int) -> list[tuple[PeerId, list[Address]]]:
+        """Whom to dial now, at most `most` of them, and where; each ends with `dialled`."""
+        self._forget(now)
+        found: list[tuple[PeerId, list[Address]]] = []
+        for peer, known in sorted(self._waiting(), key=lambda item: item[1].due):
+            if len(found) >= most or known.due > now:
+                break
+            addresses = dialable(known.record.addresses, peer, known.reach)
+            if addresses:
+                known.dialling = True
+                found.append((peer, addresses[: defaults.DIAL_ADDRESSES]))
+            else:
+                known.due = inf  # until it tells of another address
+        return found
+
+    def next_due(self) -> float:
+        """When there is somebody to dial next."""
+        return min((known.due for _, known in self._waiting()), default=inf)
+
+    def dialled(self, peer: PeerId, now: float, jitter: Callable[[float], float]) -> None:
+        """A dial ended. Without a link the next is later, each time twice as late."""
+        if (known := self._known.get(peer)) is None:
+            return
+        known.dialling = False
+        if peer not in self.live:
+            known.due = now + jitter(known.pause)
+            known.pause = min(2 * known.pause, defaults.DIAL_PAUSE[1])
+
+    def _unlinked(self) -> Iterator[tuple[PeerId, Known]]:
+        return ((peer, known) for peer, known in self._known.items() if peer not in self.live)
+
+    def _waiting(self) -> Iterator[tuple[PeerId, Known]]:
+        return ((peer, known) for peer, known in self._unlinked() if not known.dialling)
+
+    def _forget(self, now: float) -> None:
+        gone = [peer for peer, known in self._unlinked() if now - known.heard > defaults.FORGET]
+        for peer in gone:
+            del self._known[peer]

@@ -1,0 +1,282 @@
+"""Which layers a node takes, and what is missing where. Pure functions over members.
+
+The embedding goes with layer 0 and the head with the last layer. Because a chain joins shards
+exactly (routing.py), a range begins and ends where others do wherever it can.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from ..state.record import MemberRecord, ModelName, ShardRecord
+from ..transport.identity import PeerId
+from .defaults import KV_TOKENS_LEAST, NAMED_NODES
+from .engine.families import Architecture, kv_token_bytes, weight_bytes
+from .engine.interface import DType, Parts
+from .errors import NoFit
+
+Members = Mapping[PeerId, MemberRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Layers start:stop that nobody serves."""
+
+    start: int
+    stop: int  # exclusive
+
+
+def split_layers(layers: int, nodes: int) -> list[tuple[int, int]]:
+    """Even contiguous ranges (start, stop), one a node; `nodes` must not exceed `layers`."""
+    if not 1 <= nodes <= layers:
+        raise ValueError(f"{layers} layers cannot be split over {nodes} nodes")
+    cuts = [layers * number // nodes for number in range(nodes + 1)]
+    return list(pairwise(cuts))
+
+
+def parts_of(start: int, stop: int, layers: int) -> Parts:
+    """The shard of a layer range, with the embedding and the head where they belong."""
+    return Parts(start == 0, start, stop, stop == layers)
+
+
+def needed_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
+    """Memory of a shard: its weights, and KV for one short session (KV_TOKENS_LEAST tokens)."""
+    kv = kv_token_bytes(arch, parts.start, parts.stop, dtype) * min(arch.context, KV_TOKENS_LEAST)
+    return weight_bytes(arch, parts, dtype) + kv
+
+
+def choose_model(members: Members, own: PeerId) -> str | None:
+    """The root to serve where the owner named none: of all models that members name, the one
+    whose weakest layer has the fewest replicas; then the one most members name; then by root."""
+    layers: dict[str, int] = {}
+    named: dict[str, int] = {}
+    for record in members.values():
+        for model in {model.root: model for model in record.models}.values():
+            layers.setdefault(model.root, model.layers)
+            named[model.root] = named.get(model.root, 0) + 1
+    others = _without(members, own)
+    return min(
+        (root for root, count in layers.items() if count),
+        key=lambda root: (min(replicas(others, root, layers[root])), -named[root], root),
+        default=None,
+    )
+
+
+def choose_parts(
+    members: Members,
+    own: PeerId,
+    root: str,
+    arch: Architecture,
+    dtype: DType,
+    memory: int,
+    ahead: Sequence[PeerId] = (),
+) -> Parts:
+    """The shard this node should serve within `memory` bytes. Deterministic.
+
+    All of the model if it fits. Else as much as fits of a hole, and without holes the aligned
+    range whose layers have the fewest replicas. Members in `ahead` (of `idle_members`) are taken
+    to choose by the same rule first, so that nodes starting together take different layers.
+    Raises NoFit.
+    """
+    others = _without(members, own)
+    for peer in ahead:
+        record = others[peer]
+        taken = _best_range(others, root, arch, dtype, record.capacity.memory_bytes)
+        if taken is not None:
+            others[peer] = replace(record, shards=(_shard(root, taken, arch.layers, dtype),))
+    found = _best_range(others, root, arch, dtype, memory)
+    if found is None:
+        raise _no_fit(arch, dtype, memory)
+    return parts_of(*found, arch.layers)
+
+
+def idle_members(members: Members, own: PeerId) -> list[PeerId]:
+    """Those that can compute, serve nothing yet, and come before this node: by memory offered
+    (most first), then by peer id."""
+    idle = [
+        record
+        for peer, record in members.items()
+        if peer == own or (record.capacity.engine and not record.shards)
+    ]
+    idle.sort(key=lambda record: (-record.capacity.memory_bytes, record.peer))
+    order = [record.peer for record in idle]
+    return order[: order.index(own)] if own in order else order
+
+
+def replicas(members: Members, root: str, layers: int) -> list[int]:
+    """How many members serve each layer. Layer 0 counts only with the embedding, the last only
+    with the head."""
+    counts = [0] * layers
+    for shard in _shards(members, root, layers):
+        start = shard.start + (shard.start == 0 and not shard.embedding)
+        stop = shard.stop - (shard.stop == layers and not shard.head)
+        for layer in range(start, stop):
+            counts[layer] += 1
+    return counts
+
+
+def holes_of(members: Members, root: str, layers: int) -> list[Hole]:
+    """The ranges that nobody serves, in order."""
+    holes: list[Hole] = []
+    for layer, count in enumerate(replicas(members, root, layers)):
+        if count:
+            continue
+        if holes and holes[-1].stop == layer:
+            holes[-1] = Hole(holes[-1].start, layer + 1)
+        else:
+            holes.append(Hole(layer, layer + 1))
+    return holes
+
+
+def missing_sentence(members: Members, root: str, layers: int, holes: Sequence[Hole]) -> str:
+    """Which layers are served by nobody, the memory they take, and what each node offers."""
+    ranges = " and ".join(f"{hole.start}:{hole.stop}" for hole in holes[:8])
+    model = _named(members, root)
+    name = f"`{model.name}`" if model else f"model {root[:16]}"
+    sentence = f"layers {ranges} of {name} ({layers} layers) are served by no node"
+    if model:
+        count = sum(hole.stop - hole.start for hole in holes)
+        sentence += f": they take about {_size(model.weight_bytes * count // layers)} of memory"
+    offers = _offers(members, root)
+    return f"{sentence}; {offers}" if offers else f"{sentence}; no node is known"
+
+
+def _without(members: Members, own: PeerId) -> dict[PeerId, MemberRecord]:
+    return {peer: record for peer, record in members.items() if peer != own}
+
+
+def _shards(members: Members, root: str, layers: int) -> Iterable[ShardRecord]:
+    for record in members.values():
+        for shard in record.shards:
+            if shard.root == root and shard.stop <= layers:
+                yield shard
+
+
+def _shard(root: str, taken: tuple[int, int], layers: int, dtype: DType) -> ShardRecord:
+    parts = parts_of(*taken, layers)
+    return ShardRecord(root, parts.embedding, parts.start, parts.stop, parts.head, dtype, 0)
+
+
+def _best_range(
+    others: Members, root: str, arch: Architecture, dtype: DType, memory: int
+) -> tuple[int, int] | None:
+    layers = arch.layers
+
+    size = _sizes(arch, dtype)
+
+    def fits(start: int, stop: int) -> bool:
+        return size(start, stop) <= memory
+
+    def reach(start: int, most: int) -> int:
+        """The largest stop up to `most` that fits; `start` itself where not one layer does."""
+        low, high = start, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fits(start, middle) else (low, middle - 1)
+        return low
+
+    if fits(0, layers):
+        return 0, layers
+    holes = holes_of(others, root, layers)
+    for inner in (False, True):  # from an end of a hole: cut in its middle it would be two
+        spans = [span for hole in holes for span in _spans(hole, reach, fits, inner=inner)]
+        if spans:
+            return max(spans, key=lambda span: (span[1] - span[0], -span[0]))
+    counts = replicas(others, root, layers)
+    cuts = sorted({0, layers, *_cuts(others, root, layers)})
+    aligned = [(a, b) for i, a in enumerate(cuts) for b in cuts[i + 1 :] if fits(a, b)]
+    loose = [(start, reach(start, layers)) for start in range(layers)]
+    choices = aligned or [(start, stop) for start, stop in loose if stop > start]
+    return min(
+        choices,
+        key=lambda span: (min(counts[slice(*span)]), span[0] - span[1], span[0]),
+        default=None,
+    )
+
+
+def _sizes(arch: Architecture, dtype: DType) -> Callable[[int, int], int]:
+    """`needed_bytes` of any range, without walking over its tensors each time."""
+    layers = arch.layers
+    each = [
+        needed_bytes(arch, Parts(False, layer, layer + 1, False), dtype) for layer in range(layers)
+    ]
+    sums = [0, *accumulate(each)]
+    first = needed_bytes(arch, Parts(True, 0, 1, False), dtype) - each[0]
+    last = needed_bytes(arch, Parts(False, layers - 1, layers, True), dtype) - each[-1]
+    everything = needed_bytes(arch, Parts(True, 0, layers, True), dtype)
+
+    def size(start: int, stop: int) -> int:
+        if start == 0 and stop == layers:
+            return everything  # tied weights count once
+        return sums[stop] - sums[start] + first * (start == 0) + last * (stop == layers)
+
+    return size
+
+
+def _spans(
+    hole: Hole,
+    reach: Callable[[int, int], int],
+    fits: Callable[[int, int], bool],
+    *,
+    inner: bool,
+) -> Iterator[tuple[int, int]]:
+    """What fits of a hole: from its beginning and to its end, or from anywhere inside."""
+    starts = range(hole.start, hole.stop) if inner else [hole.start]
+    for start in starts:
+        if (stop := reach(start, hole.stop)) > start:
+            yield start, stop
+    if not inner:
+        last = [start for start in range(hole.start, hole.stop) if fits(start, hole.stop)]
+        if last:
+            yield last[0], hole.stop
+
+
+def _cuts(members: Members, root: str, layers: int) -> set[int]:
+    return {cut for shard in _shards(members, root, layers) for cut in (shard.start, shard.stop)}
+
+
+def _no_fit(arch: Architecture, dtype: DType, memory: int) -> NoFit:
+    smallest = min(
+        needed_bytes(arch, parts_of(layer, layer + 1, arch.layers), dtype)
+        for layer in range(arch.layers)
+    )
+    everything = needed_bytes(arch, parts_of(0, arch.layers, arch.layers), dtype)
+    return NoFit(
+        f"not one of the model's {arch.layers} layers fits: the smallest shard takes "
+        f"{_size(smallest)} of memory, all of it {_size(everything)}, "
+        f"and this node offers {_size(memory)}",
+        hint=f"offer more: `shoal node --memory {-(-smallest // 2**20)}MiB`",
+    )
+
+
+def _named(members: Members, root: str) -> ModelName | None:
+    names = (model for record in members.values() for model in record.models if model.root == root)
+    return min(names, key=lambda model: model.name, default=None)
+
+
+def _offers(members: Members, root: str) -> str:
+    """What each node offers, those that could help first."""
+    ranked = sorted(
+        members.values(),
+        key=lambda record: (not record.capacity.engine, -record.capacity.memory_bytes, record.peer),
+    )
+    texts = [f"{record.peer} {_offer(record, root)}" for record in ranked[:NAMED_NODES]]
+    if len(ranked) > NAMED_NODES:
+        texts.append(f"{len(ranked) - NAMED_NODES} more nodes are known")
+    return ", ".join(texts)
+
+
+def _offer(record: MemberRecord, root: str) -> str:
+    if not record.capacity.engine:
+        return "has no engine"
+    offer = f"offers {_size(record.capacity.memory_bytes)}"
+    for shard in record.shards:
+        what = "layers" if shard.root == root else "another model's layers"
+        return f"{offer} and serves {what} {shard.start}:{shard.stop}"
+    return f"{offer} and serves nothing yet"
+
+
+def _size(count: int) -> str:
+    if count >= 2**30:
+        return f"{count / 2**30:.1f} GiB"
+    return f"{-(-count // 2**20)} MiB"

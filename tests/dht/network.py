@@ -1,0 +1,102 @@
+"""A network in memory: endpoints whose calls take time, fail, or lie as told."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from inspect import isawaitable
+from typing import Any
+
+import trio
+
+from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
+from shoal.transport.errors import CallRefused, LinkClosed
+from shoal.transport.frame import Bytes, Priority
+from shoal.transport.identity import PeerId
+
+Twist = Callable[[str, Answer], Answer]
+"""What a peer makes of its own answers: (method, answer) -> answer."""
+
+
+def honest(method: str, answer: Answer) -> Answer:
+    return answer
+
+
+class Network:
+    """Peers by name; every pair is linked while neither is in `down`."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[PeerId, Node] = {}
+        self.down: set[PeerId] = set()
+
+    def node(self, name: str, *, rate: float = 10e6, twist: Twist = honest) -> "Node":
+        """A peer that sends `rate` bytes per second, all its answers together."""
+        node = Node(self, PeerId(name), rate, twist)
+        self.nodes[node.peer] = node
+        return node
+
+    def peers(self) -> list[PeerId]:
+        return list(self.nodes)
+
+
+class Node:
+    """An endpoint of the network."""
+
+    def __init__(self, network: Network, peer: PeerId, rate: float, twist: Twist) -> None:
+        self.network = network
+        self.peer = peer
+        self.rate = rate
+        self.twist = twist
+        self.handlers: dict[str, Handler] = {}
+        self.served: Counter[str] = Counter()
+        self.asked_of: Counter[PeerId] = Counter()
+        self.wire = trio.Lock()
+
+    def handle(self, method: str, handler: Handler) -> None:
+        self.handlers[method] = handler
+
+    def link(self, peer: PeerId) -> "Wire | None":
+        gone = self.network.down & {peer, self.peer}
+        known = peer in self.network.nodes and peer != self.peer
+        return Wire(self, self.network.nodes[peer]) if known and not gone else None
+
+
+class Wire:
+    """The link between two nodes."""
+
+    def __init__(self, near: Node, far: Node) -> None:
+        self.near = near
+        self.far = far
+
+    async def call(
+        self,
+        method: str,
+        header: Mapping[str, Any] = {},
+        payload: Bytes = b"",
+        *,
+        priority: Priority = Priority.CONTROL,
+        timeout: float,
+    ) -> Reply:
+        if method == "model.chunk":
+            assert priority is Priority.BULK
+            self.near.asked_of[self.far.peer] += 1
+        with trio.move_on_after(timeout):
+            return await self._call(method, header, payload)
+        raise CallRefused("timeout", "no answer")
+
+    async def _call(self, method: str, header: Mapping[str, Any], payload: Bytes) -> Reply:
+        handler = self.far.handlers.get(method)
+        if handler is None:
+            raise CallRefused("unknown-method", "no such method")
+        answer = handler(Call(self.near.peer, dict(header), payload))
+        answer = self.far.twist(method, await answer if isawaitable(answer) else answer)
+        if isinstance(answer, Refusal):
+            await trio.sleep(0.001)
+            raise CallRefused(answer.code, answer.message)
+        async with self.far.wire:
+            await trio.sleep(0.001 + len(answer.payload) / self.far.rate)
+        if self.network_is_down():
+            raise LinkClosed("silent", "the peer is gone")
+        self.far.served[method] += 1
+        return answer
+
+    def network_is_down(self) -> bool:
+        return bool(self.near.network.down & {self.near.peer, self.far.peer})

@@ -1,0 +1,518 @@
+"""exchange: chunks from several peers, liars dropped, full disks said, in virtual time."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, TypeVarTuple
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.dht import exchange as exchange_module
+from shoal.dht.chunkstore import ChunkStore
+from shoal.dht.defaults import CHUNK, SERVE_AT_ONCE, SERVE_WAITING
+from shoal.dht.errors import DiskFull, FetchFailed, ModelError
+from shoal.dht.exchange import Exchange
+from shoal.dht.fetch import FetchReport
+from shoal.dht.library import Library
+from shoal.dht.manifest import Manifest
+from shoal.transport.calls import Answer, Call, Refusal, Reply
+from shoal.transport.identity import PeerId
+
+from .models import FakeHost, open_library, weights, write_folder
+from .network import Network, Node, Twist, honest
+
+pytestmark = pytest.mark.trio
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@dataclasses.dataclass
+class Member:
+    """A node of the swarm with its library."""
+
+    node: Node
+    host: FakeHost
+    library: Library
+    exchange: Exchange
+    liars: list[PeerId]
+
+    @property
+    def peer(self) -> PeerId:
+        return self.node.peer
+
+    async def get(self, manifest: Manifest, **options: Any) -> FetchReport:
+        peers = self.node.network.peers
+        await self.exchange.fetch_manifest(manifest.root, peers)
+        digests = options.pop("digests", list(manifest.chunks))
+        return await self.exchange.fetch(manifest.root, digests, peers, **options)
+
+    def holds(self, manifest: Manifest) -> bool:
+        store = self.library.store
+        return all(store.get(digest) for digest in manifest.chunks)
+
+
+class Swarm:
+    """Members on one network, and a model of 26 chunks in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.network = Network()
+        self.folder = folder
+
+    async def member(self, name: str, *, rate: float = 10e6, twist: Twist = honest) -> Member:
+        node, host = self.network.node(name, rate=rate, twist=twist), FakeHost(inline=True)
+        library = await open_library(self.folder / name, host)
+        liars: list[PeerId] = []
+        exchange = Exchange(host, node, library, on_liar=lambda peer, _: liars.append(peer))
+        return Member(node, host, library, exchange, liars)
+
+    async def seed(self, name: str, **options: Any) -> tuple[Member, Manifest]:
+        member = await self.member(name, **options)
+        model = self.folder / "model"
+        if not model.exists():
+            write_folder(model, weights(2, hidden=600), num_hidden_layers=2)
+        _, manifest = await member.library.add(model)
+        return member, manifest
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Swarm:
+    return Swarm(tmp_path)
+
+
+def of_chunk(change: Callable[[bytes], Answer]) -> Twist:
+    def twist(method: str, answer: Answer) -> Answer:
+        if method == "model.chunk" and isinstance(answer, Reply):
+            return change(bytes(answer.payload))
+        return answer
+
+    return twist
+
+
+async def test_a_model_travels(swarm: Swarm, autojump_clock: MockClock) -> None:
+    _, manifest = await swarm.seed("seed")
+    getter = await swarm.member("getter")
+    seen: list[tuple[int, int]] = []
+    report = await getter.get(manifest, progress=lambda *step: seen.append(step))
+    assert getter.holds(manifest)
+    assert report.chunks == len(manifest.chunks)
+    assert report.by_peer == {"seed": manifest.size}
+    assert seen[0] == (0, manifest.size)
+    assert seen[-1] == (manifest.size, manifest.size)
+    assert (await getter.library.holdings(manifest.root)).complete
+
+
+async def test_only_what_is_asked_for_and_missing_is_fetched(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    seed, manifest = await swarm.seed("seed")
+    getter = await swarm.member("getter")
+    shard = manifest.digests_of(True, 0, 1, False)
+    await getter.get(manifest, digests=shard)
+    assert seed.node.served["model.chunk"] == len(shard) < len(manifest.chunks)
+    holdings = await getter.library.holdings(manifest.root)
+    assert (holdings.embedding, holdings.layers, holdings.head) == (True, (0,), False)
+    await getter.get(manifest)
+    assert seed.node.served["model.chunk"] == len(manifest.chunks)
+    await getter.get(manifest)
+    assert seed.node.served["model.chunk"] == len(manifest.chunks)
+
+
+async def test_peers_share_the_work_by_their_speed(swarm: Swarm, autojump_clock: MockClock) -> None:
+    _, manifest = await swarm.seed("fast", rate=8e6)
+    await swarm.seed("slow", rate=1e6)
+    getter = await swarm.member("getter")
+    report = await getter.get(manifest)
+    fast, slow = PeerId("fast"), PeerId("slow")
+    assert report.by_peer[fast] > 2 * report.by_peer[slow] > 0
+    assert report.seconds < 1.5 * manifest.size / 9e6 + 1
+
+
+async def test_a_peer_that_stalls_at_the_end_does_not_hold_it_up(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    _, manifest = await swarm.seed("fast")
+    await swarm.seed("stuck", rate=1.0)
+    getter = await swarm.member("getter")
+    report = await getter.get(manifest)
+    assert report.seconds < 5
+
+
+async def test_a_half_dead_peer_times_out_and_is_replaced(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    _, manifest = await swarm.seed("stuck", rate=1e-3, twist=honest)
+    swarm.network.nodes[PeerId("stuck")].rate = 10e6
+    getter = await swarm.member("getter")
+    await getter.exchange.fetch_manifest(manifest.root, swarm.network.peers)
+
+    def stall(data: bytes) -> Answer:
+        swarm.network.nodes[PeerId("stuck")].rate = 1e-3
+        return Reply({}, data)
+
+    swarm.network.nodes[PeerId("stuck")].twist = of_chunk(stall)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(getter.get, manifest)
+        await trio.sleep(20)
+        await swarm.seed("late")
+    assert getter.holds(manifest)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: Reply({}, bytes(len(data))),
+        lambda data: Reply({}, data[:-1]),
+        lambda data: Reply({}, data + b"\x00"),
+        lambda data: Reply({}, b""),
+        lambda data: Reply({}, bytes([data[0] ^ 1]) + data[1:]),
+        lambda data: Reply({}, data * 3),
+    ],
+)
+async def test_a_liar_is_dropped_and_reported(
+    swarm: Swarm, autojump_clock: MockClock, change: Callable[[bytes], Answer]
+) -> None:
+    _, manifest = await swarm.seed("honest", rate=2e6)
+    liar, _ = await swarm.seed("liar", twist=of_chunk(change))
+    getter = await swarm.member("getter")
+    report = await getter.get(manifest)
+    assert getter.holds(manifest)
+    assert report.liars == ("liar",)
+    assert getter.liars == ["liar"]
+    assert liar.node.served["model.chunk"] <= 2
+    assert set(report.by_peer) == {"honest"}
+
+
+async def test_unverified_bytes_would_be_stored_without_the_check(
+    swarm: Swarm, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: a store that believes its peers takes the liar's bytes."""
+
+    def believing(store: ChunkStore, digest: str, data: bytes) -> bool:
+        return store._write(digest, data)
+
+    _, manifest = await swarm.seed("liar", twist=of_chunk(lambda data: Reply({}, bytes(len(data)))))
+    getter = await swarm.member("getter")
+    monkeypatch.setattr(ChunkStore, "put", believing)
+    report = await getter.get(manifest)
+    assert report.liars == ()
+    with pytest.raises(ModelError):
+        getter.holds(manifest)
+
+
+async def test_only_liars(swarm: Swarm, autojump_clock: MockClock) -> None:
+    _, manifest = await swarm.seed("liar", twist=of_chunk(lambda data: Reply({}, b"x" * len(data))))
+    getter = await swarm.member("getter")
+    with pytest.raises(FetchFailed, match="1 peers sent wrong bytes") as error:
+        await getter.get(manifest, patience=30.0)
+    assert error.value.code == "no-source"
+    assert not [digest for digest in manifest.chunks if getter.library.store.has(digest)]
+
+
+@pytest.mark.parametrize("ranges", [b"x", b"\x00" * 8, b"\xff" * 8, b"\x00" * 7 + b"\x01" * 9])
+async def test_ranges_that_make_no_sense_are_of_nobody(
+    swarm: Swarm, autojump_clock: MockClock, ranges: bytes
+) -> None:
+    def twist(method: str, answer: Answer) -> Answer:
+        return Reply({}, ranges) if method == "model.have" else answer
+
+    _, manifest = await swarm.seed("odd", twist=twist)
+    getter = await swarm.member("getter")
+    with pytest.raises(FetchFailed):
+        await getter.get(manifest, patience=5.0)
+    await swarm.seed("good")
+    await getter.get(manifest)
+
+
+async def test_a_peer_that_promises_and_refuses(swarm: Swarm, autojump_clock: MockClock) -> None:
+    for code in ("not-held", "busy", "nonsense"):
+        refusal = Refusal(code, "no")
+        await swarm.seed(code, twist=of_chunk(lambda data, r=refusal: r))  # type: ignore[misc]
+    getter = await swarm.member("getter")
+    _, manifest = await swarm.seed("good", rate=1e6)
+    report = await getter.get(manifest)
+    assert set(report.by_peer) == {"good"}
+    assert report.liars == ()
+    assert sum(getter.node.asked_of.values()) < 4 * len(manifest.chunks)
+
+
+async def test_links_that_break_and_come_back(swarm: Swarm, autojump_clock: MockClock) -> None:
+    _, manifest = await swarm.seed("seed", rate=4e6)
+    getter = await swarm.member("getter")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(getter.get, manifest)
+        for _ in range(4):
+            await trio.sleep(1.1)
+            swarm.network.down.add(PeerId("seed"))
+            await trio.sleep(3)
+            swarm.network.down.clear()
+    assert getter.holds(manifest)
+
+
+async def test_a_getter_serves_what_it_has_so_far(swarm: Swarm, autojump_clock: MockClock) -> None:
+    """Three getters at once cost the seed far less than three models."""
+    seed, manifest = await swarm.seed("seed", rate=1e6)
+    getters = [await swarm.member(f"getter{n}") for n in range(3)]
+    async with trio.open_nursery() as nursery:
+        for getter in getters:
+            nursery.start_soon(getter.get, manifest)
+    for getter in getters:
+        assert getter.holds(manifest)
+    assert seed.node.served["model.chunk"] < 2 * len(manifest.chunks)
+
+
+async def test_waits_until_somebody_has_it(swarm: Swarm, autojump_clock: MockClock) -> None:
+    _, manifest = await swarm.seed("seed")
+    swarm.network.down.add(PeerId("seed"))
+    getter = await swarm.member("getter")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(getter.get, manifest)
+        await trio.sleep(60)
+        swarm.network.down.clear()
+    assert getter.holds(manifest)
+
+
+async def test_gives_up_after_its_patience(swarm: Swarm, autojump_clock: MockClock) -> None:
+    seed, manifest = await swarm.seed("seed")
+    getter = await swarm.member("getter")
+    await getter.exchange.fetch_manifest(manifest.root, swarm.network.peers)
+    gone = seed.library.store.path(manifest.tensors[0].chunks[0])
+    gone.unlink()
+    start = trio.current_time()
+    with pytest.raises(FetchFailed, match="1 missing chunk") as error:
+        await getter.get(manifest, patience=20.0)
+    assert 20 < trio.current_time() - start < 25
+    assert error.value.hint
+    assert len(getter.library.store.missing(manifest.chunks)) == 1
+
+
+async def test_a_chunk_that_rots_on_a_peers_disk_is_not_passed_on(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    seed, manifest = await swarm.seed("seed")
+    await swarm.seed("other", rate=1e5)
+    for digest in manifest.tensors[0].chunks:
+        path = seed.library.store.path(digest)
+        path.write_bytes(bytes(path.stat().st_size))
+    getter = await swarm.member("getter")
+    report = await getter.get(manifest)
+    assert report.liars == ()
+    assert getter.holds(manifest)
+    assert not seed.library.store.has(manifest.tensors[0].chunks[0])
+
+
+async def test_a_bit_that_flips_on_the_own_disk_is_fetched_again(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    _, manifest = await swarm.seed("seed")
+    getter = await swarm.member("getter")
+    await getter.get(manifest)
+    digest = manifest.tensors[0].chunks[0]
+    path = getter.library.store.path(digest)
+    data = bytearray(path.read_bytes())
+    data[7] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(ModelError):
+        getter.library.store.get(digest)
+    assert (await getter.get(manifest)).chunks == 1
+    assert getter.holds(manifest)
+
+
+# --- a full disk -------------------------------------------------------------------------
+
+
+async def test_no_room_is_said_before_anything_is_asked(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    seed, manifest = await swarm.seed("seed")
+    getter = await swarm.member("getter")
+    await getter.exchange.fetch_manifest(manifest.root, swarm.network.peers)
+    getter.host.files.free = manifest.size - 1
+    with pytest.raises(DiskFull) as error:
+        await getter.get(manifest)
+    assert error.value.needed == manifest.size
+    assert seed.node.served["model.chunk"] == 0
+
+
+@pytest.mark.parametrize("writes", [0, 1, 5, 20])
+async def test_a_disk_that_fills_meanwhile_loses_nothing(
+    swarm: Swarm, autojump_clock: MockClock, writes: int
+) -> None:
+    seed, manifest = await swarm.seed("seed")
+    getter = await swarm.member("getter")
+    await getter.exchange.fetch_manifest(manifest.root, swarm.network.peers)
+    getter.host.files.fail_at = len(getter.host.files.writes) + writes
+    with pytest.raises(DiskFull) as error:
+        await getter.get(manifest)
+    assert error.value.hint
+    getter.host.files.fail_at = None
+    missing = getter.library.store.missing(manifest.chunks)
+    assert len(missing) == len(manifest.chunks) - writes
+    assert (await getter.get(manifest)).chunks == len(missing)
+    assert getter.holds(manifest)
+    assert seed.library.names()
+
+
+# --- manifests ---------------------------------------------------------------------------
+
+
+async def test_big_manifests_come_in_pieces(
+    swarm: Swarm, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_module, "MANIFEST_PIECE", 100)
+    seed, manifest = await swarm.seed("seed")
+    getter = await swarm.member("getter")
+    found = await getter.exchange.fetch_manifest(manifest.root, swarm.network.peers)
+    assert found == manifest
+    assert seed.node.served["model.manifest"] == -(-len(manifest.encode()) // 100)
+    await getter.exchange.fetch_manifest(manifest.root, list)  # from disk
+    assert getter.library.roots() == {manifest.root}
+
+
+MANIFEST_LIES: list[Callable[[Reply], Answer]] = [
+    lambda reply: Reply(reply.header, bytes(len(reply.payload))),
+    lambda reply: Reply(reply.header, b""),
+    lambda reply: Reply({"size": 2**40}, reply.payload),
+    lambda reply: Reply({"size": "1"}, reply.payload),
+    lambda reply: Reply({"size": 0}, b""),
+    lambda reply: Reply({}, reply.payload),
+    lambda reply: Reply({"size": 10**6}, bytes(reply.payload)[:1]),
+]
+
+
+@pytest.mark.parametrize("lie", MANIFEST_LIES)
+async def test_a_manifest_that_is_another(
+    swarm: Swarm, autojump_clock: MockClock, lie: Callable[[Reply], Answer]
+) -> None:
+    def twist(method: str, answer: Answer) -> Answer:
+        return lie(answer) if method == "model.manifest" and isinstance(answer, Reply) else answer
+
+    await swarm.seed("liar", twist=twist)
+    _, manifest = await swarm.seed("honest")
+    getter = await swarm.member("getter")
+    assert await getter.exchange.fetch_manifest(manifest.root, swarm.network.peers) == manifest
+    assert getter.liars == ["liar"]
+    other = await swarm.member("other")
+    with pytest.raises(FetchFailed):
+        await other.exchange.fetch_manifest(manifest.root, lambda: [PeerId("liar")], patience=9.0)
+    assert other.library.roots() == frozenset()
+
+
+async def test_nobody_has_the_manifest_yet(swarm: Swarm, autojump_clock: MockClock) -> None:
+    getter = await swarm.member("getter")
+    with pytest.raises(FetchFailed) as error:
+        await getter.exchange.fetch_manifest("f" * 64, swarm.network.peers, patience=9.0)
+    assert error.value.code == "no-source"
+    with pytest.raises(ModelError) as bad:
+        await getter.exchange.fetch_manifest("../../etc", swarm.network.peers)
+    assert bad.value.code == "bad-digest"
+
+
+async def test_chunks_of_other_models_are_not_asked_for(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    seed, manifest = await swarm.seed("seed")
+    with pytest.raises(ModelError) as error:
+        await seed.exchange.fetch(manifest.root, ["f" * 64], swarm.network.peers)
+    assert error.value.code == "not-of-model"
+    with pytest.raises(ModelError) as unknown:
+        await seed.exchange.fetch("f" * 64, [], swarm.network.peers)
+    assert unknown.value.code == "unknown-model"
+
+
+# --- serving -----------------------------------------------------------------------------
+
+HOSTILE: list[Any] = [None, 7, -1, 1.5, b"x", "x", [], {}, "../" * 20, "F" * 64, "f" * 65, True]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize(
+    ("method", "field"),
+    [("model.chunk", "digest"), ("model.have", "root"), ("model.manifest", "root")],
+)
+async def test_hostile_headers_are_refused(
+    swarm: Swarm, autojump_clock: MockClock, method: str, field: str, value: object
+) -> None:
+    seed, _ = await swarm.seed("seed")
+    answer: Any = seed.node.handlers[method](Call(PeerId("x"), {field: value}, b""))
+    assert (await answer).code == "bad-request"
+
+
+@pytest.mark.parametrize("offset", [-1, 2**64, 1.0, "0", None, True])
+async def test_hostile_offsets_are_refused(
+    swarm: Swarm, autojump_clock: MockClock, offset: object
+) -> None:
+    seed, manifest = await swarm.seed("seed")
+    header = {"root": manifest.root, "offset": offset}
+    answer: Any = seed.node.handlers["model.manifest"](Call(PeerId("x"), header, b""))
+    assert (await answer).code == "bad-request"
+
+
+async def test_unknown_things_are_refused(swarm: Swarm, autojump_clock: MockClock) -> None:
+    seed, _ = await swarm.seed("seed")
+    for method, code in (
+        ("model.chunk", "not-held"),
+        ("model.have", "unknown-model"),
+        ("model.manifest", "unknown-model"),
+    ):
+        header = {"root": "f" * 64, "digest": "f" * 64}
+        answer: Any = seed.node.handlers[method](Call(PeerId("x"), header, b""))
+        assert (await answer).code == code
+
+
+class SlowHost(FakeHost):
+    """Offloaded work takes a second, and is counted."""
+
+    def __init__(self) -> None:
+        super().__init__(inline=True)
+        self.running = self.most = 0
+
+    async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await trio.sleep(1)
+        self.running -= 1
+        return work(*args)
+
+
+async def test_one_peer_gets_few_reads_at_once_and_a_bounded_queue(
+    swarm: Swarm, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    seed, manifest = await swarm.seed("seed")
+    host = SlowHost()
+    exchange = Exchange(host, swarm.network.node("slow"), seed.library)
+    digest = next(iter(manifest.chunks))
+    answers: list[Answer] = []
+
+    async def ask(peer: str) -> None:
+        call = Call(PeerId(peer), {"digest": digest}, b"")
+        answers.append(await exchange._serve_chunk(call))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(50):
+            nursery.start_soon(ask, "greedy")
+        await trio.sleep(0.5)
+        assert host.most == SERVE_AT_ONCE
+        nursery.start_soon(ask, "modest")
+        await trio.sleep(1)
+        assert any(isinstance(answer, Reply) for answer in answers)
+    refused = [answer for answer in answers if isinstance(answer, Refusal)]
+    assert len(refused) == 50 - SERVE_WAITING
+    assert {answer.code for answer in refused} == {"busy"}
+    assert exchange._guests == {}
+
+
+async def test_cancelling_a_fetch_keeps_what_arrived(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    _, manifest = await swarm.seed("seed", rate=1e6)
+    getter = await swarm.member("getter")
+    for _ in range(30):
+        with trio.move_on_after(0.7):
+            await getter.get(manifest)
+    await getter.get(manifest)
+    assert getter.holds(manifest)
+    assert all(size <= CHUNK for size in manifest.chunks.values())

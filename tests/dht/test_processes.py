@@ -1,0 +1,233 @@
+"""Real endpoints, real processes killed with SIGKILL, a real disk that is full."""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+
+import pytest
+import trio
+
+from shoal.dht.errors import DiskFull
+from shoal.dht.exchange import Exchange
+from shoal.dht.library import Library
+from shoal.dht.manifest import Manifest
+from shoal.transport.address import Address
+from shoal.transport.calls import Answer, Reply
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.hello import OpenSwarm
+from shoal.transport.identity import Identity, PeerId
+
+from .models import FakeHost, open_library, weights, write_folder
+
+pytestmark = pytest.mark.trio
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+CHILD = Path(__file__).with_name("child.py")
+LAYERS = 12
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model of 111 chunks."""
+    return write_folder(tmp_path / "model", weights(LAYERS, hidden=64), num_hidden_layers=LAYERS)
+
+
+async def run_child(*args: str, kill_after: int | None) -> str:
+    """Run the child; kill it once it printed so many lines. Its last line, "" if killed."""
+    process = await trio.lowlevel.open_process(
+        [sys.executable, str(CHILD), *args], stdout=subprocess.PIPE, stderr=None
+    )
+    assert process.stdout is not None
+    text = b""
+    try:
+        with trio.fail_after(60):
+            while piece := await process.stdout.receive_some():
+                text += piece
+                if kill_after is not None and text.count(b"\n") >= kill_after:
+                    process.kill()
+            await process.wait()
+    finally:
+        with trio.CancelScope(shield=True):
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+    last = text.decode().splitlines()[-1:]
+    return last[0] if process.returncode == 0 and last else ""
+
+
+def check_store(data: Path) -> int:
+    """Every chunk on disk is whole; how many there are."""
+    store = Library(FakeHost(), data).store
+    names = [path.name for path in (data / "chunks").glob("??/*") if path.name[0] != "."]
+    for name in names:
+        store.get(name)
+    return len(names)
+
+
+def leftovers(data: Path) -> list[Path]:
+    return list(data.rglob("*.tmp"))
+
+
+async def check_whole(data: Path, manifest: Manifest) -> None:
+    library = await open_library(data)
+    assert (await library.holdings(manifest.root)).complete
+    assert check_store(data) == len(manifest.chunks)
+    assert leftovers(data) == []
+
+
+async def kill_imports(folder: Path, data: Path, kills: int, seed: int) -> None:
+    numbers, counts = random.Random(seed), [0]
+    for _ in range(kills):
+        lines = numbers.randint(1, 9 * LAYERS)
+        if await run_child("import", str(data), str(folder), kill_after=lines):
+            break
+        counts.append(check_store(data))
+        for root in (await open_library(data)).names().values():
+            assert (await (await open_library(data)).holdings(root)).complete
+    assert counts == sorted(counts)
+    last = await run_child("import", str(data), str(folder), kill_after=None)
+    library = await open_library(data)
+    assert last == f"done {library.resolve('model')}"
+    await check_whole(data, await library.manifest(library.resolve("model")))
+
+
+async def test_an_import_goes_on_after_kill_9(tmp_path: Path, folder: Path) -> None:
+    await kill_imports(folder, tmp_path / "data", kills=2, seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(8))
+async def test_an_import_survives_many_kills(tmp_path: Path, folder: Path, seed: int) -> None:
+    await kill_imports(folder, tmp_path / "data", kills=15, seed=seed)
+
+
+class CountingExchange(Exchange):
+    """Counts the chunks it gave."""
+
+    served = 0
+
+    async def _serve_chunk(self, call: object) -> Answer:
+        answer = await super()._serve_chunk(call)  # type: ignore[arg-type]
+        self.served += isinstance(answer, Reply)
+        return answer
+
+
+class SlowHost(FakeHost):
+    """Gives the killer time: each offloaded piece of work takes 5 ms."""
+
+    async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
+        await trio.sleep(0.005)
+        return await super().offload(work, *args)
+
+
+class Seed:
+    """A real endpoint that serves a model."""
+
+    def __init__(self, host: FakeHost, library: Library) -> None:
+        identity = Identity.generate(host)
+        self.endpoint = Endpoint(host, identity, admission=OpenSwarm(), libp2p=False)
+        self.library = library
+        self.exchange = CountingExchange(host, self.endpoint, library)
+        self.peer: PeerId = identity.peer
+
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self.endpoint.port, self.peer)
+
+
+async def make_seed(data: Path, folder: Path) -> tuple[Seed, Manifest]:
+    host = SlowHost()
+    library = await open_library(data, FakeHost())
+    _, manifest = await library.add(folder)
+    return Seed(host, library), manifest
+
+
+async def kill_fetches(folder: Path, base: Path, kills: int, seed: int) -> None:
+    numbers, counts = random.Random(seed), [0]
+    server, manifest = await make_seed(base / "seed", folder)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.endpoint.run, "127.0.0.1", 0)
+        args = ("fetch", str(base / "data"), str(server.address), manifest.root)
+        for _ in range(kills):
+            if await run_child(*args, kill_after=numbers.randint(1, 40)):
+                break
+            counts.append(check_store(base / "data"))
+        assert await run_child(*args, kill_after=None) == f"done {manifest.root}"
+        nursery.cancel_scope.cancel()
+    assert counts == sorted(counts)
+    assert counts[1] > 0
+    await check_whole(base / "data", manifest)
+    # Fetched again at most what was in flight at each kill.
+    assert server.exchange.served <= len(manifest.chunks) + 10 * len(counts)
+
+
+async def test_a_fetch_goes_on_after_kill_9(tmp_path: Path, folder: Path) -> None:
+    await kill_fetches(folder, tmp_path, kills=2, seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_fetch_survives_many_kills(tmp_path: Path, folder: Path, seed: int) -> None:
+    await kill_fetches(folder, tmp_path, kills=10, seed=seed)
+
+
+async def test_three_real_endpoints(tmp_path: Path, folder: Path) -> None:
+    """Two hold the model, a third fetches from both."""
+    one, manifest = await make_seed(tmp_path / "one", folder)
+    two, _ = await make_seed(tmp_path / "two", folder)
+    getter = Seed(FakeHost(), await open_library(tmp_path / "three", FakeHost()))
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for node in (one, two, getter):
+                await nursery.start(node.endpoint.run, "127.0.0.1", 0)
+            for node in (one, two):
+                await getter.endpoint.dial(node.address, timeout=10)
+
+            def peers() -> list[PeerId]:
+                return [link.peer for link in getter.endpoint.links()]
+
+            await getter.exchange.fetch_manifest(manifest.root, peers)
+            report = await getter.exchange.fetch(manifest.root, list(manifest.chunks), peers)
+            nursery.cancel_scope.cancel()
+    assert set(report.by_peer) == {one.peer, two.peer}
+    assert sum(report.by_peer.values()) == manifest.size
+    await check_whole(tmp_path / "three", manifest)
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "shoal-test", str(path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not let tests mount a tmpfs")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+async def test_a_disk_that_is_really_full(tiny_disk: Path, tmp_path: Path) -> None:
+    big = write_folder(tmp_path / "big", weights(1, hidden=1000), num_hidden_layers=1)
+    host = FakeHost()
+    library = Library(host, tiny_disk / "data")
+    library.store = type(library.store)(host, tiny_disk / "data" / "chunks", reserve=0)
+    await library.open()
+    with pytest.raises(DiskFull) as early:
+        await library.add(big)
+    assert not host.files.writes
+    assert early.value.free <= 4 * 2**20
+    host.files.free = 2**40  # as if another program took the space meanwhile
+    with pytest.raises(DiskFull):
+        await library.add(big)
+    assert host.files.writes
+    assert check_store(tiny_disk / "data") == len(host.files.writes)
+    assert library.names() == {}

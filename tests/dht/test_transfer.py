@@ -1,0 +1,220 @@
+"""transfer: who is asked for what; all peers' answers in any order end in a whole model."""
+
+import hashlib
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.dht import transfer as transfer_module
+from shoal.dht.defaults import (
+    BACKOFF_MAX,
+    CHUNK,
+    CHUNK_TIMEOUT,
+    CHUNK_TIMEOUT_MAX,
+    CHUNK_TIMEOUT_MIN,
+    COPIES_MAX,
+    IN_FLIGHT,
+    WINDOW_MAX,
+    WINDOW_START,
+)
+from shoal.dht.transfer import Transfer
+from shoal.transport.identity import PeerId
+
+A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
+
+
+def digests(count: int) -> list[str]:
+    return [hashlib.sha256(bytes([n, n >> 8])).hexdigest() for n in range(count)]
+
+
+def transfer(count: int, *peers: PeerId) -> Transfer:
+    wanted = dict.fromkeys(digests(count), CHUNK)
+    found = Transfer(wanted, b"salt")
+    for peer in peers:
+        found.offers(peer, wanted)
+    return found
+
+
+def drain(found: Transfer, now: float) -> list[tuple[PeerId, str]]:
+    chosen = []
+    while (choice := found.choose(now)) is not None:
+        chosen.append(choice)
+    return chosen
+
+
+def test_an_unmeasured_peer_gets_a_small_window() -> None:
+    found = transfer(20, A)
+    assert len(drain(found, 0.0)) == WINDOW_START
+
+
+def test_windows_follow_measured_rates() -> None:
+    found = transfer(60, A, B)
+    for peer, digest in drain(found, 0.0):
+        found.arrived(peer, digest, 0.01 if peer == A else 60.0)
+    asked = [peer for peer, _ in drain(found, 61.0)]
+    assert asked.count(A) == WINDOW_MAX
+    assert asked.count(B) == 1
+
+
+def test_requests_in_flight_are_bounded() -> None:
+    peers = [PeerId(f"p{n}") for n in range(40)]
+    assert len(drain(transfer(200, *peers), 0.0)) == IN_FLIGHT
+
+
+def test_two_getters_take_chunks_in_different_orders() -> None:
+    wanted = dict.fromkeys(digests(50), 1)
+    firsts = set()
+    for salt in (b"1", b"2", b"3", b"4"):
+        found = Transfer(wanted, salt)
+        found.offers(A, wanted)
+        firsts.add(found.choose(0.0))
+    assert len(firsts) > 1
+
+
+def test_peers_are_asked_only_for_what_they_have() -> None:
+    every = digests(4)
+    found = transfer(4)
+    found.offers(A, every[:1])
+    found.offers(B, [*every[1:3], "f" * 64])
+    assert set(drain(found, 0.0)) == {(A, every[0]), (B, every[1]), (B, every[2])}
+    assert not found.has_all(B)
+    assert found.left == 4
+
+
+def test_a_failed_request_goes_to_another_peer_and_the_peer_rests() -> None:
+    found = transfer(1, A)
+    assert found.choose(0.0) == (A, digests(1)[0])
+    found.offers(B, digests(1))
+    found.failed(A, digests(1)[0], 0.0)
+    assert found.choose(0.0) == (B, digests(1)[0])
+    found.failed(B, digests(1)[0], 0.0)
+    assert found.choose(0.1) is None
+    assert found.choose(BACKOFF_MAX) is not None
+
+
+def test_rests_grow_and_are_bounded() -> None:
+    found = transfer(1, A)
+    now, rests = 0.0, []
+    for _ in range(30):
+        choice = found.choose(now)
+        assert choice is not None
+        found.failed(*choice, now)
+        rests.append(found.sources[A].rest_until - now)
+        now = found.sources[A].rest_until
+    assert rests == sorted(rests)
+    assert rests[-1] == BACKOFF_MAX
+
+
+def test_an_absent_chunk_is_not_asked_of_that_peer_again() -> None:
+    found = transfer(1, A)
+    found.choose(0.0)
+    found.absent(A, digests(1)[0])
+    assert found.choose(100.0) is None
+    found.offers(A, digests(1))
+    assert found.choose(100.0) is not None
+
+
+def test_a_liar_is_never_asked_again() -> None:
+    found = transfer(3, A)
+    asked = {digest for _, digest in drain(found, 0.0)}
+    assert set(found.lied(A)) == asked
+    assert found.liars == {A}
+    assert not found.offers(A, digests(3))
+    assert found.choose(1000.0) is None
+    found.offers(B, digests(3))
+    assert found.choose(1000.0) is not None
+
+
+def slow_and_fast() -> Transfer:
+    """A was measured slow and owes the last two chunks; B was measured fast."""
+    found = transfer(20, A)
+    (_, first), *rest = drain(found, 0.0)
+    found.arrived(A, first, 10.0)
+    found.offers(B, digests(20))
+    while any(
+        found.wants(digest) and digest not in found.sources[A].asked for digest in digests(20)
+    ):
+        for peer, digest in drain(found, 10.0):
+            if peer == B:
+                found.arrived(B, digest, 10.001)
+    assert rest
+    return found
+
+
+def test_late_chunks_are_asked_of_a_faster_peer_once() -> None:
+    found = slow_and_fast()
+    owed = set(found.sources[A].asked)
+    stolen = drain(found, 20.0)
+    assert {digest for _, digest in stolen} == owed
+    assert {peer for peer, _ in stolen} == {B}
+    found.offers(C, owed)
+    assert all(len(peers) <= COPIES_MAX for peers in found._asked.values())
+    assert drain(found, 1000.0) == []
+    digest = stolen[0][1]
+    assert found.arrived(B, digest, 20.1) == {A}
+    assert not found.wants(digest)
+
+
+def test_without_stealing_a_slow_peer_holds_everything_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin of the test above."""
+    monkeypatch.setattr(transfer_module, "COPIES_MAX", 1)
+    assert drain(slow_and_fast(), 20.0) == []
+
+
+def test_timeouts_follow_the_measured_rate_within_bounds() -> None:
+    found = transfer(9, A)
+    assert found.timeout(A) == CHUNK_TIMEOUT
+    choice = found.choose(0.0)
+    assert choice is not None
+    found.failed(*choice, 0.0)
+    assert found.timeout(A) == 2 * CHUNK_TIMEOUT
+    for took, limit in ((0.001, CHUNK_TIMEOUT_MIN), (1e6, CHUNK_TIMEOUT_MAX)):
+        other = transfer(9, A)
+        choice = other.choose(0.0)
+        assert choice is not None
+        other.arrived(*choice, took)
+        assert other.timeout(A) == limit
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_any_course_of_events_ends_with_every_chunk(seed: int, count: int) -> None:
+    """Random arrivals, failures, absences and lies; one honest peer has all in the end."""
+    numbers = random.Random(seed)
+    every = digests(count)
+    found = transfer(count)
+    for peer in (A, B, C):
+        found.offers(peer, numbers.sample(every, numbers.randint(0, count)))
+    now, open_requests, stored = 0.0, set[tuple[PeerId, str]](), set[str]()
+    for _ in range(60):
+        now += numbers.random() * 3
+        open_requests.update(drain(found, now))
+        if not open_requests:
+            break
+        peer, digest = numbers.choice(sorted(open_requests))
+        open_requests.discard((peer, digest))
+        event = numbers.randrange(5)
+        if event == 0:
+            found.failed(peer, digest, now)
+        elif event == 1:
+            found.absent(peer, digest)
+        elif event == 2 and peer != A:
+            open_requests -= {(peer, other) for other in found.lied(peer)}
+        else:
+            stored.add(digest)
+            for other in found.arrived(peer, digest, now):
+                found.abandoned(other, digest)
+                open_requests.discard((other, digest))
+        assert {d for s in found.sources.values() for d in s.asked} == {d for _, d in open_requests}
+        assert found.left == count - len(stored)
+    for peer, digest in open_requests:
+        found.abandoned(peer, digest)
+    while not found.done:
+        now += 100.0
+        found.offers(A, every)
+        for peer, digest in drain(found, now):
+            stored.add(digest)
+            found.arrived(peer, digest, now)
+    assert stored == set(every)

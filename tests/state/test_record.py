@@ -1,0 +1,180 @@
+"""Records survive the way to others unchanged, and nothing else gets in."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.state import defaults
+from shoal.state.errors import BadRecord, Forged
+from shoal.state.record import (
+    DOMAIN,
+    Capacity,
+    MemberRecord,
+    ModelName,
+    ShardRecord,
+    decode_record,
+    encode_record,
+    open_record,
+    peek,
+    seal_record,
+)
+from shoal.transport.identity import Identity
+from shoal.transport.signed import seal
+
+ALICE = Identity.from_seed(b"a" * 32)
+BOB = Identity.from_seed(b"b" * 32)
+ROOT = "ab" * 32
+RECORD = MemberRecord(
+    peer=ALICE.peer,
+    seq=7,
+    addresses=("/ip4/192.0.2.1/tcp/4001",),
+    version="0.1.0",
+    capacity=Capacity(4, 2**33, True, 1e11, 2e10),
+    models=(ModelName("tiny", ROOT, 12, 10**7),),
+    shards=(ShardRecord(ROOT, True, 0, 6, False, "float32", 4096),),
+    holdings=(ROOT,),
+)
+
+
+def fields(**changes: Any) -> bytes:
+    """The record's body with fields replaced."""
+    known: dict[str, Any] = msgpack.unpackb(encode_record(RECORD))
+    return msgpack.packb({**known, **changes})  # type: ignore[no-any-return]
+
+
+def test_a_record_comes_back_as_it_was() -> None:
+    sealed = seal_record(ALICE, RECORD)
+    assert open_record(sealed) == RECORD
+    assert peek(sealed) == (ALICE.peer, 7)
+
+
+def test_a_full_record_fits() -> None:
+    model = ModelName("x" * defaults.NAME_BYTES, ROOT, 4096, 2**60)
+    shard = ShardRecord(ROOT, True, 0, 4096, True, "x" * 16, 2**40)
+    full = replace(
+        RECORD,
+        addresses=tuple(f"/dns4/{'a.' * 126}{n}x/tcp/40001/p2p/{BOB.peer}" for n in range(10, 26)),
+        models=(model,) * defaults.MODELS,
+        shards=(shard,) * defaults.SHARDS,
+        holdings=(ROOT,) * defaults.HOLDINGS,
+    )
+    assert open_record(seal_record(ALICE, full)) == full
+
+
+def test_unknown_fields_are_no_error_and_stay_in_the_sealed_bytes() -> None:
+    later = fields(colour="blue", models=[["tiny", ROOT, 12, 10**7, "more"]])
+    sealed = seal(ALICE, DOMAIN, later)
+    assert open_record(sealed) == RECORD
+    assert b"colour" in sealed
+
+
+def test_addresses_of_a_later_version_are_left_out() -> None:
+    sealed = fields(addresses=["/ip4/192.0.2.1/udp/1/quic-v1", "/ip4/192.0.2.1/tcp/4001"])
+    assert decode_record(ALICE.peer, sealed) == RECORD
+
+
+@pytest.mark.parametrize("place", [10, 50, 150, -1])
+def test_a_changed_byte_is_noticed(place: int) -> None:
+    sealed = bytearray(seal_record(ALICE, RECORD))
+    sealed[place] ^= 1
+    with pytest.raises(Forged):
+        open_record(bytes(sealed))
+
+
+def test_a_signature_of_another_domain_does_not_count() -> None:
+    with pytest.raises(Forged):
+        open_record(seal(ALICE, "shoal/other/1", encode_record(RECORD)))
+
+
+def test_a_record_over_the_size_is_refused() -> None:
+    large = seal(ALICE, DOMAIN, fields(colour="x" * defaults.RECORD_BYTES))
+    for read in (open_record, peek):
+        with pytest.raises(Forged):
+            read(large)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seq": 0},
+        {"seq": -1},
+        {"seq": True},
+        {"seq": 1.5},
+        {"seq": defaults.MAX_SEQ},
+        {"seq": 2**63},
+        {"addresses": "x"},
+        {"addresses": [1]},
+        {"addresses": [""] * (defaults.ADDRESSES + 1)},
+        {"version": "v" * (defaults.VERSION_BYTES + 1)},
+        {"version": "\x1b[31m"},
+        {"capacity": []},
+        {"capacity": {"cores": "4"}},
+        {"capacity": {"cores": True}},
+        {"capacity": {"flops": float("nan")}},
+        {"capacity": {"bandwidth": float("inf")}},
+        {"models": [["tiny", ROOT, 12]]},
+        {"models": [["tiny", "AB" * 32, 12, 1]]},
+        {"models": [["tiny", ROOT + "0", 12, 1]]},
+        {"models": [["ti\nny", ROOT, 12, 1]]},
+        {"models": [["t", ROOT, 1, 1]] * (defaults.MODELS + 1)},
+        {"shards": [[ROOT, 1, 0, 6, False, "float32", 1]]},
+        {"shards": [[ROOT, True, 6, 6, False, "float32", 1]]},
+        {"shards": [[ROOT, True, -1, 6, False, "float32", 1]]},
+        {"shards": [[ROOT, True, 0, 4097, False, "float32", 1]]},
+        {"holdings": [ROOT] * (defaults.HOLDINGS + 1)},
+        {"holdings": [b"x"]},
+        {"holdings": None},
+    ],
+)
+def test_values_out_of_bounds_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadRecord):
+        open_record(seal(ALICE, DOMAIN, fields(**wrong)))
+
+
+def test_numbers_are_clamped() -> None:
+    capacity = {"cores": 2**62, "memory": -5, "engine": 1, "flops": -1.0, "bandwidth": 1e300}
+    found = decode_record(ALICE.peer, fields(capacity=capacity)).capacity
+    assert found == Capacity(defaults.MAX_CORES, 0, False, 0.0, defaults.MAX_RATE)
+
+
+def test_an_own_record_out_of_bounds_is_not_signed() -> None:
+    for wrong in ({"version": "v" * 65}, {"shards": (ShardRecord(ROOT, True, 3, 3, True, "", 1),)}):
+        with pytest.raises(BadRecord):
+            seal_record(ALICE, replace(RECORD, **wrong))  # type: ignore[arg-type]
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=80)
+    | st.binary(max_size=80),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=8),
+    max_leaves=30,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(msgpack.unpackb(fields()), ANYTHING))
+    | ANYTHING
+)
+def test_any_value_is_a_record_or_a_bad_one(value: Any) -> None:
+    try:
+        found = decode_record(ALICE.peer, msgpack.packb(value))
+    except BadRecord:
+        return
+    assert decode_record(ALICE.peer, encode_record(found)) == found
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300))
+def test_any_bytes_are_refused_in_order(data: bytes) -> None:
+    for read in (open_record, peek):
+        with pytest.raises(BadRecord):
+            read(data)

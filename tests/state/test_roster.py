@@ -1,0 +1,215 @@
+"""What is taken in, whom it crowds out, whom to dial."""
+
+from dataclasses import replace
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state import roster as roster_module
+from shoal.state.errors import BadRecord, Forged
+from shoal.state.reach import Reach
+from shoal.state.record import DOMAIN, MemberRecord, seal_record
+from shoal.state.roster import Roster
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.signed import seal
+
+OWN = Identity.from_seed(bytes(32))
+WALL = 1_700_000_000_000
+
+
+def identity(number: int) -> Identity:
+    return Identity.from_seed(number.to_bytes(32))
+
+
+def sealed(number: int, seq: int = WALL, address: str = "/ip4/8.8.8.8/tcp/1") -> bytes:
+    author = identity(number)
+    return seal_record(author, MemberRecord(author.peer, seq, (address,)))
+
+
+def told(roster: Roster, number: int, source: int, now: float = 0.0, seq: int = WALL) -> bool:
+    record = roster.receive(sealed(number, seq), identity(source).peer, Reach.PUBLIC, now)
+    return record is not None
+
+
+@pytest.fixture
+def roster() -> Roster:
+    found = Roster(OWN.peer)
+    found.linked(identity(1).peer, Reach.PUBLIC)
+    return found
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for few, so that floods are short."""
+    monkeypatch.setattr(defaults, "MEMBERS", 12)
+    monkeypatch.setattr(defaults, "VOUCHED", 6)
+
+
+def test_news_are_taken_once(roster: Roster) -> None:
+    assert told(roster, 2, 1)
+    assert not told(roster, 2, 1)
+    assert not told(roster, 2, 1, seq=WALL - 1)
+    assert told(roster, 2, 1, seq=WALL + 1)
+
+
+def test_known_seqs_cost_no_signature_check(
+    roster: Roster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(roster, 2, 1)
+    monkeypatch.setattr(roster_module, "open_record", None)
+    assert not told(roster, 2, 1)
+
+
+def test_a_forged_record_is_its_bearers_fault(roster: Roster) -> None:
+    bad = bytearray(sealed(2))
+    bad[60] ^= 1
+    for data in (bytes(bad), b"", b"\x93\x01\x02\x03", sealed(2)[:-1]):
+        with pytest.raises(Forged):
+            roster.receive(data, identity(1).peer, Reach.PUBLIC, 0.0)
+    assert len(roster) == 0
+
+
+def test_a_malformed_one_is_its_authors_fault(roster: Roster) -> None:
+    body = b"\x82\xa3seq\x01\xa9addresses\xa1x"
+    bad = seal(identity(2), DOMAIN, body)
+    assert roster.receive(bad, identity(1).peer, Reach.PUBLIC, 0.0) is None
+    with pytest.raises(BadRecord):
+        roster.receive(bad, identity(2).peer, Reach.PUBLIC, 0.0)
+
+
+def test_only_the_live_are_members(roster: Roster) -> None:
+    told(roster, 1, 1)
+    told(roster, 2, 1)
+    assert set(roster.members()) == {identity(1).peer}
+    assert roster.digest() == {identity(1).peer: WALL}
+    roster.unlinked(identity(1).peer, 0.0)
+    assert not roster.members()
+
+
+def test_ones_own_record_cannot_be_replaced(roster: Roster) -> None:
+    own = seal_record(OWN, MemberRecord(OWN.peer, WALL))
+    assert roster.receive(own, identity(1).peer, Reach.PUBLIC, 0.0) is None
+    assert len(roster) == 0
+    assert roster.reclaimed == WALL
+    forged = seal(identity(2), DOMAIN, b"\x81\xa3seq\xcd\xff\xff")
+    assert roster.receive(forged, identity(1).peer, Reach.PUBLIC, 0.0) is not None
+    assert roster.reclaimed == WALL
+
+
+@pytest.mark.usefixtures("small")
+def test_one_peer_tells_of_so_many_and_no_more(roster: Roster) -> None:
+    assert sum(told(roster, number, 1) for number in range(100, 150)) == defaults.VOUCHED
+
+
+@pytest.mark.usefixtures("small")
+def test_a_flood_beyond_the_quota_costs_no_signature_check(
+    roster: Roster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100, 150):
+        told(roster, number, 1)
+    monkeypatch.setattr(roster_module, "open_record", None)
+    assert not told(roster, 200, 1)
+
+
+@pytest.mark.usefixtures("small")
+def test_floods_crowd_out_each_other_and_not_the_honest(roster: Roster) -> None:
+    for source in (2, 3):
+        for number in range(100):
+            told(roster, 100 * source + number, source)
+    assert len(roster) == defaults.MEMBERS
+    assert told(roster, 1, 1)  # a live one always has room
+    assert told(roster, 10, 1)  # and what it alone tells
+    assert len(roster) <= defaults.MEMBERS
+    assert roster.known(identity(10).peer)
+
+
+@pytest.mark.usefixtures("small")
+def test_live_members_are_never_crowded_out(roster: Roster) -> None:
+    for number in range(defaults.MEMBERS):
+        roster.linked(identity(number).peer, Reach.PUBLIC)
+        told(roster, number, number)
+    assert not told(roster, 500, 1)
+    assert len(roster.members()) == defaults.MEMBERS
+
+
+def test_an_author_that_changes_all_the_time_is_slowed(roster: Roster) -> None:
+    taken = sum(told(roster, 1, 1, now=0.0, seq=WALL + step) for step in range(1000))
+    assert taken == defaults.AUTHOR_UPDATES[0] + 1
+    assert told(roster, 1, 1, now=1.0, seq=WALL + 2000)
+
+
+def test_what_is_lacking_is_asked_for(roster: Roster) -> None:
+    told(roster, 2, 1)
+    two, three = identity(2).peer, identity(3).peer
+    assert roster.lacking({two: WALL, three: 1, OWN.peer: 5}, 5) == [three]
+    assert roster.lacking({two: WALL + 1, OWN.peer: 6}, 5) == [two, OWN.peer]
+    many = {PeerId(str(number)): 1 for number in range(10_000)}
+    assert len(roster.lacking(many, 5)) == 2 * defaults.VOUCHED
+
+
+# Dialling.
+
+
+def dialled(roster: Roster, now: float) -> list[PeerId]:
+    return [peer for peer, _ in roster.next_dials(now, 8)]
+
+
+def test_one_end_dials_first(roster: Roster) -> None:
+    for number in range(2, 12):
+        told(roster, number, 1)
+    at_once = set(dialled(roster, 0.0))
+    assert at_once == {
+        identity(number).peer for number in range(2, 12) if OWN.peer < identity(number).peer
+    }
+    later = set(dialled(roster, defaults.DIAL_YIELD))
+    assert later
+    assert len(at_once | later) == 10
+
+
+def test_a_failed_dial_comes_again_later_each_time(roster: Roster) -> None:
+    told(roster, 2, 1)
+    peer, now, pauses = identity(2).peer, 1.0, []
+    for _ in range(4):
+        assert dialled(roster, now) == [peer]
+        assert dialled(roster, now) == []  # while one is under way
+        roster.dialled(peer, now, lambda seconds: seconds)
+        pauses.append(roster.next_due() - now)
+        assert dialled(roster, now + pauses[-1] - 0.01) == []
+        now += pauses[-1]
+    assert pauses == [1, 2, 4, 8]
+
+
+def test_a_new_address_is_tried_at_once(roster: Roster) -> None:
+    peer = identity(2).peer
+    told(roster, 2, 1)
+    dialled(roster, 1.0)
+    roster.dialled(peer, 1.0, lambda seconds: 100 * seconds)
+    moved = sealed(2, WALL + 1, "/ip4/9.9.9.9/tcp/1")
+    roster.receive(moved, identity(1).peer, Reach.PUBLIC, 2.0)
+    ((found, addresses),) = roster.next_dials(2.0, 8)
+    assert (found, addresses[0].host) == (peer, "9.9.9.9")
+
+
+@pytest.mark.parametrize("reach", [Reach.PUBLIC, Reach.PRIVATE, Reach.LOOPBACK])
+def test_only_addresses_as_near_as_their_source_are_dialled(roster: Roster, reach: Reach) -> None:
+    near = sealed(2, address="/ip4/127.0.0.1/tcp/22")
+    roster.receive(near, identity(1).peer, reach, 0.0)
+    assert bool(dialled(roster, 1.0)) == (reach == Reach.LOOPBACK)
+
+
+def test_a_lost_member_is_dialled_for_a_while_and_then_forgotten(roster: Roster) -> None:
+    peer = identity(1).peer
+    told(roster, 1, 1)
+    assert dialled(roster, 1.0) == []
+    roster.unlinked(peer, 1.0)
+    assert dialled(roster, 2.0) == [peer]
+    roster.dialled(peer, 2.0, lambda seconds: seconds)
+    assert dialled(roster, 1.0 + defaults.FORGET + 1) == []
+    assert roster.known(peer) is None
+
+
+def test_replacing_fields_keeps_what_is_known(roster: Roster) -> None:
+    told(roster, 2, 1)
+    known = roster.known(identity(2).peer)
+    assert known is not None
+    assert replace(known.record, seq=1).addresses == ("/ip4/8.8.8.8/tcp/1",)

@@ -1,0 +1,370 @@
+"""Spans and sessions in the worker: order, repeats, epochs, truncation, turns, every refusal."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.tasks.engine import defaults
+from shoal.tasks.engine.interface import (
+    FailedEvent,
+    HiddenEvent,
+    Parts,
+    Sampling,
+    Span,
+    TokenEvent,
+)
+from shoal.tasks.engine.sampling import choose
+from shoal.tasks.engine.wire import WireError
+
+TOKENS = (5, 17, 3, 88, 41, 2, 9, 77)
+
+
+@pytest.fixture
+def whole(checkpoint: Any, driver: Any) -> Any:
+    return driver(checkpoint("Llama").shard())
+
+
+def prompt(session: bytes, **fields: Any) -> Span:
+    span = Span(session, 0, 0, len(TOKENS), tokens=TOKENS, want="token")
+    return replace(span, **fields)
+
+
+def code(worker: Any, span: Span) -> str:
+    (event,) = worker.run(span)
+    assert isinstance(event, FailedEvent), event
+    assert (event.session, event.epoch) == (span.session, span.epoch)
+    return event.code
+
+
+# Token loops.
+
+
+def test_a_loop_ends_at_a_stop_id_and_says_so(whole: Any, checkpoint: Any) -> None:
+    text = checkpoint("Llama").greedy(TOKENS, 20)
+    stop = next(text[at] for at in range(3, 20) if text[at] not in text[:at])
+    events = whole.run(prompt(whole.open(b"s"), steps=20, stop_ids=(100_000, stop)))
+    assert [event.token for event in events] == text[: text.index(stop) + 1]
+    assert [event.final for event in events] == [False] * (len(events) - 1) + [True]
+    assert [event.position for event in events] == list(range(8, 8 + len(events)))
+
+
+def test_sampled_loop_equals_choosing_from_the_logits(whole: Any, checkpoint: Any) -> None:
+    sampling = Sampling(1.5, 30, 0.9, seed=1234567)
+    events = whole.run(prompt(whole.open(b"s"), steps=12, sampling=sampling))
+    text = list(TOKENS)
+    for event in events:
+        logits = checkpoint("Llama").logits(text)[-1].numpy()
+        token, logprob = choose(logits, sampling, len(text))
+        assert (event.position, event.token) == (len(text), token)
+        assert math.isclose(event.logprob, logprob, abs_tol=1e-4)
+        text.append(token)
+    assert len({event.token for event in events}) > 3
+
+
+def test_sessions_take_turns_and_do_not_mix(whole: Any, checkpoint: Any) -> None:
+    made = checkpoint("Llama")
+    names = [whole.open(name) for name in (b"a", b"b", b"c")]
+    prompts = [TOKENS, TOKENS[::-1], TOKENS[2:5]]
+    for name, tokens in zip(names, prompts, strict=True):
+        whole.submit(Span(name, 0, 0, len(tokens), tokens=tokens, want="token", steps=10))
+    events = whole.events()
+    assert [event.session for event in events] == names * 10  # one step each, round and round
+    for name, tokens in zip(names, prompts, strict=True):
+        got = [event.token for event in events if event.session == name]
+        assert got == made.greedy(tokens, 10)
+
+
+def test_a_long_prompt_gives_turns_between_its_chunks(checkpoint: Any, driver: Any) -> None:
+    made = checkpoint("Llama", max_position_embeddings=1024)
+    worker = driver(made.shard())
+    long = tuple(index % 101 for index in range(700))
+    first, second = worker.open(b"long", 1024), worker.open(b"short", 64)
+    worker.submit(Span(first, 0, 0, 700, tokens=long, want="token"))
+    worker.submit(prompt(second, steps=5))
+    events = worker.events()
+    assert [event.session for event in events[:2]] == [second, second]
+    assert [event.token for event in events if event.session == first] == made.greedy(long, 1)
+    assert worker.steps == math.ceil(700 / defaults.PREFILL_CHUNK) + 5
+
+
+def test_chunked_prefill_answers_once_with_everything(checkpoint: Any, driver: Any) -> None:
+    made = checkpoint("Llama", max_position_embeddings=1024)
+    worker = driver(made.shard())
+    long = tuple(index % 101 for index in range(600))
+    span = Span(worker.open(b"s", 600), 0, 0, 600, tokens=long, want="logits")
+    logits = torch.frombuffer(bytearray(worker.hidden(span)), dtype=torch.float32).view(600, -1)
+    assert float((logits - made.logits(long)).abs().max()) < 1e-4
+
+
+# Repeats, truncation, epochs.
+
+
+def test_a_repeated_span_is_answered_and_computes_nothing(whole: Any) -> None:
+    session = whole.open(b"s")
+    first = whole.run(prompt(session, steps=6))
+    steps = whole.steps
+    again = whole.run(prompt(session, steps=6))
+    assert again == first
+    assert whole.steps == steps + 1  # the turn that found the answer
+    assert whole.core._sessions[session].kv.length == 8 + 5  # not truncated
+
+
+def test_repeats_of_the_last_spans_are_kept_within_bounds(whole: Any) -> None:
+    session = whole.open(b"s")
+    spans = [Span(session, 0, at, 1, tokens=(at,)) for at in range(20)]
+    answers = [whole.hidden(span) for span in spans]
+    assert whole.hidden(spans[-1]) == answers[-1]
+    assert whole.hidden(spans[-8]) == answers[-8]
+    assert whole.core._sessions[session].kv.length == 20
+    assert whole.hidden(spans[3]) == answers[3]  # no longer kept: computed again
+    assert whole.core._sessions[session].kv.length == 4
+
+
+def test_only_the_last_large_answer_is_kept(whole: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("shoal.tasks.engine.session.KEPT_BYTES", 3000)
+    session = whole.open(b"s")
+    for at in range(4):
+        whole.hidden(Span(session, 0, at * 8, 8, tokens=TOKENS, want="logits"))
+    assert len(whole.core._sessions[session]._kept) == 1
+
+
+def test_a_lower_start_truncates(whole: Any, checkpoint: Any) -> None:
+    made = checkpoint("Llama")
+    session = whole.open(b"s")
+    whole.run(prompt(session, steps=9))
+    span = Span(session, 0, 4, 3, tokens=(1, 2, 3), want="token", steps=5)
+    assert whole.tokens(span) == made.greedy((*TOKENS[:4], 1, 2, 3), 5)
+
+
+def test_a_new_epoch_forgets_answers_and_an_old_one_is_refused(whole: Any, checkpoint: Any) -> None:
+    session = whole.open(b"s")
+    whole.run(prompt(session))
+    other = TOKENS[::-1]
+    renewed = whole.tokens(prompt(session, epoch=2, tokens=other))
+    assert renewed == checkpoint("Llama").greedy(other, 1)
+    assert code(whole, prompt(session, epoch=1)) == "old-epoch"
+    assert whole.core._sessions[session].kv.length == 8
+
+
+def test_a_new_epoch_ends_the_work_of_the_old(whole: Any) -> None:
+    session = whole.open(b"s")
+    whole.submit(prompt(session, steps=50))
+    whole.submit(Span(session, 0, 58, 1, tokens=(1,)))
+    whole.step()
+    whole.submit(prompt(session, epoch=1, steps=2))
+    events = whole.events()
+    assert [type(event) for event in events] == [TokenEvent, FailedEvent, TokenEvent, TokenEvent]
+    assert (events[1].code, events[1].epoch) == ("old-epoch", 0)
+
+
+def test_spans_run_in_the_order_submitted(whole: Any, checkpoint: Any) -> None:
+    session = whole.open(b"s")
+    for at, token in enumerate(TOKENS):
+        whole.submit(Span(session, 0, at, 1, tokens=(token,), want="token"))
+    events = whole.events()
+    assert [event.position for event in events] == list(range(1, 9))
+    assert events[-1].token == checkpoint("Llama").greedy(TOKENS, 1)[0]
+
+
+# Cancel and close.
+
+
+def test_cancel_ends_a_loop_after_its_step(whole: Any) -> None:
+    session = whole.open(b"s")
+    whole.submit(prompt(session, steps=50))
+    whole.submit(Span(session, 0, 2, 1, tokens=(1,)))
+    whole.step()
+    whole.step()
+    whole.core.handle(("cancel", session), memoryview(b""))
+    events = whole.events()
+    assert [type(event) for event in events] == [TokenEvent, TokenEvent, FailedEvent]
+    assert events[-1].code == "cancelled"
+    whole.core.handle(("cancel", session), memoryview(b""))
+    assert whole.events() == []
+    assert len(whole.tokens(prompt(session, steps=3))) == 3  # a cut answer is not repeated
+
+
+def test_close_frees_the_memory_and_silences_the_session(whole: Any) -> None:
+    session = whole.open(b"s")
+    whole.submit(prompt(session, steps=50))
+    whole.step()
+    whole.frames.clear()
+    assert whole.request("close", session)[0] == "ok"
+    assert whole.events() == []
+    assert whole.request("usage")[1]["kv_bytes_reserved"] == 0
+    assert whole.request("close", session)[0] == "ok"
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"tokens": (101, *TOKENS[1:])}, "bad-token"),
+        ({"tokens": (-1, *TOKENS[1:])}, "bad-token"),
+        ({"tokens": TOKENS[1:]}, "bad-span"),
+        ({"count": 0, "tokens": ()}, "bad-span"),
+        ({"start": -1}, "bad-span"),
+        ({"epoch": -1}, "bad-span"),
+        ({"start": 1}, "gap"),
+        ({"steps": 58}, "too-long"),
+        ({"start": 57}, "too-long"),
+        ({"steps": 0}, "bad-span"),
+        ({"want": "hidden", "steps": 2}, "bad-span"),
+        ({"want": "tokens"}, "bad-span"),
+        ({"adapter": "ab"}, "unsupported"),
+        ({"kind": "backward"}, "unsupported"),
+        ({"stop_ids": (-1,)}, "bad-span"),
+        ({"stop_ids": ("a",)}, "bad-span"),
+        ({"sampling": Sampling(-1.0)}, "bad-span"),
+        ({"sampling": Sampling(math.nan)}, "bad-span"),
+        ({"sampling": Sampling(1.0, -1)}, "bad-span"),
+        ({"sampling": Sampling(1.0, 0, 0.0)}, "bad-span"),
+        ({"sampling": Sampling(1.0, 0, 1.5)}, "bad-span"),
+        ({"sampling": Sampling(1.0, 0, 1.0, -1)}, "bad-span"),
+        ({"tokens": None, "hidden": b"\0" * 31}, "bad-hidden"),
+        ({"tokens": None, "hidden": np.full(256, np.nan, np.float32).data.cast("B")}, "not-finite"),
+    ],
+)
+def test_bad_spans_get_their_code(whole: Any, change: dict[str, Any], expected: str) -> None:
+    session = whole.open(b"s")
+    assert code(whole, replace(prompt(session), **change)) == expected
+    assert len(whole.tokens(prompt(session, epoch=1, steps=2))) == 2  # and harm nothing
+
+
+def test_a_span_of_an_unknown_session_gets_its_code(whole: Any) -> None:
+    assert code(whole, prompt(b"?" * 16)) == "unknown-session"
+
+
+@pytest.mark.parametrize(
+    ("parts", "span", "expected"),
+    [
+        (Parts(False, 0, 2, False), {"want": "hidden"}, "no-embedding"),
+        (Parts(True, 0, 2, False), {}, "no-head"),
+        (Parts(True, 0, 2, False), {"want": "logits"}, "no-head"),
+        (Parts(False, 2, 4, True), {"tokens": None, "hidden": bytes(1024), "steps": 2}, "bad-span"),
+    ],
+)
+def test_a_shard_refuses_what_it_has_no_parts_for(
+    parts: Parts, span: dict[str, Any], expected: str, checkpoint: Any, driver: Any
+) -> None:
+    worker = driver(checkpoint("Llama").shard(parts))
+    assert code(worker, replace(prompt(worker.open(b"s")), **span)) == expected
+
+
+def test_too_many_waiting_and_too_large_answers_are_refused(whole: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("shoal.tasks.engine.core.WAITING_SPANS", 2)
+    session = whole.open(b"s")
+    for _ in range(3):
+        whole.submit(prompt(session))
+    assert [getattr(event, "code", "") for event in whole.events()] == ["too-many", "", ""]
+    monkeypatch.setattr("shoal.tasks.engine.core.ANSWER_BYTES", 100)
+    assert code(whole, prompt(session, epoch=1, want="hidden")) == "too-large"
+
+
+def test_a_value_that_overflows_is_not_passed_on(checkpoint: Any, driver: Any) -> None:
+    worker = driver(checkpoint("Llama").shard(Parts(False, 1, 2, False)))
+    span = Span(worker.open(b"s"), 0, 0, 2, hidden=bytes(256))
+    assert len(worker.hidden(span)) == 256
+    with torch.inference_mode():
+        worker.core._model.layers[0].input_norm.fill_(math.inf)
+    assert code(worker, replace(span, epoch=1)) == "not-finite"
+
+
+def test_open_is_bounded_by_the_budget_and_the_context(whole: Any) -> None:
+    limit = whole.core._budget.limit
+    names = (b"x%015d" % index for index in range(10_000))
+    reply: tuple[Any, ...] = ("ok",)
+    while reply[0] == "ok":
+        reply = whole.request("open", next(names), 96)
+    assert reply[:2] == ("refused", "no-memory")
+    assert whole.core._budget.reserved <= limit
+    assert whole.request("open", b"y" * 16, 97)[:2] == ("refused", "too-long")
+    assert whole.request("open", b"y" * 16, 0)[:2] == ("refused", "too-long")
+    assert whole.request("open", b"short", 1)[:2] == ("refused", "bad-span")
+    assert whole.request("open", b"x%015d" % 0, 1)[:2] == ("refused", "session-exists")
+
+
+def test_a_frame_that_is_no_request_ends_the_worker(whole: Any) -> None:
+    for header in (("nonsense",), ("load",), (7,)):
+        with pytest.raises(WireError):
+            whole.core.handle(header, memoryview(b""))
+
+
+# State.
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_exported_state_is_exact_and_goes_on_alike(
+    dtype: str, checkpoint: Any, driver: Any
+) -> None:
+    shard = checkpoint("Qwen3", head_dim=16).shard(dtype=dtype)
+    worker, other = driver(shard), driver(shard)
+    source = worker.open(b"source")
+    worker.run(prompt(source, steps=4))
+    state = bytes(worker.request("export", source)[-1])
+    target, twin = other.open(b"target", 30), worker.open(b"twin")
+    assert other.request("import", target, payload=state)[:2] == ("ok", 11)
+    assert bytes(other.request("export", target)[-1]) == state
+    assert worker.request("fork", source, twin)[0] == "ok"
+    assert bytes(worker.request("export", twin)[-1]) == state
+    span = Span(source, 0, 11, 2, tokens=(4, 5), want="logits")
+    expected = worker.hidden(span)
+    assert other.hidden(replace(span, session=target)) == expected
+    assert worker.hidden(replace(span, session=twin)) == expected
+
+
+def test_state_of_a_busy_session_is_refused(whole: Any) -> None:
+    session, other = whole.open(b"s"), whole.open(b"t")
+    whole.submit(prompt(session, steps=5))
+    whole.step()
+    whole.frames.clear()
+    for request in (("export", session), ("fork", session, other), ("import", session)):
+        assert whole.request(*request)[:2] == ("refused", "busy")
+
+
+# Loading.
+
+
+def test_load_replaces_the_shard_and_its_sessions(whole: Any, checkpoint: Any) -> None:
+    from shoal.tasks.engine.messages import load_payload
+
+    session = whole.open(b"s")
+    whole.submit(prompt(session, steps=5))
+    half = checkpoint("Llama").shard(Parts(True, 0, 2, False))
+    reply = whole.request("load", payload=load_payload(half))
+    assert reply[0] == "ok"
+    assert whole.events() == []
+    assert whole.request("usage")[1]["sessions"] == 0
+    assert code(whole, prompt(session)) == "unknown-session"
+
+
+def test_a_shard_beyond_the_memory_is_refused_before_it_is_read(
+    checkpoint: Any, driver: Any
+) -> None:
+    from shoal.tasks.engine.messages import load_payload
+
+    made = checkpoint("Llama")
+    missing = tuple(replace(item, chunks=("/nowhere",) * len(item.chunks)) for item in made.tensors)
+    shard = replace(made.shard(), tensors=missing)
+    reply = driver(memory_bytes=1000).request("load", payload=load_payload(shard))
+    assert reply[:2] == ("refused", "no-memory")
+    reply = driver().request("load", payload=load_payload(replace(shard, kv_bytes=1 << 49)))
+    assert reply[:2] == ("refused", "no-memory")
+
+
+def test_hidden_states_enter_behind_the_embedding_too(checkpoint: Any, driver: Any) -> None:
+    made = checkpoint("Llama")
+    embedding = driver(made.shard(Parts(True, 0, 0, False)))
+    whole = driver(made.shard())
+    span = Span(embedding.open(b"s"), 0, 0, 8, tokens=TOKENS)
+    (event,) = embedding.run(span)
+    assert isinstance(event, HiddenEvent)
+    whole.open(b"s")
+    after = replace(span, tokens=None, hidden=event.data, want="token", steps=6)
+    assert whole.tokens(after) == made.greedy(TOKENS, 6)

@@ -1,0 +1,121 @@
+"""Dataclasses to frames and back."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shoal.tasks.engine.errors import EngineError
+from shoal.tasks.engine.interface import (
+    FailedEvent,
+    HiddenEvent,
+    Loaded,
+    LoadShard,
+    Parts,
+    Sampling,
+    Span,
+    TensorSource,
+    TokenEvent,
+)
+from shoal.tasks.engine.messages import (
+    load_payload,
+    loaded_value,
+    parse_event,
+    parse_load,
+    parse_loaded,
+    parse_span,
+    span_frame,
+)
+from shoal.tasks.engine.wire import WireError
+
+NAME = b"n" * 16
+JUNK: tuple[object, ...] = (None, "junk", -1, math.nan, b"", ("x",), {})
+SHARD = LoadShard(
+    root="ab",
+    parts=Parts(True, 0, 2, False),
+    config={"hidden_size": 3, "rope": {"factor": 1.5}, "list": [1, None]},
+    tensors=(TensorSource(("a", "b"), "F32", (3, 4), ("/x", "/y"), (b"1" * 32, b"2" * 32)),),
+    dtype="bfloat16",
+    kv_bytes=1 << 40,
+)
+
+
+def test_a_span_survives_the_way() -> None:
+    span = Span(NAME, 4, 5, 3, tokens=(1, 2, 3), want="token", steps=9, stop_ids=(2, 3))
+    span = replace(span, sampling=Sampling(0.7, 4, 0.9, (1 << 64) - 1))
+    header, payload = span_frame(span)
+    assert parse_span(tuple(header), memoryview(payload)) == span
+    hidden = Span(NAME, 0, 0, 1, hidden=memoryview(b"abcd"))
+    header, payload = span_frame(hidden)
+    assert parse_span(tuple(header), memoryview(payload)) == hidden
+
+
+def test_spans_that_cannot_be_sent() -> None:
+    span = Span(NAME, 0, 0, 1)
+    for change in ({}, {"tokens": (1,), "hidden": b""}, {"tokens": (1 << 40,)}):
+        with pytest.raises(EngineError):
+            span_frame(replace(span, **change))
+
+
+def test_every_field_of_a_span_is_typed() -> None:
+    header, payload = span_frame(Span(NAME, 0, 0, 1, tokens=(1,), stop_ids=(5,)))
+    for index in range(1, len(header)):
+        if index in (5, 13):  # the input's kind; the adapter, None
+            continue
+        for junk in JUNK:
+            if junk == header[index]:
+                continue
+            broken = (*header[:index], junk, *header[index + 1 :])
+            if index == 1 and isinstance(junk, bytes):
+                continue  # looked up, and not found
+            with pytest.raises(EngineError):
+                parse_span(broken, memoryview(payload))
+    with pytest.raises(EngineError):
+        parse_span(tuple(header[:-1]), memoryview(payload))
+
+
+def test_a_shard_survives_the_way() -> None:
+    assert parse_load(memoryview(load_payload(SHARD))) == SHARD
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "int8"},
+        {"config": {}, "kv_bytes": -1},
+        {"kv_bytes": 1 << 60},
+        {"parts": Parts(True, -1, 2, False)},
+        {"parts": Parts(True, "a", 2, False)},  # type: ignore[arg-type]
+    ],
+)
+def test_malformed_shards_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(EngineError):
+        parse_load(memoryview(load_payload(replace(SHARD, **change))))
+
+
+def test_shards_that_are_no_shards_are_refused() -> None:
+    for junk in (b"", b"\xc1", b"\x80", b"\x01", load_payload(SHARD)[:-1]):
+        with pytest.raises(EngineError):
+            parse_load(memoryview(junk))
+
+
+def test_events_arrive_typed() -> None:
+    data = memoryview(b"abc")
+    assert parse_event(("hidden", NAME, 1, 2, 3, 0.5), data) == HiddenEvent(
+        NAME, 1, 2, 3, data, 0.5
+    )
+    token = parse_event(("token", NAME, 1, 2, 3, -0.5, True, 0.1), data)
+    assert token == TokenEvent(NAME, 1, 2, 3, -0.5, True, 0.1)
+    assert parse_event(("failed", NAME, 1, "c", "m"), data) == FailedEvent(NAME, 1, "c", "m")
+    for junk in (("hidden",), ("token", NAME, 1, 2, 3, "x", True, 0.1), ("other", 1), ("failed",)):
+        with pytest.raises(WireError):
+            parse_event(junk, data)
+
+
+def test_what_load_reports() -> None:
+    loaded = Loaded(5, 6, 0.5, frozenset({"forward", "logits"}))
+    value = loaded_value(loaded)
+    assert parse_loaded((*value[:3], tuple(value[3]))) == loaded  # type: ignore[arg-type]
+    with pytest.raises(WireError):
+        parse_loaded(7)

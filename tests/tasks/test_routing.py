@@ -1,0 +1,127 @@
+"""The shortest chain that covers a model, and the sentence where there is none."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.state.record import Capacity, MemberRecord, ShardRecord
+from shoal.tasks.engine.interface import Parts
+from shoal.tasks.errors import NoRoute
+from shoal.tasks.routing import Hop, find_route
+from shoal.transport.identity import PeerId
+
+ROOT = "ab" * 32
+LAYERS = 12
+Members = dict[PeerId, MemberRecord]
+
+
+def swarm(**shards: tuple[int, int]) -> Members:
+    return {
+        PeerId(name): member(name, ShardRecord(ROOT, a == 0, a, b, b == LAYERS, "float32", 100))
+        for name, (a, b) in shards.items()
+    }
+
+
+def member(name: str, *shards: ShardRecord) -> MemberRecord:
+    capacity = Capacity(2, 2**30, True, 1e9, 1e9)
+    return MemberRecord(PeerId(name), 1, capacity=capacity, shards=shards)
+
+
+def peers(members: Members, tokens: int = 10, own: str = "", session: bytes = b"") -> str:
+    route = find_route(members, ROOT, LAYERS, tokens, own=PeerId(own), session=session)
+    check(route)
+    return "".join(hop.peer for hop in route)
+
+
+def check(route: tuple[Hop, ...]) -> None:
+    """Embedding, every layer once and in order, head; no peer twice; one dtype."""
+    assert route[0].parts.embedding
+    assert route[-1].parts.head
+    layers = [layer for hop in route for layer in range(hop.parts.start, hop.parts.stop)]
+    assert layers == list(range(LAYERS))
+    assert len({hop.peer for hop in route}) == len(route)
+    assert len({hop.dtype for hop in route}) == 1
+
+
+def test_one_that_holds_all_is_the_chain() -> None:
+    members = swarm(a=(0, 6), b=(6, 12), c=(0, 12))
+    assert peers(members) == "c"
+    (hop,) = find_route(members, ROOT, LAYERS, 10)
+    assert hop == Hop(PeerId("c"), Parts(True, 0, LAYERS, True), "float32")
+
+
+def test_the_fewest_hops_win() -> None:
+    assert peers(swarm(a=(0, 4), b=(4, 8), c=(8, 12), d=(4, 12))) == "ad"
+
+
+def test_shards_join_exactly_or_not_at_all() -> None:
+    with pytest.raises(NoRoute):
+        peers(swarm(a=(0, 7), b=(6, 12)))
+
+
+def test_its_own_shard_is_preferred() -> None:
+    members = swarm(a=(0, 6), b=(0, 6), c=(6, 12), d=(6, 12))
+    for own in "abcd":
+        assert own in peers(members, own=own)
+
+
+def test_sessions_spread_over_replicas_and_repeat() -> None:
+    members = swarm(a=(0, 6), b=(0, 6), c=(6, 12), d=(6, 12))
+    chains = [peers(members, session=bytes([number])) for number in range(64)]
+    assert set(chains) == {"ac", "ad", "bc", "bd"}
+    assert chains == [peers(members, session=bytes([number])) for number in range(64)]
+
+
+def test_a_full_stage_is_passed_by() -> None:
+    members = swarm(a=(0, 12), b=(0, 6), c=(6, 12))
+    full = ShardRecord(ROOT, True, 0, 12, True, "float32", 9)
+    members[PeerId("a")] = member("a", full)
+    assert peers(members) == "bc"
+    assert peers(members, tokens=9) == "a"
+    with pytest.raises(NoRoute) as caught:
+        peers(members, tokens=1000)
+    assert "room for 1000 tokens" in caught.value.message
+
+
+def test_a_chain_has_one_dtype() -> None:
+    members = swarm(a=(0, 6), b=(6, 12))
+    other = ShardRecord(ROOT, False, 6, 12, True, "bfloat16", 100)
+    members[PeerId("b")] = member("b", other)
+    with pytest.raises(NoRoute):
+        peers(members)
+
+
+def test_embedding_and_head_are_needed() -> None:
+    for embedding, head in ((False, True), (True, False)):
+        shard = ShardRecord(ROOT, embedding, 0, 12, head, "float32", 100)
+        with pytest.raises(NoRoute):
+            peers({PeerId("a"): member("a", shard)})
+
+
+def test_what_is_missing_is_said() -> None:
+    with pytest.raises(NoRoute) as caught:
+        peers(swarm(a=(0, 4), b=(8, 12)))
+    assert caught.value.code == "no-route"
+    assert "layers 4:8 of model abababababababab (12 layers)" in caught.value.message
+    with pytest.raises(NoRoute):
+        peers({})
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(1, 13)), max_size=12))
+def test_any_chain_found_is_whole_and_shortest(spans: list[tuple[int, int]]) -> None:
+    members = swarm(**{f"p{n}": (a, b) for n, (a, b) in enumerate(spans) if a < b})
+    shortest = _fewest([s for s in spans if s[0] < s[1] <= LAYERS])
+    if shortest is None:
+        with pytest.raises(NoRoute):
+            find_route(members, ROOT, LAYERS, 1)
+    else:
+        route = find_route(members, ROOT, LAYERS, 1)
+        check(route)
+        assert len(route) == shortest
+
+
+def _fewest(spans: list[tuple[int, int]]) -> int | None:
+    reach, hops = {0}, 0
+    while LAYERS not in reach and hops < LAYERS:
+        reach, hops = reach | {b for a, b in spans if a in reach}, hops + 1
+    return hops if LAYERS in reach else None

@@ -1,0 +1,160 @@
+"""Real endpoints on loopback, and a proxy between them that can freeze, cut and refuse."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+import trio.testing
+
+from shoal.transport.address import Address
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.hello import Admission, OpenSwarm
+from shoal.transport.host import RealHost
+from shoal.transport.identity import Identity
+from shoal.transport.limits import Limits
+from shoal.transport.link import Call, Link, Reply
+
+LOOPBACK = "127.0.0.1"
+
+
+def clock() -> trio.testing.MockClock:
+    """Virtual time that waits 20 ms for the kernel's loopback before it jumps."""
+    return trio.testing.MockClock(autojump_threshold=0.02)
+
+
+@dataclass
+class Node:
+    """An endpoint, and what it was told."""
+
+    endpoint: Endpoint
+    up: list[Link] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    lost_at: list[float] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    @property
+    def address(self) -> Address:
+        return Address(LOOPBACK, self.endpoint.port, self.endpoint.peer)
+
+    def _on_lost(self, link: Link, code: str) -> None:
+        self.lost.append(code)
+        self.lost_at.append(trio.current_time())
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.endpoint.run, LOOPBACK, 0)
+                task_status.started()
+
+
+def make_node(
+    seed: int,
+    *,
+    admission: Admission | None = None,
+    limits: Limits | None = None,
+    libp2p: bool = False,
+) -> Node:
+    """A node with handlers `echo` (inline), `slow` (a task, 50 ms) and stream `upper`."""
+    endpoint = Endpoint(
+        RealHost(),
+        Identity.from_seed(bytes([seed]) * 32),
+        admission=admission or OpenSwarm(),
+        limits=limits,
+        libp2p=libp2p,
+    )
+    node = Node(endpoint)
+    endpoint.on_link(node.up.append)
+    endpoint.on_link_lost(node._on_lost)
+
+    def echo(call: Call) -> Reply:
+        node.calls.append(str(call.header.get("n")))
+        return Reply(call.header, call.payload)
+
+    async def slow(call: Call) -> Reply:
+        node.calls.append(str(call.header.get("n")))
+        await trio.sleep(0.05)
+        return Reply(call.header, call.payload)
+
+    endpoint.handle("echo", echo)
+    endpoint.handle("slow", slow)
+    return node
+
+
+@asynccontextmanager
+async def running(*nodes: Node) -> AsyncIterator[trio.Nursery]:
+    """The nodes listen on loopback until the end of the block."""
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            await nursery.start(node.run)
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], object], timeout: float = 20.0) -> None:
+    """Wait for something that other tasks bring about."""
+    with trio.fail_after(timeout):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.001)
+
+
+class Proxy:
+    """Forwards one port to another; `cut`, `freeze` and `refuse` are what networks do."""
+
+    def __init__(self, target: int) -> None:
+        self.port = 0
+        self.connections = 0
+        self._target = target
+        self._frozen = False
+        self._pairs: list[trio.SocketStream] = []
+        self._listener: trio.SocketListener | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        self._listener = await RealHost().listen(LOOPBACK, 0)
+        self.port = self._listener.socket.getsockname()[1]
+        task_status.started()
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._accept(self._listener, nursery)
+        finally:
+            self._listener.socket.close()
+
+    async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                near = await listener.accept()
+            except trio.ClosedResourceError:
+                await trio.sleep_forever()
+            far = await RealHost().connect(LOOPBACK, self._target)
+            self.connections += 1
+            self._pairs += [near, far]
+            nursery.start_soon(self._forward, near, far)
+            nursery.start_soon(self._forward, far, near)
+
+    async def _forward(self, source: trio.SocketStream, target: trio.SocketStream) -> None:
+        try:
+            while data := await source.receive_some(65536):
+                if self._frozen:
+                    await trio.sleep_forever()
+                await target.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            source.socket.close()
+            target.socket.close()
+
+    def cut(self) -> None:
+        """Every connection breaks; new ones are forwarded."""
+        for stream in self._pairs:
+            stream.socket.close()
+        self._pairs.clear()
+
+    def freeze(self) -> None:
+        """Nothing gets through any more, and nobody is told."""
+        self._frozen = True
+
+    def refuse(self) -> None:
+        """Nothing listens any more."""
+        assert self._listener is not None
+        self._listener.socket.close()

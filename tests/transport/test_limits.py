@@ -1,0 +1,17 @@
+"""Counting at the door."""
+
+from shoal.transport.limits import HalfOpen, Limits
+
+
+def test_half_open_connections_are_counted_by_subnet() -> None:
+    doors = HalfOpen(Limits(half_open=5, half_open_per_subnet=2, half_open_loopback=3))
+    assert doors.enter("192.0.2.1") == doors.enter("192.0.2.200") == "192.0.2.0/24"
+    assert doors.enter("192.0.2.3") is None
+    assert doors.enter("::ffff:192.0.2.3") is None
+    assert doors.enter("2001:db8::1") == doors.enter("2001:db8::ffff:1") == "2001:db8::/64"
+    assert doors.enter("2001:db8::2") is None
+    assert doors.enter("198.51.100.1") == "198.51.100.0/24"
+    assert doors.enter("203.0.113.1") is None  # five in all
+    assert [doors.enter("127.0.0.1") for _ in range(4)] == ["loopback"] * 3 + [None]
+    doors.leave("192.0.2.0/24")
+    assert doors.enter("192.0.2.9") == "192.0.2.0/24"

@@ -1,0 +1,514 @@
+"""Links over real sockets: calls, posts, streams, cuts and resumption, silence, limits."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from shoal.transport.address import Address
+from shoal.transport.errors import CallRefused, LinkClosed
+from shoal.transport.limits import Limits
+from shoal.transport.link import Call, IncomingStream, Link, Priority, Refusal, Reply
+from tests.transport.fleet import LOOPBACK, Node, Proxy, clock, make_node, running, until
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+def virtual_time() -> Iterator[trio.testing.MockClock]:
+    yield clock()
+
+
+async def linked(a: Node, b: Node) -> Link:
+    link = await a.endpoint.dial(b.address, timeout=5)
+    await until(lambda: b.up)
+    return link
+
+
+async def test_a_call_carries_header_and_payload_both_ways() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        reply = await link.call("echo", {"n": 1, "b": b"x"}, b"payload", timeout=5)
+        assert (reply.header, bytes(reply.payload)) == ({"n": 1, "b": b"x"}, b"payload")
+        back = await b.up[0].call("slow", {"n": 2}, timeout=5)
+        assert back.header == {"n": 2}
+        assert link.peer == b.endpoint.peer and b.up[0].peer == a.endpoint.peer
+
+
+async def test_large_messages_and_many_at_once() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        big = bytes(range(256)) * 16_384  # 4 MiB
+        answers: dict[int, Reply] = {}
+
+        async def ask(number: int) -> None:
+            payload = big if number < 4 else b"%d" % number
+            priority = Priority.BULK if number < 4 else Priority.CONTROL
+            method = "slow" if number % 2 else "echo"
+            answers[number] = await link.call(
+                method, {"n": number}, payload, priority=priority, timeout=20
+            )
+
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(ask, number)
+        assert all(answers[n].header == {"n": n} for n in range(200))
+        assert all(answers[n].payload == big for n in range(4))
+        assert answers[150].payload == b"150"
+
+
+async def test_refusals_and_errors_of_handlers_are_codes() -> None:
+    a, b = make_node(1), make_node(2)
+    b.endpoint.handle("no", lambda call: Refusal("not-now", "later"))
+
+    def careless(call: Call) -> Reply:
+        return Reply({"x": call.header["missing"]["deeper"]})
+
+    async def careless_task(call: Call) -> Reply:
+        await trio.lowlevel.checkpoint()
+        return careless(call)
+
+    b.endpoint.handle("careless", careless)
+    b.endpoint.handle("careless-task", careless_task)
+    b.endpoint.handle("huge", lambda call: Reply({}, bytes((16 << 20) + 1)))
+    async with running(a, b):
+        link = await linked(a, b)
+        for method, code in {
+            "no": "not-now",
+            "nobody": "unknown-method",
+            "careless": "bad-request",
+            "careless-task": "bad-request",
+            "huge": "too-large",
+        }.items():
+            with pytest.raises(CallRefused) as refused:
+                await link.call(method, timeout=5)
+            assert refused.value.code == code
+        with pytest.raises(CallRefused, match="at most"):
+            await link.call("echo", {}, bytes((16 << 20) + 1), timeout=5)
+        with pytest.raises(CallRefused, match="at most"):
+            await link.call("echo", {"x": bytes(40_000)}, timeout=5)
+        assert (await link.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
+
+
+async def test_a_timeout_cancels_the_peers_handler() -> None:
+    a, b = make_node(1), make_node(2)
+    ended: list[str] = []
+
+    async def stuck(call: Call) -> Reply:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append("cancelled")
+        return Reply()
+
+    b.endpoint.handle("stuck", stuck)
+    async with running(a, b):
+        link = await linked(a, b)
+        with pytest.raises(CallRefused) as refused:
+            await link.call("stuck", timeout=0.05)
+        assert refused.value.code == "timeout"
+        await until(lambda: ended)
+        with trio.move_on_after(0.05):
+            await link.call("stuck", timeout=5)
+        await until(lambda: len(ended) == 2)
+
+
+async def test_handler_tasks_are_bounded() -> None:
+    a, b = make_node(1), make_node(2, limits=Limits(calls=3))
+    gate = trio.Event()
+
+    async def wait(call: Call) -> Reply:
+        await gate.wait()
+        return Reply()
+
+    b.endpoint.handle("wait", wait)
+    codes: list[str] = []
+    async with running(a, b):
+        link = await linked(a, b)
+
+        async def ask() -> None:
+            try:
+                await link.call("wait", timeout=5)
+                codes.append("ok")
+            except CallRefused as refused:
+                codes.append(refused.code)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ask)
+            await until(lambda: len(codes) == 2)
+            gate.set()
+    assert sorted(codes) == ["busy", "busy", "ok", "ok", "ok"]
+
+
+async def test_posts_arrive_in_order() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        for number in range(500):
+            size = 100_000 if number % 100 == 0 else 10
+            link.post("echo", {"n": number}, bytes(size), priority=Priority.ACTIVATION)
+        link.post("nobody", priority=Priority.ACTIVATION)
+        await until(lambda: len(b.calls) == 500)
+        assert b.calls == [str(number) for number in range(500)]
+        await until(lambda: b.up[0].status.posts_refused == 1)
+
+
+async def test_posts_of_one_pass_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        await trio.sleep(0.05)
+        path = link._path
+        assert path is not None
+        writes: list[int] = []
+        send = path.send
+        monkeypatch.setattr(path, "send", lambda data: (writes.append(len(data)), send(data))[1])
+        for number in range(100):
+            link.post("echo", {"n": number}, b"x", priority=Priority.CONTROL)
+        await until(lambda: len(b.calls) == 100)
+        assert len(writes) <= 10
+
+
+async def test_a_peer_that_takes_nothing_loses_the_link() -> None:
+    limits = Limits(backlog_bytes=1 << 20)
+    a, b = make_node(1, limits=limits), make_node(2)
+    gate = trio.Event()
+    async with running(a, b) as nursery:
+        proxy = Proxy(b.endpoint.port)
+        await nursery.start(proxy.run)
+        link = await a.endpoint.dial(Address(LOOPBACK, proxy.port), timeout=5)
+        proxy.freeze()
+        with pytest.raises(LinkClosed):
+            for _ in range(100):
+                link.post("echo", {}, bytes(65_536), priority=Priority.BULK)
+        assert link.code == "backlog"
+    gate.set()
+
+
+async def test_the_total_of_held_bytes_ends_the_heaviest_link() -> None:
+    a, b = make_node(1, limits=Limits(total_bytes=1 << 20)), make_node(2)
+    async with running(a, b) as nursery:
+        proxy = Proxy(b.endpoint.port)
+        await nursery.start(proxy.run)
+        link = await a.endpoint.dial(Address(LOOPBACK, proxy.port), timeout=5)
+        proxy.freeze()
+        with pytest.raises(LinkClosed):
+            for _ in range(100):
+                link.post("echo", {}, bytes(65_536), priority=Priority.BULK)
+        assert link.code == "overloaded"
+
+
+# Streams.
+
+
+async def test_streams_are_byte_exact_both_ways() -> None:
+    a, b = make_node(1), make_node(2)
+
+    async def upper(incoming: IncomingStream) -> None:
+        while data := await incoming.stream.receive(10_000):
+            await incoming.stream.send(data.upper())
+        await incoming.stream.finish()
+
+    b.endpoint.handle_stream("upper", upper)
+    text = b"the quick brown fox " * 150_000  # 3 MB
+    async with running(a, b):
+        link = await linked(a, b)
+        stream = await link.open_stream("upper", {"x": 1})
+        received = bytearray()
+
+        async def read() -> None:
+            while data := await stream.receive(1 << 16):
+                received.extend(data)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            for at in range(0, len(text), 50_000):
+                await stream.send(text[at : at + 50_000])
+            await stream.finish()
+        assert received == text.upper()
+
+
+async def test_a_slow_reader_holds_the_sender_back() -> None:
+    a, b = make_node(1), make_node(2)
+    gate = trio.Event()
+    got: list[int] = []
+
+    async def slow_reader(incoming: IncomingStream) -> None:
+        await gate.wait()
+        while data := await incoming.stream.receive(1 << 20):
+            got.append(len(data))
+
+    b.endpoint.handle_stream("slow", slow_reader)
+    sent: list[int] = []
+    async with running(a, b) as nursery:
+        link = await linked(a, b)
+        stream = await link.open_stream("slow", {})
+
+        async def send() -> None:
+            for _ in range(64):
+                await stream.send(bytes(1 << 16))
+                sent.append(1 << 16)
+            await stream.finish()
+
+        nursery.start_soon(send)
+        await trio.sleep(0.2)
+        assert sum(sent) <= (1 << 20) + (1 << 18)
+        assert (await link.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
+        gate.set()
+        await until(lambda: sum(got) == 64 << 16)
+
+
+async def test_streams_are_reset_by_code() -> None:
+    a, b = make_node(1), make_node(2)
+
+    async def refuse(incoming: IncomingStream) -> None:
+        raise CallRefused("not-here", "no")
+
+    b.endpoint.handle_stream("refuse", refuse)
+    async with running(a, b):
+        link = await linked(a, b)
+        for method, code in {"refuse": "not-here", "nobody": "unknown-method"}.items():
+            stream = await link.open_stream(method, {})
+            with pytest.raises(CallRefused) as refused:
+                await stream.receive(10)
+            assert refused.value.code == code
+            with pytest.raises(CallRefused):
+                await stream.send(b"x")
+
+
+async def test_open_streams_are_limited() -> None:
+    a, b = make_node(1), make_node(2, limits=Limits(streams=2))
+
+    async def hold(incoming: IncomingStream) -> None:
+        await incoming.stream.receive(1)
+
+    b.endpoint.handle_stream("hold", hold)
+    async with running(a, b):
+        link = await linked(a, b)
+        first = await link.open_stream("hold", {})
+        await link.open_stream("hold", {})
+        with pytest.raises(CallRefused) as refused:
+            await link.open_stream("hold", {})
+        assert refused.value.code == "busy"
+        await first.aclose()
+        with trio.fail_after(5):
+            while True:
+                try:
+                    await link.open_stream("hold", {})
+                    break
+                except CallRefused:
+                    await trio.sleep(0.001)
+
+
+# Cuts.
+
+
+async def through_a_proxy(a: Node, b: Node, nursery: trio.Nursery) -> tuple[Link, Proxy]:
+    proxy = Proxy(b.endpoint.port)
+    await nursery.start(proxy.run)
+    link = await a.endpoint.dial(Address(LOOPBACK, proxy.port, b.endpoint.peer), timeout=5)
+    await until(lambda: b.up)
+    return link, proxy
+
+
+async def test_calls_survive_cut_connections_and_happen_once() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b) as nursery:
+        link, proxy = await through_a_proxy(a, b, nursery)
+        answers: list[int] = []
+
+        async def ask(first: int) -> None:
+            for number in range(first, first + 10):
+                method = "slow" if number % 2 else "echo"
+                reply = await link.call(method, {"n": number}, bytes(100_000), timeout=20)
+                answers.append(reply.header["n"])
+
+        async with trio.open_nursery() as asking:
+            for first in range(0, 100, 10):
+                asking.start_soon(ask, first)
+            for _ in range(3):
+                await trio.sleep(0.05)
+                proxy.cut()
+        assert sorted(answers) == list(range(100))
+        assert sorted(b.calls, key=int) == [str(n) for n in range(100)]
+        assert proxy.connections >= 3
+        assert a.lost == b.lost == [] and len(b.up) == 1
+
+
+async def test_a_stream_survives_cut_connections() -> None:
+    a, b = make_node(1), make_node(2)
+    got = bytearray()
+
+    async def sink(incoming: IncomingStream) -> None:
+        while data := await incoming.stream.receive(1 << 16):
+            got.extend(data)
+        await incoming.stream.finish()
+
+    b.endpoint.handle_stream("sink", sink)
+    data = bytes(range(256)) * 40_000
+    async with running(a, b) as nursery:
+        link, proxy = await through_a_proxy(a, b, nursery)
+        stream = await link.open_stream("sink", {})
+        for at in range(0, len(data), 1 << 18):
+            await stream.send(data[at : at + (1 << 18)])
+            if at % (1 << 20) == 0:
+                proxy.cut()
+        await stream.finish()
+        assert await stream.receive(1) == b""
+        assert got == data
+
+
+async def test_a_peer_that_stops_listening_is_gone_at_once(
+    virtual_time: trio.testing.MockClock,
+) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b) as nursery:
+        link, proxy = await through_a_proxy(a, b, nursery)
+        began = trio.current_time()
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(LinkClosed) as closed:
+            await link.call("echo", timeout=10)
+        assert closed.value.code == "peer-gone"
+        assert trio.current_time() - began < 1
+
+
+async def test_the_dialled_side_notices_too(virtual_time: trio.testing.MockClock) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b) as nursery:
+        _, proxy = await through_a_proxy(a, b, nursery)
+        began = trio.current_time()
+        a.scope.cancel()  # its listener closes, but no goaway gets through
+        proxy.freeze()
+        await trio.sleep(0.1)
+        proxy.cut()
+        await until(lambda: b.lost)
+        assert b.lost == ["peer-gone"]
+        assert trio.current_time() - began < 1
+
+
+async def test_a_silent_peer_is_noticed_within_five_seconds(
+    virtual_time: trio.testing.MockClock,
+) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b) as nursery:
+        link, proxy = await through_a_proxy(a, b, nursery)
+        await trio.sleep(7.3)
+        proxy.freeze()
+        frozen = trio.current_time()
+        with pytest.raises(LinkClosed) as closed:
+            await link.call("echo", timeout=60)
+        assert closed.value.code == "silent"
+        await until(lambda: a.lost and b.lost)
+        assert a.lost == b.lost == ["silent"]
+        assert 2 < a.lost_at[0] - frozen < 5
+        assert 2 < b.lost_at[0] - frozen < 5
+
+
+async def test_an_idle_link_stays(virtual_time: trio.testing.MockClock) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        await trio.sleep(30)
+        assert link.alive and link.status.rtt is not None
+        assert link.status.bytes_in < 10_000
+
+
+async def test_a_restarted_peer_ends_the_old_calls() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b) as nursery:
+        link, proxy = await through_a_proxy(a, b, nursery)
+        again = make_node(2)
+        await nursery.start(again.run)
+        proxy._target = again.endpoint.port
+        proxy.cut()
+        with pytest.raises(LinkClosed) as closed:
+            await link.call("slow", timeout=10)
+        assert closed.value.code == "peer-restarted"
+
+
+async def test_closing_tells_the_peer() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        link.close("misbehaved")
+        await until(lambda: b.lost)
+        assert (a.lost, b.lost) == (["misbehaved"], ["misbehaved"])
+        with pytest.raises(LinkClosed):
+            await link.call("echo", timeout=5)
+        with pytest.raises(LinkClosed):
+            link.post("echo", priority=Priority.CONTROL)
+        with pytest.raises(LinkClosed):
+            await link.open_stream("s", {})
+
+
+async def test_open_calls_and_streams_end_with_the_link() -> None:
+    a, b = make_node(1), make_node(2)
+
+    async def hold(incoming: IncomingStream) -> None:
+        await incoming.stream.receive(1)
+
+    async def stuck(call: Call) -> Reply:
+        await trio.sleep_forever()
+        return Reply()
+
+    b.endpoint.handle("stuck", stuck)
+    b.endpoint.handle_stream("hold", hold)
+    codes: list[str] = []
+    async with running(a, b):
+        link = await linked(a, b)
+        stream = await link.open_stream("hold", {})
+
+        async def expect_end(wait: object) -> None:
+            try:
+                await (link.call("stuck", timeout=9) if wait == "call" else stream.receive(1))
+            except LinkClosed as closed:
+                codes.append(closed.code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(expect_end, "call")
+            nursery.start_soon(expect_end, "stream")
+            await trio.sleep(0.05)
+            b.scope.cancel()
+    assert codes == ["closed", "closed"]
+
+
+async def test_a_mistake_of_the_peer_ends_the_link_on_both_sides() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        assert link._path is not None
+        link._path.send(b"\xff" * 100)
+        await until(lambda: a.lost and b.lost)
+        assert a.lost == b.lost == ["frame-too-large"]
+        again = await linked(a, b)  # and the endpoint is as good as before
+        assert (await again.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
+
+
+async def test_cancelling_a_call_anywhere_leaves_the_link_usable() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        for delay in (0, 0.0001, 0.001, 0.01, 0.049, 0.051):
+            with trio.move_on_after(delay):
+                await link.call("slow", {"n": 0}, bytes(300_000), timeout=5)
+        assert (await link.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
+        assert not link._calls
+
+
+async def test_status_shows_the_link() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        await until(lambda: link.status.rtt is not None)
+        status = link.status
+        assert status.address == (LOOPBACK, b.endpoint.port)
+        assert (status.path, status.dialled, b.up[0].status.dialled) == ("direct", True, False)
+        assert status.incarnation == a.endpoint.incarnation
+        assert status.peer_incarnation == b.endpoint.incarnation
+        assert replace(status, rtt=None).rtt is None
