@@ -78,9 +78,12 @@ class Bare:
         self._model = Model(architecture(case.shard.config), case.shard)
         self._tokens = case.tokens
 
-    @torch.inference_mode()
     def token_ms(self, seed: int, prompt_tokens: int) -> float:
         """Milliseconds per token after the first, at the positions the daemons computed."""
+        with torch.inference_mode():
+            return self._token_ms(seed, prompt_tokens)
+
+    def _token_ms(self, seed: int, prompt_tokens: int) -> float:
         model, shard = self._model, self._shard
         size = prompt_tokens + self._tokens
         kv = KV(shard.root, model.arch, shard.parts, shard.dtype, size, Budget(2**40))

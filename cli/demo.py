@@ -13,6 +13,7 @@ from .errors import CommandError
 from .options import example
 
 if TYPE_CHECKING:
+    from .progress import Waiting
     from .swarm import LocalSwarm
 
 Statuses = list[dict[str, Any] | None]
@@ -27,7 +28,7 @@ Statuses = list[dict[str, Any] | None]
 @click.option("--prompt", default=defaults.DEMO_PROMPT, show_default=True, help="What to continue.")
 @click.option("--max-tokens", type=click.IntRange(1, 900), default=defaults.DEMO_TOKENS,
               show_default=True, metavar="N", help="End after N tokens.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=7, show_default=True,
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=1, show_default=True,
               metavar="S", help="Another seed gives another text.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave the daemons running.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -111,12 +112,12 @@ def _all_ready(found: Statuses) -> bool:
     )
 
 
-def _show(waiting: Any, found: Statuses) -> None:
+def _show(waiting: "Waiting", found: Statuses) -> None:
     words = [
-        f"node {number} {'starting' if status is None else status['serving']['phase']}"
+        f"node {number}: {'starting' if status is None else status['serving']['phase']}"
         for number, status in enumerate(found, 1)
     ]
-    waiting.show(" · ".join(words))
+    waiting.show(*words)
 
 
 def _print_nodes(statuses: Sequence[dict[str, Any]]) -> None:
@@ -146,7 +147,7 @@ def _generate(
         click.echo(render.coloured(render.safe_text(prompt), "bold", sys.stdout), nl=False)
     return request(
         swarm.nodes[0].data, "run", on_event=write, wait=True, model="tiny", prompt=prompt,
-        raw=True, max_tokens=max_tokens, temperature=0.7, top_p=0.95, seed=seed,
+        raw=True, max_tokens=max_tokens, temperature=0.6, top_p=0.9, seed=seed,
     )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """Stopping daemons from outside, and waiting until they are gone."""
 
 import json
-import os
 import shutil
 import time
 from pathlib import Path
@@ -27,13 +26,13 @@ def stop_daemon(data: Path) -> None:
 
 
 def _is_alive(pid: int) -> bool:
+    """Whether the process still runs; one that only waits to be reaped does not."""
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
-        return True
-    return True
 
 
 def remove_demo(folder: Path) -> bool:

@@ -1,6 +1,7 @@
 """Progress for a person: rich on a terminal, plain lines elsewhere. Always on standard error."""
 
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -62,11 +63,11 @@ def _bar_on_terminal() -> "Progress":
 
 
 class Waiting:
-    """One line on what is being waited for; it changes as things move on."""
+    """What is being waited for: one changing line on a terminal, else a line for each change."""
 
     def __init__(self) -> None:
         self._status: Status | None = None
-        self._shown = ""
+        self._shown: Sequence[str] = ()
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -85,15 +86,15 @@ class Waiting:
         if self._status is not None:
             self._status.stop()
 
-    def show(self, line: str) -> None:
-        """Where things stand now; a repeated line is not shown again."""
-        line = render.safe(line, 300)
-        if line == self._shown:
-            return
-        self._shown = line
+    def show(self, *words: str) -> None:
+        """Where each of several things stands now."""
+        shown = [render.safe(word, 100) for word in words]
         if self._status is not None:
             from rich.text import Text
 
-            self._status.update(Text(line))
+            self._status.update(Text(" · ".join(shown)))
         else:
-            print(line, file=sys.stderr, flush=True)
+            for word in shown:
+                if word not in self._shown:
+                    print(word, file=sys.stderr, flush=True)
+        self._shown = shown

@@ -8,7 +8,7 @@ from ..transport.address import Address
 from ..transport.endpoint import Endpoint
 from ..transport.errors import DialFailed, TransportError
 from ..transport.host import Host
-from ..transport.identity import PeerId, public_key_of
+from ..transport.identity import public_key_of
 from ..transport.link import Link
 from . import defaults
 from .errors import NodeError
@@ -25,6 +25,12 @@ class Bootstrap:
         self._host = host
         self._endpoint = endpoint
         self._health = health
+        self._lost = trio.Event()  # set, and replaced, when a link has ended
+        endpoint.on_link_lost(lambda _link, _code: self._wake())
+
+    def _wake(self) -> None:
+        self._lost.set()
+        self._lost = trio.Event()
 
     async def run(self, given: Sequence[Address], remembered: Sequence[Address]) -> None:
         """Until cancelled. Of remembered addresses nothing is told: peers come and go."""
@@ -35,22 +41,23 @@ class Bootstrap:
                 nursery.start_soon(self._keep, address, False)
 
     async def _keep(self, address: Address, told: bool) -> None:
+        """One address: dialled until it answers, and again whenever its link has ended."""
         pause = defaults.BOOTSTRAP_PAUSE
-        peer: PeerId | None = address.peer
         while True:
-            if peer is not None and self._endpoint.link(peer) is not None:
-                pause = defaults.BOOTSTRAP_PAUSE
-            elif peer != self._endpoint.peer:
-                try:
-                    link = await self._endpoint.dial(address, timeout=defaults.BOOTSTRAP_TIMEOUT)
-                    peer = link.peer
-                    self._health.clear(_condition(address))
-                    pause = defaults.BOOTSTRAP_PAUSE
-                except TransportError as error:
-                    if told:
-                        self._tell(address, error)
-                    pause = min(2 * pause, defaults.BOOTSTRAP_PAUSE_MOST)
-            await trio.sleep(pause)
+            try:
+                link = await self._endpoint.dial(address, timeout=defaults.BOOTSTRAP_TIMEOUT)
+            except TransportError as error:
+                if error.code == "self":
+                    return
+                if told:
+                    self._tell(address, error)
+                await trio.sleep(pause)
+                pause = min(2 * pause, defaults.BOOTSTRAP_PAUSE_MOST)
+                continue
+            self._health.clear(_condition(address))
+            pause = defaults.BOOTSTRAP_PAUSE
+            while self._endpoint.link(link.peer) is not None:
+                await self._lost.wait()
 
     def _tell(self, address: Address, error: TransportError) -> None:
         where = f"the bootstrap address `{address.host}:{address.port}`"

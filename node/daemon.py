@@ -18,6 +18,7 @@ from ..state.defaults import MODELS
 from ..state.membership import Membership
 from ..state.record import Capacity, ModelName
 from ..tasks.courier import Courier
+from ..tasks.engine.errors import EngineUnavailable
 from ..tasks.engine.families import architecture
 from ..tasks.engine.process import EngineProcess
 from ..tasks.gateway import Gateway
@@ -150,11 +151,11 @@ class Node:
             await self._listen(nursery)
             await self._start_parts(nursery)
             task_status.started(self)
-            await self._enter_swarm(nursery)
+            nursery.start_soon(self._enter_swarm, nursery)
             await self._stop.wait()
             await self._drain()
+            await self._remember()
             nursery.cancel_scope.cancel()
-        await self._remember()
 
     @property
     def stopping(self) -> bool:
@@ -198,11 +199,19 @@ class Node:
         await nursery.start(self.models.run)
         await nursery.start(self.stage.run)
         if self.engine is not None:
-            nursery.start_soon(self.engine.run)
+            nursery.start_soon(self._run_engine, self.engine)
         await nursery.start(self.control.run)
         self._say(f"shoal {__version__}, peer {self.identity.peer}")
         for address in self.addresses:
             self._say(f"address {address}")
+
+    async def _run_engine(self, engine: ManagedEngine) -> None:
+        """A node whose engine cannot be had stays a member."""
+        engine.on_restart(lambda: self._say("the engine's worker ended and was started again"))
+        try:
+            await engine.run()
+        except EngineUnavailable as error:
+            self.health.report("engine", error.message, hint=error.hint or TORCH_HINT)
 
     async def _enter_swarm(self, nursery: trio.Nursery) -> None:
         config = self.config
@@ -218,8 +227,16 @@ class Node:
         if alone and not self.library.names() and config.model in (None, defaults.EMBEDDED_MODEL):
             await import_embedded(self.library)
             await self.announce_models()
+        if not alone:
+            await self._meet_somebody()
         nursery.start_soon(self.serving.run)
         nursery.start_soon(self._watch_serving)
+
+    async def _meet_somebody(self) -> None:
+        """Give the swarm a moment to show itself: choosing before would mean choosing blindly."""
+        with trio.move_on_after(defaults.MEETING_TIME):
+            while len(self.directory.members()) == 1:
+                await self.directory.changed(self.directory.version)
 
     async def announce_models(self) -> None:
         """Tell the swarm which models this library has, and whose chunks."""

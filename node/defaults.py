@@ -26,7 +26,8 @@ SWARM_KEY_SIZE = 32  # bytes
 SMALL_FILE_LIMIT = 8192  # bytes of the port, pid, peers and control path files
 EMBEDDED_MODEL = "tiny"
 
-BOOTSTRAP_PAUSE = 0.5  # seconds between two looks at a bootstrap link, or two tries
-BOOTSTRAP_PAUSE_MOST = 30.0  # seconds between tries at an address that does not answer
+BOOTSTRAP_PAUSE = 0.5  # seconds until an address that does not answer is tried again, doubled to
+BOOTSTRAP_PAUSE_MOST = 30.0  # seconds
+MEETING_TIME = 5.0  # seconds a joining node waits for a first member before it chooses layers
 REMEMBERED_PEERS = 16  # addresses kept for the next start
 WATCH = 0.5  # seconds between two looks at what a component says of itself

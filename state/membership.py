@@ -250,7 +250,7 @@ class Membership(Directory):
         wait = self._roster.next_due() - now if room > 0 else defaults.FORGET
         if self._unspread:
             wait = min(wait, 1 / defaults.OWN_UPDATES[1])
-        return min(max(wait, 0.0), defaults.FORGET)
+        return min(max(wait, _LEAST_WAIT), defaults.FORGET)
 
     async def _dial(self, peer: PeerId, addresses: Iterable[Address]) -> None:
         try:
@@ -283,6 +283,7 @@ class Membership(Directory):
 
 
 _BATCH = defaults.BATCH
+_LEAST_WAIT = 0.01  # seconds; a wait of a rounding error would never end on a stopped clock
 _BOUNDS = {
     "addresses": defaults.ADDRESSES,
     "models": defaults.MODELS,

@@ -26,6 +26,7 @@ OPEN_ATTEMPTS = 3  # routes tried when stages refuse
 FLOAT32_PARAMETERS = 100_000_000  # models with fewer are served in float32
 KV_CONTEXTS = 16  # full contexts whose KV a shard reserves at most
 KV_TOKENS_LEAST = 512  # of KV that a shard must have room for
+MODEL_PATIENCE = 10.0  # seconds until nobody's knowing the owner's model is a failure
 SERVE_RETRY = (1.0, 60.0)  # seconds until serving is tried again: first, most
 
 # Text: docs/spec/text.md.

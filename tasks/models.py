@@ -80,7 +80,7 @@ class _Loaded:
         self.checked: Architecture | None = None
         self.text: TextProcess | None = None
 
-    def started(self, info: TextInfo) -> None:
+    def started(self, value: TextInfo | None = None) -> None:
         checked, text = self.checked, self.text
         assert checked is not None and text is not None
         self.model = Model(

@@ -7,6 +7,7 @@ from typing import Any, Literal, NoReturn, Protocol
 import trio
 from trio import TaskStatus
 
+from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..dht.manifest import Manifest
@@ -14,7 +15,7 @@ from ..state.directory import Directory
 from ..state.record import ShardRecord
 from ..transport.errors import ShoalError
 from ..transport.host import Host
-from .defaults import SERVE_RETRY
+from .defaults import MODEL_PATIENCE, SERVE_RETRY
 from .engine.families import Architecture, architecture, kv_token_bytes
 from .engine.interface import DType, Engine, Parts
 from .errors import ServingError
@@ -164,15 +165,27 @@ class Serving:
 
     async def _choose_model(self) -> str:
         """The owner's model, or one that there is; waits until one is known."""
+        if self._settings.model is not None:
+            return await self._named_model(self._settings.model)
         while True:
             version = self._directory.version
-            if self._settings.model is not None:
-                return resolve(self._settings.model, self._library, self._directory)
             members = self._directory.members()
             if root := choose_model(members, self._directory.own().peer):
                 return root
             self._say("choosing", "no model is known yet; `shoal model add FOLDER` adds one")
             await self._directory.changed(version)
+
+    async def _named_model(self, name: str) -> str:
+        """Its root, once a member knows it; raises ModelError when none does for a while."""
+        with trio.move_on_after(MODEL_PATIENCE):
+            while True:
+                version = self._directory.version
+                try:
+                    return resolve(name, self._library, self._directory)
+                except ModelError as error:
+                    self._say("choosing", error.message)
+                await self._directory.changed(version)
+        return resolve(name, self._library, self._directory)
 
     def _parts(self, manifest: Manifest, arch: Architecture, dtype: DType) -> Parts:
         if self._settings.layers is None:

@@ -160,7 +160,7 @@ async def swarm(
 ) -> AsyncIterator[list[Node]]:
     """Nodes that know each other and serve their layers; the first has the model's folder."""
     nodes = [Node(tmp_path / str(number), layers) for number, layers in enumerate(splits)]
-    with trio.fail_after(60):
+    with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(nodes[0].run, (), checkpoint))
             for node in nodes[1:]:
@@ -178,6 +178,16 @@ async def _sees(node: Node, serving: int) -> None:
         version = node.directory.version
         members = node.directory.members()
         if sum(bool(record.shards) for record in members.values()) == serving:
+            return
+        await node.directory.changed(version)
+
+
+async def _sees_again(node: Node, healed: Node, seq: int) -> None:
+    """Wait until the node knows of a shard that was published after `seq`."""
+    while True:
+        version = node.directory.version
+        record = node.directory.members().get(healed.endpoint.peer)
+        if record is not None and record.seq > seq and record.shards:
             return
         await node.directory.changed(version)
 
@@ -219,12 +229,13 @@ async def test_three_nodes_say_what_transformers_says(
     async with swarm(tmp_path, folder, [*THREE, None]) as nodes:
         await _check_texts(reference, nodes)
         assert await _usage(nodes) == [0, 0, 0]
+        before = nodes[1].directory.own().seq
         error = await _error_of_a_killed_worker(nodes[0], nodes[1])
         assert error.code == "worker-crashed"
         assert f"stage 2 of 3 ({nodes[1].endpoint.peer}, layers 2:3)" in error.message
         assert await _usage([nodes[0], nodes[2]]) == [0, 0]
-        await _sees(nodes[0], 2)  # withdrawn, then loaded again
-        await _sees(nodes[0], 3)
+        for node in (nodes[0], nodes[2], nodes[3]):
+            await _sees_again(node, nodes[1], before)
         await _check_texts(reference, nodes)
 
 

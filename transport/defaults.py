@@ -49,6 +49,8 @@ BATCH_BYTES: Final = 128 * KIB
 """Bytes encrypted ahead of the kernel: what a token may wait behind."""
 READ_BYTES: Final = 256 * KIB
 SMALL_READ_BYTES: Final = 16 * KIB
+TURN_S: Final = 0.01
+"""A batch of frames that took longer, in seconds, makes the next read a small one."""
 SEND_AHEAD_BYTES: Final = 128 * KIB
 """Bytes a stream's sender may run ahead of the wire."""
 SMALL_PAYLOAD_BYTES: Final = 16 * KIB

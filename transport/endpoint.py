@@ -12,6 +12,7 @@ import trio
 
 from . import defaults
 from .address import Address
+from .budget import Budget
 from .certificate import Certificate
 from .errors import DialFailed, HostError, TransportError
 from .hello import Admission
@@ -19,7 +20,7 @@ from .host import Host
 from .identity import Identity, PeerId
 from .libp2p import Libp2pResponder
 from .limits import HalfOpen, Limits
-from .link import Budget, Handler, Link
+from .link import Handler, Link
 from .meeting import Connected, Door, Refused
 from .path import Path, PathLost
 from .serving import Handlers, StreamHandler
@@ -196,8 +197,9 @@ class Endpoint:
     def _decide(self, connected: Connected) -> str | None:
         """The code that refuses an admitted peer, None where its link may come up.
 
-        Both ends may have dialled at once. The smaller peer id decides, alone: it refuses
-        while its own dial is proving the peer or its link is up; the larger never refuses.
+        Both ends may have dialled at once. The smaller peer id decides, alone: it refuses while
+        its own dial is proving the peer, or the link it dialled is up. A peer that dials
+        anew where it had dialled before has lost that link, so the new one replaces it.
         """
         peer, hello = connected.peer, connected.hello
         link = self.link(peer)
@@ -205,12 +207,19 @@ class Endpoint:
             return None if self._resumes(link, connected) else "unknown-link"
         if peer == self.peer:
             return "self"
-        same = link is not None and link.identities.peer_incarnation == hello.incarnation
-        if self.peer < peer and (peer in self._proving or same):
+        if self.peer < peer and (peer in self._proving or self._dialled_and_up(link, connected)):
             return "duplicate"
         if link is None and len(self._links) >= self._limits.links:
             return "full"
         return None
+
+    def _dialled_and_up(self, link: Link | None, connected: Connected) -> bool:
+        return (
+            link is not None
+            and link.connected
+            and link.identities.dialled
+            and link.identities.peer_incarnation == connected.hello.incarnation
+        )
 
     def _resumes(self, link: Link | None, connected: Connected) -> bool:
         return (

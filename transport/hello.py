@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 import msgpack
 
 from . import defaults
+from .events import Windows
 from .frame import Fault
 from .identity import PeerId
-from .lane import Windows
 
 EXPORTER_LABEL: Final = b"EXPORTER-shoal-admission"
 EXPORTER_BYTES: Final = 32

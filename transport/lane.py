@@ -7,7 +7,7 @@ is sent again on the next; the receiver tells duplicates by call ids and stream 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from . import frame as wire
@@ -15,72 +15,25 @@ from .calls import Call as Call
 from .calls import Handler as Handler
 from .calls import Refusal as Refusal
 from .calls import Reply as Reply
-from .defaults import PING_S, REORDERED_IDS, SMALL_PAYLOAD_BYTES, STALL_S
+from .defaults import PING_S, SMALL_PAYLOAD_BYTES, STALL_S
+from .events import (
+    Answered,
+    Called,
+    Cancelled,
+    Ended,
+    Event,
+    Opened,
+    SeenIds,
+    StreamReady,
+    Windows,
+)
 from .frame import Bytes, Cutter, Fault, Frame
 from .frame import Priority as Priority
 from .lanestream import Entry, LaneStream
 from .limits import Limits
 from .outbox import Message, Outbox, OutCall
 
-
-@dataclass(slots=True)
-class Called:
-    """The peer calls. `post` ones want no answer."""
-
-    ident: int
-    method: str
-    header: dict[str, Any]
-    payload: Bytes
-    priority: Priority
-    post: bool
-
-
-@dataclass(slots=True)
-class Answered:
-    """A call of ours has its reply, or its refusal where `code` is set."""
-
-    call: OutCall
-    header: dict[str, Any] = field(default_factory=dict)
-    payload: Bytes = b""
-    priority: Priority = Priority.CONTROL
-    code: str | None = None
-    message: str = ""
-
-
-@dataclass(slots=True)
-class Cancelled:
-    """The peer no longer wants the answer to its call."""
-
-    ident: int
-
-
-@dataclass(slots=True)
-class Opened:
-    """The peer opened a stream."""
-
-    stream: LaneStream
-    method: str
-    header: dict[str, Any]
-
-
-@dataclass(slots=True)
-class StreamReady:
-    """Something changed for a stream's reader or writer."""
-
-    stream: LaneStream
-
-
-@dataclass(slots=True)
-class Ended:
-    """The link is over: by the peer's word, or by the peer's mistake (`ours`)."""
-
-    code: str
-    message: str
-    ours: bool
-
-
 _TICK_S = 0.05  # no finer than this
-Event = Called | Answered | Cancelled | Opened | StreamReady | Ended
 
 
 @dataclass(slots=True)
@@ -94,43 +47,6 @@ class _Partial:
     deliver: Callable[[Bytes], Event]
 
 
-class _Seen:
-    """Which of the peer's ascending ids have come: all below `floor`, and a few above."""
-
-    __slots__ = ("above", "floor")
-
-    def __init__(self) -> None:
-        self.floor = 1
-        self.above: set[int] = set()
-
-    def __contains__(self, ident: int) -> bool:
-        return ident < self.floor or ident in self.above
-
-    def add(self, ident: int) -> bool:
-        """Note an id; False where it had come before. Raises Fault."""
-        if ident == self.floor:
-            self.floor += 1
-            while self.above and self.floor in self.above:
-                self.above.remove(self.floor)
-                self.floor += 1
-            return True
-        if ident in self:
-            return False
-        if ident > self.floor + REORDERED_IDS:
-            raise Fault("bad-id")
-        self.above.add(ident)
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """What a side's hello grants the other: bytes per stream and per link, streams at once."""
-
-    stream_bytes: int
-    link_bytes: int
-    streams: int
-
-
 class Lane:
     """One link. `dialled` tells the side that opened it, `remote` is what the peer granted."""
 
@@ -138,7 +54,7 @@ class Lane:
         self.attached = False
         self.ended: Ended | None = None
         self.rtt: float | None = None  # seconds, the last ping's
-        self.outbox = Outbox(remote.link_bytes)
+        self.outbox = Outbox(remote.link_bytes, limits.backlog_bytes)
         self.streams: dict[int, LaneStream] = {}
         self.heard = now  # when the last byte came
         self._now = now
@@ -151,8 +67,8 @@ class Lane:
         self._cutter = Cutter()
         self._next_stream = 1
         self._mine = 0  # streams open that this side opened
-        self._seen = _Seen()
-        self._seen_streams = _Seen()
+        self._seen = SeenIds()
+        self._seen_streams = SeenIds()
         self._partials: list[_Partial | None] = [None, None, None]
         self._partial_bytes = 0
         self._stream_bytes = 0  # unread in all streams
@@ -353,9 +269,16 @@ class Lane:
         if frame.flags & wire.PRIORITY_MASK > Priority.BULK:
             raise Fault("bad-flags")
         self.outbox.acknowledge(frame.received)
+        if self.outbox.starved and self.outbox.link_room > 0:
+            self._feed_streams()
         if frame.kind >= wire.FIRST_COUNTED:
             self.outbox.count(len(frame.head) + len(frame.payload))
         return handler(frame)
+
+    def _feed_streams(self) -> None:
+        self.outbox.starved = False
+        for stream in self.streams.values():
+            self.outbox.schedule(stream)
 
     def _on_goaway(self, frame: Frame) -> Event:
         code, message = wire.decode_code(frame.head)
@@ -507,8 +430,7 @@ class Lane:
     def _on_credit(self, frame: Frame) -> Event | None:
         if frame.ident == 0:
             self.outbox.link_limit = max(self.outbox.link_limit, frame.offset)
-            for stream in self.streams.values():
-                self.outbox.schedule(stream)
+            self._feed_streams()
             return None
         found = self._stream_of(frame)
         if found is None:

@@ -8,7 +8,6 @@ dialled dials again (docs/spec/lane.md, section 5).
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -16,86 +15,28 @@ import outcome
 import trio
 
 from . import defaults
+from .budget import Budget
 from .calls import Call as Call
 from .calls import Handler as Handler
 from .calls import Refusal as Refusal
 from .calls import Reply as Reply
-from .errors import CallRefused, LinkClosed, ShoalError, TransportError
+from .errors import CallRefused, LinkClosed
+from .events import Answered, Called, Cancelled, Ended, Opened, StreamReady
 from .frame import Bytes
 from .frame import Priority as Priority
-from .hello import Admitted
 from .host import Host
-from .identity import PeerId
-from .lane import (
-    Answered,
-    Called,
-    Cancelled,
-    Ended,
-    Lane,
-    Opened,
-    StreamReady,
-)
+from .lane import Lane
 from .lanestream import LaneStream
 from .limits import Limits
+from .linkstatus import Identities
+from .linkstatus import LinkStatus as LinkStatus
 from .outbox import OutCall
 from .path import Path, PathLost
-from .serving import MALFORMED, CallServer, Handlers, StreamHandler, stable
+from .serving import HANDLER_ERRORS, CallServer, Handlers, StreamHandler, refusal_of, stable
 from .serving import IncomingStream as IncomingStream
 from .stream import Stream as Stream
 
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class LinkStatus:
-    """What is known of a link. `rtt` in seconds, None before the first pong; `since` on the
-    host's monotonic clock."""
-
-    rtt: float | None
-    bytes_in: int
-    bytes_out: int
-    address: tuple[str, int]
-    since: float
-    path: str
-    dialled: bool
-    incarnation: bytes
-    peer_incarnation: bytes
-    admitted: Admitted
-    posts_refused: int
-
-
-class Budget:
-    """Bytes held for all links. Over the limit, the link that holds most ends."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._by_link: dict[Link, int] = {}
-        self._used = 0
-
-    def set(self, link: "Link", held: int) -> None:
-        """What a link holds now, in bytes."""
-        self._used += held - self._by_link.get(link, 0)
-        self._by_link[link] = held
-        if self._used > self._limit:
-            most = max(self._by_link, key=self._by_link.__getitem__)
-            self.drop(most)
-            most.close("overloaded")
-
-    def drop(self, link: "Link") -> None:
-        """The link has ended."""
-        self._used -= self._by_link.pop(link, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Identities:
-    """Who a link is between: the peer, both incarnations, and how it came to be."""
-
-    peer: PeerId
-    incarnation: bytes
-    peer_incarnation: bytes
-    dialled: bool
-    admitted: Admitted
-    port: int = 0  # where the peer says it listens, or where it was dialled
 
 
 Rescue = Callable[["Link"], Awaitable[str | None]]
@@ -132,6 +73,7 @@ class Link:
         self._rescue = rescue
         self._since = host.now()
         self._path: Path | None = None
+        self._new = True  # not attached yet
         self._silent = False
         self._nursery: trio.Nursery | None = None
         self._rescue_scope: trio.CancelScope | None = None
@@ -159,6 +101,11 @@ class Link:
     def alive(self) -> bool:
         """Whether calls may still be made."""
         return self.code is None
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection carries it, or is just about to; without one it is in its grace."""
+        return self._path is not None or self._new
 
     @property
     def status(self) -> LinkStatus:
@@ -273,7 +220,7 @@ class Link:
             return
         self._drop_path()
         self._path = path
-        self._silent = False
+        self._new = self._silent = False
         self.address = path.address
         self._lane.attach(self._host.now())
         if self._rescue_scope is not None:
@@ -364,7 +311,7 @@ class Link:
         path = self._path
         if path is None or path.blocked or not (last_words := self._lane.take(1 << 16)):
             return
-        with suppress(PathLost, TransportError):
+        with suppress(PathLost):
             path.send(last_words)
             path.finish()
             self._path = None  # `_serve` closes it
@@ -377,7 +324,10 @@ class Link:
         try:
             while True:
                 if data:
-                    self._take_in(data)
+                    began = self._host.now()
+                    self._take_in(data, began)
+                    if self._host.now() - began > defaults.TURN_S:
+                        path.read_less()
                 if self._path is not path:
                     return
                 data = await path.receive()
@@ -386,9 +336,9 @@ class Link:
         except PathLost:
             return
 
-    def _take_in(self, data: bytes) -> None:
+    def _take_in(self, data: bytes, now: float) -> None:
         backlog = self._lane.outbox.backlog
-        for event in self._lane.receive(data, self._host.now()):
+        for event in self._lane.receive(data, now):
             if self.code is not None:
                 return
             self._on[type(event)](event)
@@ -424,16 +374,12 @@ class Link:
         self._nursery.start_soon(self._serve_stream, handler, incoming)
 
     async def _serve_stream(self, handler: StreamHandler, incoming: IncomingStream) -> None:
-        code = "failed"
+        code = "closed"
         try:
             await handler(incoming)
-            code = "closed"
-        except TransportError as error:
-            code = error.code
-        except (ShoalError, *MALFORMED):
-            pass
-        finally:
-            incoming.stream.reset(code)
+        except* HANDLER_ERRORS as errors:
+            code = refusal_of(errors).code
+        incoming.stream.reset(code)
 
     def _on_stream_ready(self, event: StreamReady) -> None:
         if event.stream.context is not None:

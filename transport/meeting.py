@@ -12,6 +12,7 @@ import trio
 
 from . import defaults
 from . import frame as wire
+from .events import Windows
 from .frame import Fault
 from .hello import (
     EXPORTER_BYTES,
@@ -27,9 +28,9 @@ from .hello import (
     confirm,
 )
 from .identity import PeerId
-from .lane import Lane, Windows
+from .lane import Lane
 from .limits import Limits
-from .link import Identities
+from .linkstatus import Identities
 from .path import Path, PathLost
 
 

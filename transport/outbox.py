@@ -58,13 +58,19 @@ class _Queue:
 
 
 class Outbox:
-    """The sending half of a lane. `link_limit` is the peer's credit over all streams, bytes."""
+    """The sending half of a lane.
 
-    def __init__(self, link_limit: int) -> None:
+    `link_limit` is the peer's credit over all streams, in bytes. Streams wait too while more
+    than `backlog_limit` bytes are unacknowledged: credit is the peer's word, memory is ours.
+    """
+
+    def __init__(self, link_limit: int, backlog_limit: int) -> None:
         self.backlog = 0  # bytes queued or unacknowledged, with a frame's overhead each
         self.waiting: dict[int, OutCall] = {}  # calls that have left and have no answer
         self.next_ident = 1
         self.link_limit = link_limit
+        self.starved = False  # a stream waits for `link_room`
+        self._backlog_limit = backlog_limit
         self._link_sent = 0
         # A peer that pings and does not read must not grow it: the oldest falls out.
         self._urgent: deque[Entry] = deque(maxlen=8)
@@ -77,8 +83,8 @@ class Outbox:
 
     @property
     def link_room(self) -> int:
-        """Bytes the streams together may still send."""
-        return self.link_limit - self._link_sent
+        """Bytes the streams together may send now."""
+        return min(self.link_limit - self._link_sent, self._backlog_limit - self.backlog)
 
     @property
     def has_output(self) -> bool:
@@ -109,9 +115,13 @@ class Outbox:
 
     def schedule(self, stream: LaneStream) -> None:
         """Give a stream its turns while it has something to send."""
-        if not stream.scheduled and stream.has_output(self.link_room):
+        if stream.scheduled:
+            return
+        if stream.has_output(self.link_room):
             stream.scheduled = True
             self._queues[stream.priority].streams.append(stream)
+        elif stream.queued:
+            self.starved = True
 
     def count(self, size: int) -> None:
         """A counted frame of the peer's has come; what leaves next reports it."""
@@ -221,7 +231,9 @@ class Outbox:
         while queue.streams:
             stream = queue.streams.popleft()
             stream.scheduled = False
-            if stream.has_output(self.link_room):  # another stream may have used the link's credit
+            if not stream.has_output(self.link_room):  # another one used the link's credit
+                self.starved = True
+            else:
                 queue.turn = False
                 entry = stream.next_entry(self.link_room)
                 self._link_sent += len(entry.payload)

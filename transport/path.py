@@ -73,13 +73,20 @@ class Path:
             if plaintext or self.tls.closed:
                 return plaintext
 
+    def read_less(self) -> None:
+        """What came last took long: read little next time, so that others get their turn."""
+        self._read_bytes = defaults.SMALL_READ_BYTES
+
     def early(self) -> bytes:
         """Plaintext that came with the end of the handshake."""
         return self.tls.read()
 
     def send(self, plaintext: bytes) -> None:
-        """Encrypt, and hand to the kernel what it takes; not while `blocked`."""
-        self.tls.write(plaintext)
+        """Encrypt, and hand to the kernel what it takes; not while `blocked`. Raises PathLost."""
+        try:
+            self.tls.write(plaintext)
+        except TransportError:
+            raise PathLost from None
         self._queue_outgoing()
         self._send_rest()
 

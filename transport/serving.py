@@ -7,14 +7,17 @@ import trio
 
 from .calls import Answer, Call, Handler, Refusal, Reply
 from .errors import ShoalError, TransportError
+from .events import Called
 from .frame import Bytes
 from .identity import PeerId
-from .lane import Called, Lane
+from .lane import Lane
 from .limits import Limits
 from .stream import Stream
 
-# What a handler raises on a header that is not what it expects. A peer must not end the node.
-MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+# What a handler raises on a header that is not what it expects, and on a disk or a peer of its
+# own that fails. No peer must end the node by it; anything else is our mistake and ends it.
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+HANDLER_ERRORS = (ShoalError, OSError, trio.TooSlowError, *_MALFORMED)
 
 
 class IncomingStream:
@@ -80,8 +83,8 @@ class CallServer:
             return
         try:
             answer = handler(call)
-        except (ShoalError, *MALFORMED) as error:
-            answer = _refusal_of(error)
+        except HANDLER_ERRORS as error:
+            answer = refusal_of(error)
         if isinstance(answer, Reply | Refusal):
             self._answer(event, answer)
         else:
@@ -113,8 +116,8 @@ class CallServer:
             with scope:
                 pending = handler(call)
                 answer = pending if isinstance(pending, Reply | Refusal) else await pending
-        except (ShoalError, *MALFORMED) as error:
-            answer = _refusal_of(error)
+        except* HANDLER_ERRORS as errors:
+            answer = refusal_of(errors)
         finally:
             del self._open[event.ident]
             self.bytes -= len(event.payload)
@@ -148,9 +151,13 @@ def stable(payload: Bytes | bytearray, limit: int) -> Bytes:
     return payload
 
 
-def _refusal_of(error: Exception) -> Refusal:
+def refusal_of(error: Exception) -> Refusal:
+    """The code for an error of HANDLER_ERRORS; of a group's, the first."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
     if isinstance(error, TransportError):
         return Refusal(error.code, error.message)
     if isinstance(error, ShoalError):
         return Refusal("failed", error.message)
-    return Refusal("bad-request", f"{type(error).__name__}: {error}")
+    code = "bad-request" if isinstance(error, _MALFORMED) else "failed"
+    return Refusal(code, f"{type(error).__name__}: {error}")

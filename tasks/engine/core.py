@@ -314,7 +314,6 @@ class Core:
             raise EngineError(
                 "gap", f"the span starts at {span.start}, {session.kv.length} positions are cached"
             )
-        session.kv.truncate(span.start)
         job.source = self._source(span)
         return job
 

@@ -120,8 +120,8 @@ def _split(state: memoryview) -> tuple[Sequence[object], memoryview]:
     if len(state) < _PREFIX.size:
         raise EngineError("bad-state", "the KV copy is cut short")
     (size,) = _PREFIX.unpack_from(state)
-    if size > _HEADER_LIMIT or size > len(state) - _PREFIX.size:
-        raise EngineError("bad-state", "the KV copy is cut short")
+    if size > _HEADER_LIMIT:
+        raise EngineError("bad-state", f"the KV copy announces a header of {size} bytes")
     end = _PREFIX.size + size
     try:
         fields = msgpack.unpackb(

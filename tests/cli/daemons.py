@@ -17,16 +17,23 @@ from shoal.cli.errors import CommandError
 START = 60.0  # seconds a daemon may take on a busy machine
 
 
-class Daemon:
-    """One `shoal node` (or `join`) process."""
+WITH_TORCH = ["-m", "shoal.cli.main"]
+WITHOUT_TORCH = [
+    "-c",
+    "import sys; sys.modules['torch'] = None; from shoal.cli.main import main; main()",
+]
 
-    def __init__(self, data: Path, *args: str, command: str = "node") -> None:
+
+class Daemon:
+    """One `shoal node` (or `join`) process; `torch` False: as if it were not installed."""
+
+    def __init__(self, data: Path, *args: str, command: str = "node", torch: bool = True) -> None:
         self.data = data
         self.log = data.with_suffix(".log")
-        words = [command, *args] if command == "node" else [*command.split(), *args]
+        words = [*(WITH_TORCH if torch else WITHOUT_TORCH), *command.split(), *args]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "shoal.cli.main", *words, "--data", str(data),
+                [sys.executable, *words, "--data", str(data),
                  "--listen", "127.0.0.1", "--threads", "1"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
@@ -68,8 +75,8 @@ def daemons() -> Iterator[Callable[..., Daemon]]:
     """A function that starts daemons; all are gone at the end of the block."""
     started: list[Daemon] = []
 
-    def start(data: Path, *args: str, command: str = "node") -> Daemon:
-        started.append(Daemon(data, *args, command=command))
+    def start(data: Path, *args: str, command: str = "node", torch: bool = True) -> Daemon:
+        started.append(Daemon(data, *args, command=command, torch=torch))
         return started[-1]
 
     try:

@@ -44,14 +44,14 @@ def complete(status: dict[str, Any]) -> bool:
 
 
 def test_three_daemons(start: Start, tmp_path: Path) -> None:
-    """Two hold the layers, a third holds none and asks; then one is killed."""
+    """Two hold the layers, a third has no torch and asks; then one is killed."""
     first = start(tmp_path / "1", "--layers", "0:3")
     first.wait_until(is_up)
     assert (tmp_path / "1").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "1" / "control.sock").stat().st_mode & 0o777 == 0o600
     bootstrap = ("--bootstrap", first.address, "--model", "tiny")
     second = start(tmp_path / "2", *bootstrap, "--layers", "3:6")
-    asker = start(tmp_path / "3", *bootstrap, "--layers", "0:1", "--memory", "1KiB")
+    asker = start(tmp_path / "3", *bootstrap[:2], torch=False)
     for daemon in (first, second):
         daemon.wait_until(serves)
     asker.wait_until(lambda status: status["peers"] == 2 and complete(status))
@@ -65,6 +65,9 @@ def test_three_daemons(start: Start, tmp_path: Path) -> None:
     peers = json.loads(shoal("peers", "--json", "--data", str(asker.data)).stdout)["peers"]
     shards = {peer["peer"]: [s["layers"] for s in peer["shards"]] for peer in peers}
     assert sorted(shards.values()) == [["0:3"], ["3:6"]]
+    status = asker.ask("status")
+    assert status["serving"]["phase"] == "no-engine" and not status["capacity"]["engine"]
+    assert any("torch" in condition["sentence"] for condition in status["health"])
     unknown = shoal("run", "tinny", "x", "--data", str(asker.data))
     assert unknown.returncode == 1 and "did you mean `tiny`" in unknown.stderr
     long = shoal("run", "tiny", "word " * 3000, "--raw", "--data", str(asker.data))
@@ -122,6 +125,7 @@ def test_invite_and_join_a_private_swarm(start: Start, tmp_path: Path) -> None:
     stranger.wait_until(lambda status: any("not let" in c["sentence"] for c in status["health"]))
     code = shoal("invite", "--data", str(first.data)).stdout.strip()
     joiner = start(tmp_path / "3", command=f"join {code}")
+    joiner.wait_until(lambda _: (tmp_path / "3" / "swarm.key").exists())
     joiner.wait_until(knows(1))
     assert (tmp_path / "3" / "swarm.key").read_bytes() == (
         tmp_path / "1" / "swarm.key"

@@ -12,7 +12,9 @@ import psutil
 import pytest
 
 from shoal.cli.demo import plan
+from shoal.cli.errors import CommandError
 from shoal.cli.main import invoke
+from shoal.cli.swarm import LocalSwarm
 
 from .daemons import shoal
 
@@ -54,7 +56,7 @@ def test_an_interrupted_demo_leaves_nothing(number: signal.Signals, tmp_path: Pa
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 30
-    while len(list(tmp_path.glob("shoal-demo-*/node-*/control.sock"))) < 1:
+    while len(list(tmp_path.glob("shoal-demo-*/node-*/control.*"))) < 1:
         assert demo.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     demo.send_signal(number)
@@ -85,6 +87,16 @@ def test_kept(tmp_path: Path) -> None:
         assert shoal("stop", "--data", str(folder)).returncode == 0
     assert not folder.exists()
     assert processes_with(tmp_path) == []
+
+
+def test_a_daemon_that_ends_is_told() -> None:
+    """The demo says what the daemon said, instead of waiting for it."""
+    with LocalSwarm() as swarm:
+        node = swarm.start(["--listen", "nowhere"])
+        with pytest.raises(CommandError, match="node 1 ended: .*`nowhere`"):
+            while node.status() is None:
+                time.sleep(0.02)
+    assert not swarm.folder.exists()
 
 
 def test_plan() -> None:

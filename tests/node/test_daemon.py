@@ -91,9 +91,11 @@ class Running:
         return answer
 
     async def until(self, true: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        while not true(status := (await self.ask("status"))["ok"]):  # noqa: ASYNC110
+        while True:
+            status: dict[str, Any] = (await self.ask("status"))["ok"]
+            if true(status):
+                return status
             await trio.sleep(0.02)
-        return status
 
 
 def config(data: Path, **more: Any) -> NodeConfig:

@@ -57,7 +57,7 @@ def test_a_full_record_fits() -> None:
     shard = ShardRecord(ROOT, True, 0, 4096, True, "x" * 16, 2**40)
     full = replace(
         RECORD,
-        addresses=tuple(f"/dns4/{'a.' * 126}{n}x/tcp/40001/p2p/{BOB.peer}" for n in range(10, 26)),
+        addresses=tuple(f"/dns4/{'a.' * 120}x{n}x/tcp/40001/p2p/{BOB.peer}" for n in range(10, 26)),
         models=(model,) * defaults.MODELS,
         shards=(shard,) * defaults.SHARDS,
         holdings=(ROOT,) * defaults.HOLDINGS,
@@ -144,7 +144,7 @@ def test_numbers_are_clamped() -> None:
 def test_an_own_record_out_of_bounds_is_not_signed() -> None:
     for wrong in ({"version": "v" * 65}, {"shards": (ShardRecord(ROOT, True, 3, 3, True, "", 1),)}):
         with pytest.raises(BadRecord):
-            seal_record(ALICE, replace(RECORD, **wrong))  # type: ignore[arg-type]
+            seal_record(ALICE, replace(RECORD, **wrong))
 
 
 ANYTHING = st.recursive(
@@ -155,11 +155,11 @@ ANYTHING = st.recursive(
     | st.text(max_size=80)
     | st.binary(max_size=80),
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=8),
-    max_leaves=30,
+    max_leaves=10,
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.fixed_dictionaries({}, optional=dict.fromkeys(msgpack.unpackb(fields()), ANYTHING))
     | ANYTHING

@@ -165,6 +165,8 @@ async def test_what_fails_is_shown_and_tried_again(autojump_clock: object) -> No
     world.engine.errors = [EngineError("no-memory", "there is no memory", hint="free some")]
 
     async def body() -> None:
+        assert "no model 'small' is known" in await world.settle("choosing")
+        await trio.sleep(11)
         assert "did you mean" not in await world.settle("failed")
         world.other_has_it("smell")
         await trio.sleep(100)

@@ -33,6 +33,7 @@ class Node:
     lost_at: list[float] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    stopped: bool = False
 
     @property
     def address(self) -> Address:
@@ -47,6 +48,7 @@ class Node:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.endpoint.run, LOOPBACK, 0)
                 task_status.started()
+        self.stopped = True
 
 
 def make_node(

@@ -3,18 +3,18 @@
 import random
 from collections import defaultdict
 
-from shoal.transport.frame import Priority
-from shoal.transport.lane import (
+from shoal.transport.events import (
     Answered,
     Called,
     Cancelled,
     Ended,
     Event,
-    Lane,
     Opened,
     StreamReady,
     Windows,
 )
+from shoal.transport.frame import Priority
+from shoal.transport.lane import Lane
 from shoal.transport.lanestream import LaneStream
 from shoal.transport.limits import Limits
 from shoal.transport.outbox import OutCall

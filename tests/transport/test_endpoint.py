@@ -1,5 +1,7 @@
 """Endpoints on loopback: dialling, hello refusals, both at once, floods and slow peers."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -13,10 +15,10 @@ from shoal.transport import frame as wire
 from shoal.transport.address import Address
 from shoal.transport.certificate import Certificate
 from shoal.transport.errors import AddressInUse, DialFailed
+from shoal.transport.events import Windows
 from shoal.transport.hello import Hello, Invited, OpenSwarm, SwarmKey, invitation_ident
 from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.lane import Windows
 from shoal.transport.limits import Limits
 from shoal.transport.link import Priority
 from shoal.transport.path import Path
@@ -69,7 +71,7 @@ async def test_what_a_dial_says_when_it_fails() -> None:
         assert await dial_code(a, wrong) == "wrong-peer"
         assert await dial_code(a, Address(LOOPBACK, a.endpoint.port)) == "self"
         b.scope.cancel()
-        await trio.sleep(0.01)
+        await until(lambda: b.stopped)
         assert await dial_code(a, b.address) == "refused"
         listener = await RealHost().listen(LOOPBACK, 0)
         silent = Address(LOOPBACK, listener.socket.getsockname()[1])
@@ -120,6 +122,64 @@ async def test_many_nodes_become_a_mesh() -> None:
                         nursery.start_soon(partial(node.endpoint.dial, other.address, timeout=10))
         assert all(len(node.endpoint.links()) == 7 for node in nodes)
         assert not any(node.lost for node in nodes)
+
+
+async def test_cancelling_a_dial_anywhere_leaves_nothing_behind() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        for delay in (0, 0.0003, 0.001, 0.002, 0.003, 0.004, 0.006):
+            with trio.move_on_after(delay):
+                await a.endpoint.dial(b.address, timeout=5)
+        link = await a.endpoint.dial(b.address, timeout=5)
+        assert (await link.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
+        assert a.endpoint.links() == [link] and not a.endpoint._proving
+        await until(lambda: b.endpoint._half_open.count == 0)
+
+
+PEER_PROCESS = """
+import sys, trio
+from tests.transport.fleet import make_node
+async def main():
+    node = make_node(2)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.run)
+        print(node.address, flush=True)
+        await trio.sleep_forever()
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("dialled_by_us", [True, False])
+async def test_a_killed_process_is_noticed_at_once(dialled_by_us: bool) -> None:
+    node = make_node(1)
+    async with running(node) as nursery:
+        script = PEER_PROCESS
+        if not dialled_by_us:
+            dial = f"from shoal.transport.address import Address\n{script}".replace(
+                "        await trio.sleep_forever()",
+                f"        address = Address.parse('{node.address}')\n"
+                "        await node.endpoint.dial(address, timeout=5)\n"
+                "        await trio.sleep_forever()",
+            )
+            script = dial
+        process = await nursery.start(
+            partial(
+                trio.run_process,
+                [sys.executable, "-c", script],
+                stdout=subprocess.PIPE,
+                check=False,
+            )
+        )
+        assert process.stdout is not None
+        address = Address.parse((await process.stdout.receive_some()).decode().strip())
+        if dialled_by_us:
+            await node.endpoint.dial(address, timeout=5)
+        await until(lambda: node.up)
+        began = trio.current_time()
+        process.kill()
+        await until(lambda: node.lost)
+        assert node.lost == ["peer-gone"]
+        assert trio.current_time() - began < 1.5
 
 
 # Admission.

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.transport.defaults import HELLO_BYTES
+from shoal.transport.events import Windows
 from shoal.transport.frame import Fault
 from shoal.transport.hello import (
     Admission,
@@ -27,7 +28,6 @@ from shoal.transport.hello import (
     invitation_ident,
 )
 from shoal.transport.identity import PeerId
-from shoal.transport.lane import Windows
 
 HELLO = Hello((1, 3), b"i" * 16, Windows(1, 2, 3), b"open", ("a", "b"), b"r" * 16, 4001)
 BINDING = Binding(b"e" * 32, PeerId("12D3dialler"), PeerId("12D3listener"))
@@ -131,7 +131,7 @@ OTHERS = (
 
 
 @pytest.mark.parametrize(
-    ("binding", "admission"), product(OTHERS, (SwarmKey(KEY), Invited(b"0123456789")))
+    ("binding", "admission"), [*product(OTHERS, (SwarmKey(KEY), Invited(b"0123456789")))]
 )
 def test_a_proof_is_worth_nothing_elsewhere(binding: Binding, admission: Admission) -> None:
     swarm = SwarmKey(KEY, Book(b"0123456789"))

@@ -264,6 +264,23 @@ def test_more_than_the_credit_ends_the_link(frames: int) -> None:
     assert side.ended is not None and side.ended.code == "credit-exceeded"
 
 
+def test_credit_without_end_does_not_make_us_keep_without_end() -> None:
+    """Twin: a sender that only obeyed credit would keep all 50 MB for sending again."""
+    generous = replace(SMALL, stream_window_bytes=1 << 40, link_window_bytes=1 << 40)
+    side = Side(dialled=True, limits=replace(SMALL, backlog_bytes=1 << 20), peer=generous)
+    side.lane.attach(0.0)
+    stream = side.lane.open("s", {}, Priority.BULK)
+    assert stream is not None
+    sent = 0
+    for _ in range(500):
+        stream.write(bytes(100_000))
+        side.lane.outbox.schedule(stream)
+        sent += len(side.lane.take(1 << 17))
+    assert sent < (1 << 20) + (1 << 17)
+    side.take_in(frame(wire.ACK, count=10))
+    assert len(side.lane.take(1 << 20)) > 400_000
+
+
 def test_resets_end_both_directions_and_return_credit() -> None:
     pair = Pair()
     pair.b.reading = False

@@ -167,7 +167,12 @@ async def test_posts_of_one_pass_leave_together(monkeypatch: pytest.MonkeyPatch)
         assert path is not None
         writes: list[int] = []
         send = path.send
-        monkeypatch.setattr(path, "send", lambda data: (writes.append(len(data)), send(data))[1])
+
+        def counted(data: bytes) -> None:
+            writes.append(len(data))
+            send(data)
+
+        monkeypatch.setattr(path, "send", counted)
         for number in range(100):
             link.post("echo", {"n": number}, b"x", priority=Priority.CONTROL)
         await until(lambda: len(b.calls) == 100)

@@ -146,6 +146,7 @@ def test_a_new_epoch_forgets_answers_and_an_old_one_is_refused(whole: Any, check
     other = TOKENS[::-1]
     renewed = whole.tokens(prompt(session, epoch=2, tokens=other))
     assert renewed == checkpoint("Llama").greedy(other, 1)
+    assert len(whole.core._sessions[session]._kept) == 1
     assert code(whole, prompt(session, epoch=1)) == "old-epoch"
     assert whole.core._sessions[session].kv.length == 8
 
@@ -265,6 +266,17 @@ def test_too_many_waiting_and_too_large_answers_are_refused(whole: Any, monkeypa
     assert [getattr(event, "code", "") for event in whole.events()] == ["too-many", "", ""]
     monkeypatch.setattr("shoal.tasks.engine.core.ANSWER_BYTES", 100)
     assert code(whole, prompt(session, epoch=1, want="hidden")) == "too-large"
+
+
+def test_hidden_states_are_looked_at_before_they_are_computed_with(
+    checkpoint: Any, driver: Any
+) -> None:
+    worker = driver(checkpoint("Llama").shard(Parts(False, 1, 2, False)))
+    worker.core._model.forward = None
+    values = np.zeros((2, 32), dtype=np.float32)
+    values[1, 5] = -math.inf
+    span = Span(worker.open(b"s"), 0, 0, 2, hidden=values.data.cast("B"))
+    assert code(worker, span) == "not-finite"
 
 
 def test_a_value_that_overflows_is_not_passed_on(checkpoint: Any, driver: Any) -> None:

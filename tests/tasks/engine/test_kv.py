@@ -91,7 +91,20 @@ def test_malformed_copies_are_refused() -> None:
     for length in (-1, 11, True, "2", None, 1 << 60):
         assert refused(kv, with_fields(*fields[:6], length, *fields[7:]))
     assert refused(kv, with_fields(*fields[:-1]))
+    header = msgpack.packb([[0] * 1000] * 100)
+    with pytest.raises(EngineError, match="announces a header"):
+        kv.install(len(header).to_bytes(4, "big") + header)
     assert kv.install(with_fields(*fields)) == 2
+
+
+def test_a_length_that_a_slice_would_clamp_is_refused() -> None:
+    kv = made(fill=3)
+    for fill, lie in ((10, 11), (9, -1)):
+        state = made(fill=fill).export()
+        size = int.from_bytes(state[:4], "big")
+        fields = msgpack.unpackb(state[4 : 4 + size])
+        header: bytes = msgpack.packb([*fields[:6], lie, *fields[7:]])
+        assert refused(kv, len(header).to_bytes(4, "big") + header + state[4 + size :])
 
 
 def test_values_that_are_not_finite_are_refused() -> None:

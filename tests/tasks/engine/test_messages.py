@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shoal.tasks.engine.defaults import STOP_IDS
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
     FailedEvent,
@@ -73,6 +74,9 @@ def test_every_field_of_a_span_is_typed() -> None:
                 parse_span(broken, memoryview(payload))
     with pytest.raises(EngineError):
         parse_span(tuple(header[:-1]), memoryview(payload))
+    many = (*header[:12], (5,) * (STOP_IDS + 1), *header[13:])
+    with pytest.raises(EngineError):
+        parse_span(many, memoryview(payload))
 
 
 def test_a_shard_survives_the_way() -> None:

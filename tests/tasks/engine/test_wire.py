@@ -12,7 +12,7 @@ import msgpack
 import pytest
 
 from shoal.tasks.engine import defaults
-from shoal.tasks.engine.wire import Channel, Header, WireClosed, WireError
+from shoal.tasks.engine.wire import Channel, Header, WireClosed, WireError, _opened
 
 PREFIX = struct.Struct("!IB3xQ")
 
@@ -173,6 +173,14 @@ def test_a_descriptor_of_something_else_is_refused(pair: Pair) -> None:
         os.close(end)
     with pytest.raises(WireError):
         pair.channel.receive()
+
+
+def test_only_files_are_read() -> None:
+    ends = os.pipe()
+    with pytest.raises(WireError):
+        _opened(ends[0], 0)
+    for end in ends:
+        os.close(end)
 
 
 def test_descriptors_nobody_asked_for_are_closed(pair: Pair) -> None:

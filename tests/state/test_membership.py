@@ -1,0 +1,363 @@
+"""Nodes that share one address learn of each other, and notice who is gone."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.state import defaults
+from shoal.state.errors import BadRecord
+from shoal.state.membership import Capacity, Membership, ShardRecord
+from shoal.state.reach import Reach
+from shoal.state.record import DOMAIN, MemberRecord, open_record, seal_record
+from shoal.transport.address import Address
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.frame import Priority
+from shoal.transport.hello import OpenSwarm
+from shoal.transport.host import RealHost
+from shoal.transport.identity import Identity
+from shoal.transport.link import Link
+from shoal.transport.signed import seal
+from tests.state.fake_net import WALL, FakeNet, FakeNode
+
+SHARD = ShardRecord("ab" * 32, True, 0, 6, False, "float32", 4096)
+
+
+@pytest.fixture
+async def net(nursery: trio.Nursery) -> FakeNet:
+    return FakeNet(nursery)
+
+
+def start(net: FakeNet, count: int, **kwargs: Any) -> list[FakeNode]:
+    """Nodes that know the first one's address."""
+    nodes = [FakeNode(net, number, **kwargs) for number in range(1, count + 1)]
+    for node in nodes:
+        net.nursery.start_soon(node.run, *nodes[:1] if node is not nodes[0] else ())
+    return nodes
+
+
+def push(node: FakeNode, source: FakeNode, *sealed: bytes, reach: int = Reach.LOOPBACK) -> None:
+    """`source` sends `node` records."""
+    link = source.endpoint.link(node.peer)
+    assert link is not None
+    told = [(reach, data) for data in sealed]
+    link.post("member.push", payload=msgpack.packb(told), priority=Priority.CONTROL)
+
+
+@pytest.mark.trio
+async def test_eight_members_become_a_full_mesh(net: FakeNet, autojump_clock: MockClock) -> None:
+    nodes = start(net, 8)
+    await trio.sleep(5)
+    everybody = {node.peer for node in nodes}
+    for node in nodes:
+        assert node.members == everybody
+        assert node.directory.members()[node.peer] == node.directory.own()
+        assert len(node.endpoint.links()) == 7
+
+
+@pytest.mark.trio
+async def test_a_change_reaches_all_and_is_handed_on_once(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = start(net, 6)
+    await trio.sleep(5)
+    versions = [node.directory.version for node in nodes]
+    net.sent.clear()
+    nodes[2].directory.publish(shards=(SHARD,))
+    await trio.sleep(1)
+    for node, version in zip(nodes, versions, strict=True):
+        assert node.directory.members()[nodes[2].peer].shards == (SHARD,)
+        assert await node.directory.changed(version) > version
+    # Its author tells 5; each tells at most the 4 that are neither author nor sender.
+    assert len(net.sent) <= 5 + 5 * 4
+
+
+@pytest.mark.trio
+async def test_publishing_the_same_again_says_nothing(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    node, _ = start(net, 2)
+    await trio.sleep(1)
+    node.directory.publish(shards=(SHARD,))
+    await trio.sleep(1)
+    net.sent.clear()
+    before = node.directory.own()
+    node.directory.publish(shards=(SHARD,))
+    assert node.directory.own() is before
+    assert not net.sent
+
+
+@pytest.mark.trio
+async def test_a_dead_member_is_gone_and_comes_back(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = start(net, 4)
+    await trio.sleep(5)
+    version = nodes[0].directory.version
+    nodes[3].die()
+    assert nodes[0].directory.version > version
+    assert all(nodes[3].peer not in node.members for node in nodes[:3])
+    again = FakeNode(net, 4, ahead=10)
+    net.nursery.start_soon(again.run)  # it knows nobody: the others remember it
+    await trio.sleep(10)
+    assert all(again.peer in node.members for node in nodes[:3])
+    assert len(again.members) == 4
+
+
+@pytest.mark.trio
+async def test_without_links_the_bootstrap_is_dialled_again(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    first, second = start(net, 2)
+    await trio.sleep(1)
+    first.die()
+    assert second.members == {second.peer}
+    back = FakeNode(net, 1, silent=True, ahead=10)
+    net.nursery.start_soon(back.run)
+    await trio.sleep(60)
+    assert second.members == {back.peer, second.peer}
+
+
+@pytest.mark.trio
+async def test_a_restart_with_a_clock_behind_still_counts_as_later(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = start(net, 3)
+    await trio.sleep(2)
+    nodes[2].directory.publish(shards=(SHARD,))
+    await trio.sleep(1)
+    nodes[2].die()
+    back = FakeNode(net, 3, ahead=-1000)
+    net.nursery.start_soon(back.run, nodes[0])
+    await trio.sleep(10)
+    assert back.directory.own().seq > WALL * 1000
+    for node in nodes[:2]:
+        assert node.directory.members()[back.peer].shards == ()
+
+
+@pytest.mark.trio
+async def test_many_changes_at_once_go_out_as_few(net: FakeNet, autojump_clock: MockClock) -> None:
+    node, other = start(net, 2)
+    await trio.sleep(2)
+    net.sent.clear()
+    for number in range(1000):
+        node.directory.publish(version=str(number))
+    await trio.sleep(5)
+    assert other.directory.members()[node.peer].version == "999"
+    assert len(net.sent) < 20
+
+
+def test_lists_are_cut_and_the_rest_is_refused() -> None:
+    class Alone:
+        handle = on_link = on_link_lost = staticmethod(lambda *args: None)
+
+        def links(self) -> list[Link]:
+            return []
+
+    host = RealHost()
+    directory = Membership(host, Alone(), Identity.generate(host))  # type: ignore[arg-type]
+    directory.publish(holdings=("ab" * 32,) * 1000)
+    assert len(directory.own().holdings) == defaults.HOLDINGS
+    before = directory.own()
+    with pytest.raises(BadRecord):
+        directory.publish(version="v" * 100)
+    assert directory.own() is before
+
+
+# Hostile peers.
+
+
+@pytest.mark.trio
+async def test_forged_and_foreign_records_cost_the_link(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = start(net, 3)
+    await trio.sleep(5)
+    victim, liar, honest = nodes
+    record = MemberRecord(honest.peer, int(WALL * 1000) + 10**6, version="hacked")
+    as_liar = seal(liar.identity, DOMAIN, b"")
+    forged = as_liar.replace(liar.identity.public_key, honest.identity.public_key)
+    with_body = seal_record(honest.identity, record)[:-1] + b"!"
+    for sealed in (forged, with_body):
+        push(victim, liar, sealed)
+        await trio.sleep(0.1)
+        assert victim.directory.members()[honest.peer].version == ""
+        assert victim.endpoint.link(liar.peer) is None
+        net.connect(liar.endpoint, victim.endpoint)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("method", ["member.push", "member.digest", "member.pull"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\xdd\xff\xff\xff\xff",
+        b"\x91" * 5000,
+        msgpack.packb([1]),
+        msgpack.packb([[9, b""]]),
+        msgpack.packb([["x", b"x"]]),
+        msgpack.packb([[0, b"x" * 100_000]]),
+        msgpack.packb([[0, b""]] * 65),
+        msgpack.packb({"a": "b"}),
+        msgpack.packb({1: 1}),
+        msgpack.packb({str(number): 1 for number in range(2000)}),
+        b"x" * 300_000,
+    ],
+)
+async def test_nonsense_is_answered_in_order(
+    net: FakeNet, autojump_clock: MockClock, method: str, payload: bytes
+) -> None:
+    victim, liar = start(net, 2)
+    await trio.sleep(2)
+    if method == "member.digest":
+        victim.directory._told.clear()  # as on a fresh link
+    answer = liar.endpoint.net.by_peer[victim.peer].serve(liar.peer, method, payload)
+    if method != "member.pull":
+        await answer
+    assert victim.directory.own().peer == victim.peer
+
+
+@pytest.mark.trio
+async def test_ten_thousand_members_stay_within_bounds(
+    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "VOUCHED", 8)
+    victim, liar = start(net, 2)
+    await trio.sleep(2)
+    for first in range(100, 1380, 64):
+        batch = []
+        for number in range(first, first + 64):
+            author = Identity.from_seed(number.to_bytes(32))
+            record = MemberRecord(author.peer, 1, ("/ip4/127.0.0.1/tcp/9",))
+            batch.append(seal_record(author, record))
+        push(victim, liar, *batch)
+    await trio.sleep(5)
+    assert len(victim.directory._roster) <= defaults.VOUCHED + 1
+    assert victim.endpoint.link(liar.peer) is not None
+    assert len([a for a in victim.endpoint.dials if a.port == 9]) < 100
+
+
+@pytest.mark.trio
+async def test_a_digest_is_taken_once_a_link(net: FakeNet, autojump_clock: MockClock) -> None:
+    victim, liar = start(net, 2)
+    await trio.sleep(2)
+    net.sent.clear()
+    answer = await victim.endpoint.serve(liar.peer, "member.digest", msgpack.packb({"x": 1}))
+    assert answer.code == "again"
+
+
+@pytest.mark.trio
+async def test_a_local_address_from_afar_is_not_dialled(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """Not even when it comes by way of a neighbour: it says from how far it has it."""
+    far = FakeNode(net, 1, ip="8.8.8.8")
+    gate = FakeNode(net, 2, ip="192.168.1.2")
+    near = FakeNode(net, 3, ip="192.168.1.3")
+    for node in (far, gate, near):
+        net.nursery.start_soon(node.run)
+    net.connect(far.endpoint, gate.endpoint)
+    net.connect(gate.endpoint, near.endpoint)
+    await trio.sleep(1)
+    targets = ("/ip4/192.168.1.1/tcp/80", "/ip4/127.0.0.1/tcp/22", "/ip4/1.1.1.1/tcp/4")
+    far.endpoint.cut(near.peer, "closed")
+    del net.at["8.8.8.8", 4001]
+    net.sent.clear()
+    far.directory.publish(addresses=targets)
+    await trio.sleep(60)
+    assert any(author_in(message, far) for message in net.sent)
+    dialled = {address.host for node in (gate, near) for address in node.endpoint.dials}
+    assert not dialled & {"192.168.1.1", "127.0.0.1"}
+    assert "1.1.1.1" in dialled
+
+
+def author_in(message: tuple[Any, Any, str, bytes], node: FakeNode) -> bool:
+    if message[2] != "member.push":
+        return False
+    return any(open_record(data).peer == node.peer for _, data in msgpack.unpackb(message[3]))
+
+
+@pytest.mark.trio
+async def test_neighbours_dial_each_others_local_addresses(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    gate, one, two = (FakeNode(net, number, ip=f"192.168.1.{number}") for number in (1, 2, 3))
+    for node in (gate, one, two):
+        net.nursery.start_soon(node.run)
+    net.connect(gate.endpoint, one.endpoint)
+    net.connect(gate.endpoint, two.endpoint)
+    await trio.sleep(2)
+    assert one.endpoint.link(two.peer) is not None
+
+
+@pytest.mark.trio
+async def test_links_are_bounded(
+    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "MEMBER_LINKS", 3)
+    nodes = start(net, 8)
+    await trio.sleep(5)
+    # Whoever is dialled takes the link: the first one serves all.
+    assert len(nodes[0].endpoint.links()) == 7
+    assert min(len(node.endpoint.links()) for node in nodes) <= 4
+
+
+# The real thing.
+
+
+class RealNode:
+    def __init__(self) -> None:
+        self.host = RealHost()
+        self.identity = Identity.generate(self.host)
+        self.endpoint = Endpoint(self.host, self.identity, admission=OpenSwarm(), libp2p=False)
+        self.directory = Membership(self.host, self.endpoint, self.identity)
+        self.scope = trio.CancelScope()
+        self.address: Address | None = None
+
+    async def run(
+        self, bootstrap: Sequence[Address], *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                port = await nursery.start(self.endpoint.run, "127.0.0.1", 0)
+                self.address = Address("127.0.0.1", port, self.identity.peer)
+                self.directory.publish(
+                    addresses=(str(self.address),), capacity=Capacity(1, 2**30, True, 1e9, 1e9)
+                )
+                await nursery.start(self.directory.run, bootstrap)
+                task_status.started()
+                await trio.sleep_forever()
+
+
+async def until_members(node: RealNode, count: int) -> None:
+    while len(node.directory.members()) != count:
+        await node.directory.changed(node.directory.version)
+
+
+@pytest.fixture
+async def real_nodes(nursery: trio.Nursery) -> AsyncIterator[list[RealNode]]:
+    nodes = [RealNode() for _ in range(4)]
+    for node in nodes:
+        first = nodes[0].address
+        await nursery.start(node.run, [first] if first else [])
+    yield nodes
+    for node in nodes:
+        node.scope.cancel()
+
+
+@pytest.mark.trio
+async def test_real_nodes_find_each_other_and_notice_a_death(real_nodes: list[RealNode]) -> None:
+    with trio.fail_after(10):
+        for node in real_nodes:
+            await until_members(node, 4)
+    last = real_nodes.pop()
+    last.scope.cancel()
+    with trio.fail_after(5):
+        for node in real_nodes:
+            await until_members(node, 3)
+    assert all(last.identity.peer not in node.directory.members() for node in real_nodes)

@@ -1,0 +1,36 @@
+"""What a link says of itself."""
+
+from dataclasses import dataclass
+
+from .hello import Admitted
+from .identity import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """What is known of a link. `rtt` in seconds, None before the first pong; `since` on the
+    host's monotonic clock."""
+
+    rtt: float | None
+    bytes_in: int
+    bytes_out: int
+    address: tuple[str, int]
+    since: float
+    path: str
+    dialled: bool
+    incarnation: bytes
+    peer_incarnation: bytes
+    admitted: Admitted
+    posts_refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """Who a link is between: the peer, both incarnations, and how it came to be."""
+
+    peer: PeerId
+    incarnation: bytes
+    peer_incarnation: bytes
+    dialled: bool
+    admitted: Admitted
+    port: int = 0  # where the peer says it listens, or where it was dialled
