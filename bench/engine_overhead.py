@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import trio
 
@@ -120,8 +121,11 @@ async def engine_seconds(engine: EngineProcess, steps: int) -> tuple[float, list
 
 
 async def measure(shape: str, steps: int, rounds: int) -> dict[str, float]:
-    """Milliseconds a token of both sides in their best round: other work on the machine only adds."""
-    bare_ms, engine_ms = [], []
+    """Milliseconds a token of both sides in their best rounds; other work here only adds.
+
+    Processor times, means over all rounds, tell what wall times are worth on a busy machine.
+    """
+    bare_ms, engine_ms, cpu = [], [], [0.0, 0.0]
     with tempfile.TemporaryDirectory() as folder:
         shard = random_shard(config(SHAPES[shape]), Path(folder))
         bare = Bare(shard)
@@ -129,16 +133,27 @@ async def measure(shape: str, steps: int, rounds: int) -> dict[str, float]:
         async with trio.open_nursery() as nursery:
             await nursery.start(engine.run)
             await engine.load(shard)
+            worker = psutil.Process(engine.pid)
             for turn in range(rounds + 1):
+                marks = [time.process_time()]
                 bare_s, expected = bare.seconds(steps)
+                marks += [time.process_time(), sum(worker.cpu_times()[:2])]
                 engine_s, tokens = await engine_seconds(engine, steps)
+                marks.append(sum(worker.cpu_times()[:2]))
                 if tokens != expected:
                     sys.exit("the two sides chose different tokens")
                 if turn:  # the first round warms up
                     bare_ms.append(bare_s * 1e3)
                     engine_ms.append(engine_s * 1e3)
+                    cpu = [cpu[0] + marks[1] - marks[0], cpu[1] + marks[3] - marks[2]]
             nursery.cancel_scope.cancel()
-    return {"bare_ms": min(bare_ms), "engine_ms": min(engine_ms)}
+    cpu_ms = [total * 1e3 / rounds / steps for total in cpu]
+    return {
+        "bare_ms": min(bare_ms),
+        "engine_ms": min(engine_ms),
+        "bare_cpu_ms": cpu_ms[0],
+        "worker_cpu_ms": cpu_ms[1],
+    }
 
 
 async def main(quick: bool) -> None:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -138,13 +139,15 @@ class Daemons:
         self._case = case
         cuts = [case.layers * index // count for index in range(count + 1)]
         self._start(f"{cuts[0]}:{cuts[1]}")
-        if case.folder != TINY:
-            self._ready(0, lambda status: bool(status["addresses"]))
+        first = self._wait(lambda status: bool(status["addresses"]))
+        if case.folder != TINY:  # which the daemons have by themselves
             request(self._data, "model_add", wait=True, path=str(case.folder), name=case.name)
-        bootstrap = self._ready(0, lambda status: bool(status["addresses"]))["addresses"][0]
         for start, stop in pairwise(cuts[1:]):
-            self._start(f"{start}:{stop}", "--bootstrap", bootstrap)
-        self._ready(0, self._complete)
+            self._start(f"{start}:{stop}", "--bootstrap", first["addresses"][0])
+
+    def ready(self) -> None:
+        """Wait until every layer is served."""
+        self._wait(self._complete)
 
     @property
     def _data(self) -> Path:
@@ -161,14 +164,14 @@ class Daemons:
             model["complete"] and model["name"] == self._case.name for model in status["models"]
         )
 
-    def _ready(self, index: int, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def _wait(self, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            status = self._swarm.nodes[index].status()
+            status = self._swarm.nodes[0].status()
             if status is not None and ready(status):
                 return status
             time.sleep(0.05)
-        raise SystemExit(f"daemon {index} was not ready in {START_SECONDS:g} s")
+        raise SystemExit(f"the daemons were not ready in {START_SECONDS:g} s")
 
     def ask(self, seed: int) -> dict[str, Any]:
         sampling = _sampling(seed)
@@ -205,35 +208,44 @@ def _interleaved(
     return taken, hops
 
 
-def _added(taken: dict[str, list[float]], name: str) -> float:
-    """The median over rounds of what a side took beyond the bare loop beside it."""
-    pairs = zip(taken[name], taken["bare"], strict=True)
-    return median(ours - bare for ours, bare in pairs)
+def _least(taken: dict[str, list[float]]) -> dict[str, float]:
+    """Each side's least disturbed round: other programs only ever add time."""
+    return {name: min(times) for name, times in taken.items()}
 
 
-def _tiny(folder: Path, tokens: int, rounds: int) -> dict[str, Any]:
-    case = trio.run(_case, "tiny", TINY, folder / "tiny", tokens)
-    with LocalSwarm() as one, LocalSwarm() as three:
-        sides = {"one": Daemons(one, case, 1), "three": Daemons(three, case, 3)}
-        taken, hops = _interleaved(case, sides, rounds)
+def _tiny(case: Case, one: Daemons, three: Daemons, rounds: int) -> dict[str, Any]:
+    taken, hops = _interleaved(case, {"one": one, "three": three}, rounds)
+    least = _least(taken)
     return {
-        "added_ms": _added(taken, "one"),
-        "hop_ms": _added(taken, "three") / 3,
+        "added_ms": least["one"] - least["bare"],
+        "hop_ms": (least["three"] - least["bare"]) / 3,
         "reported_hop_ms": median(hops),
         "tiny_ms": {name: [round(ms, 4) for ms in times] for name, times in taken.items()},
     }
 
 
-def _shape(folder: Path, tokens: int, rounds: int) -> dict[str, Any]:
-    source = _write_shape(folder / "shape")
-    case = trio.run(_case, "shape", source, folder / "store", tokens)
-    with LocalSwarm() as swarm:
-        taken, _ = _interleaved(case, {"one": Daemons(swarm, case, 1)}, rounds)
-    pairs = zip(taken["bare"], taken["one"], strict=True)
+def _shape(case: Case, one: Daemons, rounds: int) -> dict[str, Any]:
+    taken, _ = _interleaved(case, {"one": one}, rounds)
+    least = _least(taken)
     return {
-        "ratio": median(bare / ours for bare, ours in pairs),
+        "ratio": least["bare"] / least["one"],
         "shape_ms": {name: [round(ms, 3) for ms in times] for name, times in taken.items()},
     }
+
+
+def _measure(folder: Path, quick: bool) -> dict[str, Any]:
+    tiny = trio.run(_case, "tiny", TINY, folder / "tiny", 100)
+    written = _write_shape(folder / "shape")
+    shape = trio.run(_case, "shape", written, folder / "store", 16 if quick else 64)
+    with ExitStack() as stack:  # all start at once and are idle while others are measured
+        one, three, large = (
+            Daemons(stack.enter_context(LocalSwarm()), case, count)
+            for case, count in ((tiny, 1), (tiny, 3), (shape, 1))
+        )
+        for daemons in (one, three, large):
+            daemons.ready()
+        value = _tiny(tiny, one, three, 12 if quick else 60)
+        return value | _shape(shape, large, 8 if quick else 20)
 
 
 def main() -> None:
@@ -243,8 +255,7 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="shoal-hop-"))
     try:
-        value = _tiny(folder, 200, 5 if quick else 25)
-        value |= _shape(folder, 24 if quick else 64, 5 if quick else 15)
+        value = _measure(folder, quick)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     ok = (

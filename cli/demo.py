@@ -145,7 +145,8 @@ def _generate(
 
     if not as_json:
         click.echo(render.coloured(render.safe_text(prompt), "bold", sys.stdout), nl=False)
-    return request(
+    with swarm.ends_explained():
+        return request(
         swarm.nodes[0].data, "run", on_event=write, wait=True, model="tiny", prompt=prompt,
         raw=True, max_tokens=max_tokens, temperature=0.6, top_p=0.9, seed=seed,
     )  # fmt: skip

@@ -50,13 +50,22 @@ class LocalNode:
     def pid(self) -> int:
         return self._process.pid
 
+    def check_running(self, patience: float = 0.0) -> None:
+        """Raises CommandError, with the node's last words, when its process has ended.
+
+        It is given `patience` seconds to end.
+        """
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience)
+            raise CommandError(
+                "failed",
+                f"node {self.number} ended: {self.last_words()}",
+                hint="run `shoal node` by itself to see what it says",
+            )
+
     def status(self) -> dict[str, Any] | None:
         """The node's status; None while it does not answer yet. Raises when it has ended."""
-        if self._process.poll() is not None:
-            raise CommandError(
-                "failed", f"node {self.number} ended: {self.last_words()}",
-                hint="run `shoal node` by itself to see what it says",
-            )  # fmt: skip
+        self.check_running()
         try:
             return request(self.data, "status")
         except CommandError as error:
@@ -128,6 +137,16 @@ class LocalSwarm:
                     hint="the machine may be busy: try again, or with `--nodes 2`",
                 )
             time.sleep(defaults.POLL)
+
+    @contextmanager
+    def ends_explained(self) -> Iterator[None]:
+        """A command that fails because a daemon ended is told what that daemon said."""
+        try:
+            yield
+        except CommandError as error:
+            for node in self.nodes:
+                node.check_running(1.0 if error.code == "not-running" else 0.0)
+            raise
 
     def keep(self) -> None:
         """Leave the daemons and their folder to the user; `shoal stop` ends them."""

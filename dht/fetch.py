@@ -248,9 +248,9 @@ def pack_ranges(held: Sequence[bool]) -> bytes:
 
 def read_ranges(payload: Bytes, order: Sequence[str]) -> list[str] | None:
     """The digests a peer says it has; None where it says it badly."""
-    data = bytes(payload[: 8 * HAVE_RANGES + 1])
+    data = bytes(payload[: 8 * HAVE_RANGES + 1])  # one byte too many is no whole run
     words = [int.from_bytes(data[i : i + 4]) for i in range(0, len(data), 4)]
     rising = all(a < b for a, b in pairwise(words))
-    if len(data) % 8 or len(data) > 8 * HAVE_RANGES or not rising or words[-1:] > [len(order)]:
+    if len(data) % 8 or not rising or words[-1:] > [len(order)]:
         return None
     return [d for i in range(0, len(words), 2) for d in order[words[i] : words[i + 1]]]

@@ -157,7 +157,7 @@ class Membership(Directory):
             try:
                 await self._take(link, call.payload)
             except BadRecord as error:
-                return _blame(link, error)
+                return self._blame(link, error)
         return Reply()
 
     async def _on_digest(self, call: Call) -> Answer:
@@ -174,7 +174,7 @@ class Membership(Directory):
                 )
                 await self._take(link, reply.payload)
         except BadRecord as error:
-            return _blame(link, error)
+            return self._blame(link, error)
         except TransportError:  # it refused or went away: others tell of the same members
             return Refusal("pull-failed", "the records of this digest did not come")
         return Reply()
@@ -192,6 +192,12 @@ class Membership(Directory):
             elif isinstance(name, str) and (known := self._roster.known(PeerId(name))):
                 told.append((known.reach, known.sealed))
         return Reply(payload=msgpack.packb(told))
+
+    def _blame(self, link: Link, error: BadRecord) -> Refusal:
+        """The sender wrote or handed on what nobody may: it loses the link."""
+        self._roster.put_off(link.peer)
+        link.close(error.code, error.message)
+        return Refusal(error.code, error.message)
 
     async def _take(self, link: Link, payload: bytes | memoryview) -> None:
         """Believe what is signed and new; hand it on. Raises BadRecord, the sender's fault."""
@@ -294,12 +300,6 @@ _BOUNDS = {
 
 def _nearness(link: Link) -> Reach:
     return seen_at(link.status.address[0])
-
-
-def _blame(link: Link, error: BadRecord) -> Refusal:
-    """The sender wrote or handed on what nobody may: it loses the link."""
-    link.close(error.code, error.message)
-    return Refusal(error.code, error.message)
 
 
 def _unpack(payload: bytes | memoryview, limit: int, kind: type[Any]) -> Any:

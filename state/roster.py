@@ -196,6 +196,11 @@ class Roster:
             known.due = now + jitter(known.pause)
             known.pause = min(2 * known.pause, defaults.DIAL_PAUSE[1])
 
+    def put_off(self, peer: PeerId) -> None:
+        """It misbehaved: once its link is gone, it is dialled late."""
+        if known := self._known.get(peer):
+            known.pause = defaults.DIAL_PAUSE[1]
+
     def _unlinked(self) -> Iterator[tuple[PeerId, Known]]:
         return ((peer, known) for peer, known in self._known.items() if peer not in self.live)
 

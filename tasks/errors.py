@@ -4,7 +4,6 @@ TaskError                   `code` is a short fixed word
 ├── SessionError            a generation could not start or go on; codes: docs/spec/session.md
 │   ├── BadMessage          a peer's message is malformed or beyond a bound
 │   └── PromptTooLong       more tokens than the model's context
-├── UnknownModel            no model of that name is known
 ├── ServingError            this node cannot serve the shard it was to serve
 ├── TextError               tokens, text and chat templates; codes: docs/spec/text.md
 ├── NoFit                   no layers of the model fit this node
@@ -42,10 +41,6 @@ class PromptTooLong(SessionError):
             f"the prompt has {tokens} tokens and the model's context holds {context}",
             hint="shorten the prompt",
         )
-
-
-class UnknownModel(TaskError):
-    """No model of that name is known."""
 
 
 class ServingError(TaskError):

@@ -238,17 +238,17 @@ class Gateway:
             self._feed(run, spans)
         while True:
             with trio.move_on_after(TOKEN_TIMEOUT) as scope:
-                item = await run.inbox.receive()
+                items = await run.heard()
             if scope.cancelled_caught:
                 raise SessionError("silent", f"no stage said anything for {TOKEN_TIMEOUT:g} s")
-            match item:
-                case SessionError():
+            tokens = [item for item in items if isinstance(item, Arrived)]
+            if tokens and await answer.add(tokens):
+                return
+            for item in items:
+                if isinstance(item, SessionError):
                     raise item
-                case Progress():
+                if isinstance(item, Progress):
                     self._feed(run, spans)
-                case Arrived():
-                    if await answer.add(item):
-                        return
 
     def _feed(self, run: Run, spans: Iterator[SpanMessage]) -> None:
         if (span := next(spans, None)) is None:

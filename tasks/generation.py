@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, Protocol
@@ -102,7 +103,7 @@ class Run:
         self._progress = 0
         self._broken = False
         # Unbounded, but receive() lets in no more than `new` tokens and one progress a position.
-        self._send, self.inbox = trio.open_memory_channel[Arrived | Progress | SessionError](
+        self._send, self._inbox = trio.open_memory_channel[Arrived | Progress | SessionError](
             math.inf
         )
 
@@ -123,7 +124,8 @@ class Run:
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an impossible token"))
             return
         self._expected += 1
-        if self._expected > self.prompt + self.new and not token.final:
+        left = self.prompt + self.new - self._expected
+        if left < 0 or (left == 0 and not token.final):
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} does not stop"))
             return
         self._put(Arrived(token, now))
@@ -140,6 +142,14 @@ class Run:
         if not self._broken:
             self._put(error)
             self._broken = True
+
+    async def heard(self) -> list[Arrived | Progress | SessionError]:
+        """What has come, in order, at least one; an error is the last that ever comes."""
+        items = [await self._inbox.receive()]
+        with suppress(trio.WouldBlock):
+            while True:
+                items.append(self._inbox.receive_nowait())
+        return items
 
     def _put(self, item: Arrived | Progress | SessionError) -> None:
         if not self._broken:
@@ -172,23 +182,37 @@ class Answer:
     async def prepare(self) -> None:
         self._detokenizer = await self._model.text.detokenizer(self._stop)
 
-    async def add(self, arrived: Arrived) -> bool:
-        """Take one token; says whether it was the last."""
-        token = arrived.token
-        self._measure(arrived)
-        self._run.ids.append(token.token)
-        if token.token in self._model.text.info.stop_ids:
-            self._reason = "stop"
-        else:
-            delta = await self._detokenizer.push(token.token)
-            await self._write(delta.text)
-            if delta.stopped:
-                self._reason = "stop"
+    async def add(self, arrived: Sequence[Arrived]) -> bool:
+        """Take tokens; says whether the last was among them.
+
+        Those that came while a text was on its way are made text together, but singly where
+        a stop string may end it, so that no more than needed count.
+        """
+        step = 1 if self._stop else len(arrived)
+        for first in range(0, len(arrived), step):
+            if await self._add(arrived[first : first + step]):
                 return True
-        if self._reason == "stop" or token.final:
-            await self._write(await self._detokenizer.finish())
-            return True
         return False
+
+    async def _add(self, arrived: Sequence[Arrived]) -> bool:
+        last, fresh = False, list[int]()
+        for item in arrived:
+            self._measure(item)
+            self._run.ids.append(item.token.token)
+            last = item.token.final
+            if item.token.token in self._model.text.info.stop_ids:
+                self._reason, last = "stop", True
+                break
+            fresh.append(item.token.token)
+            if last:
+                break
+        delta = await self._detokenizer.push(*fresh)
+        await self._write(delta.text)
+        if delta.stopped:
+            self._reason = "stop"
+        elif last:
+            await self._write(await self._detokenizer.finish())
+        return last or delta.stopped
 
     def _measure(self, arrived: Arrived) -> None:
         if self._times:

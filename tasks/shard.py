@@ -2,18 +2,34 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ..dht.manifest import Manifest
 from .defaults import FLOAT32_PARAMETERS, KV_CONTEXTS
-from .engine.families import Architecture, kv_token_bytes, weight_bytes
+from .engine.families import DTYPE_BYTES, Architecture, kv_token_bytes, weight_bytes
 from .engine.interface import DType, LoadShard, Parts, TensorSource
 from .errors import NoFit
 from .placement import needed_bytes
-from .stage import Held
 
 DTypeSetting = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The shard that the engine holds, as far as messages are checked against it."""
+
+    root: str
+    parts: Parts
+    dtype: DType
+    hidden: int  # values of one token's hidden state
+    vocabulary: int  # token ids
+    context: int  # tokens
+
+    @property
+    def token_bytes(self) -> int:
+        return self.hidden * DTYPE_BYTES[self.dtype]
 
 
 def choose_dtype(manifest: Manifest, setting: DTypeSetting) -> DType:

@@ -27,12 +27,10 @@ from .defaults import (
 )
 from .engine.errors import EngineError
 from .engine.interface import (
-    DType,
     Engine,
     EngineEvent,
     FailedEvent,
     HiddenEvent,
-    Parts,
     SessionId,
     Span,
     TokenEvent,
@@ -49,24 +47,9 @@ from .session import (
     Token,
     unpack_tokens,
 )
+from .shard import Held
 
 Name = tuple[PeerId, SessionId]  # a session: its gateway, and the gateway's 16 bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The shard that the engine holds, as far as messages are checked against it."""
-
-    root: str
-    parts: Parts
-    dtype: DType
-    hidden: int  # values of one token's hidden state
-    vocabulary: int  # token ids
-    context: int  # tokens
-
-    @property
-    def token_bytes(self) -> int:
-        return self.hidden * (4 if self.dtype == "float32" else 2)
 
 
 @dataclass(slots=True, eq=False)

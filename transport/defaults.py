@@ -37,7 +37,7 @@ GRACE_S: Final = 4.5
 REORDERED_IDS: Final = 16 * KIB
 """Ids a receiver remembers above the lowest it has not seen, a count."""
 ACK_FRAMES: Final = 64
-ACK_BYTES: Final = 256 * KIB
+ACK_BYTES: Final = 1 * MIB
 """An acknowledgement goes out by itself after so many frames or bytes."""
 PING_S: Final = 10.0
 """A busy link measures its round trip at least this often."""
@@ -45,8 +45,11 @@ FRAME_OVERHEAD_BYTES: Final = 64
 """What a frame costs beside its bytes, so that empty ones are bounded too."""
 
 # The shell's own pace.
-BATCH_BYTES: Final = 128 * KIB
-"""Bytes encrypted ahead of the kernel: what a token may wait behind."""
+BATCH_BYTES: Final = 256 * KIB
+SMALL_BATCH_BYTES: Final = 16 * KIB
+"""Bytes encrypted ahead of the kernel, which a token may have to wait behind."""
+BATCH_S: Final = (0.005, 0.02)
+"""A full batch that left faster, in seconds, doubles the next; one that left slower halves it."""
 READ_BYTES: Final = 256 * KIB
 SMALL_READ_BYTES: Final = 16 * KIB
 TURN_S: Final = 0.01

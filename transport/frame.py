@@ -88,20 +88,43 @@ class Cutter:
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that `data` completes."""
+        at = 0
         if self._rest:
-            data = self._rest + data
-        view = memoryview(data)
-        at, end = 0, len(data)
+            at = self._missing(data)
+            if at < 0:
+                self._rest += data
+                return
+            yield from self._cut(self._rest + data[:at], 0)
+        yield from self._cut(data, at)
+
+    def _missing(self, data: bytes) -> int:
+        """How many bytes of `data` complete the frame that has begun, -1 for more than all.
+
+        Only these are joined to it: the rest of a large read is cut where it lies.
+        """
+        begun = len(self._rest)
+        prefix = self._rest[:PREFIX_BYTES] + data[: max(0, PREFIX_BYTES - begun)]
+        if len(prefix) < PREFIX_BYTES:
+            return -1
+        missing = PREFIX_BYTES + self._check(PREFIX.unpack(prefix)) - begun
+        return missing if missing <= len(data) else -1
+
+    def _check(self, fields: tuple[int, ...]) -> int:
+        length, head = fields[0], fields[3]
+        if head > self._head_bytes or not head <= length <= head + self._payload_bytes:
+            raise Fault("frame-too-large")
+        return length
+
+    def _cut(self, data: bytes, at: int) -> Iterator[Frame]:
+        view, end = memoryview(data), len(data)
         while end - at >= PREFIX_BYTES:
-            length, kind, flags, head, received, ident, offset = PREFIX.unpack_from(data, at)
-            if head > self._head_bytes or not head <= length <= head + self._payload_bytes:
-                raise Fault("frame-too-large")
+            fields = PREFIX.unpack_from(data, at)
             body = at + PREFIX_BYTES
-            stop = body + length
+            stop = body + self._check(fields)
             if stop > end:
                 break
-            split = body + head
-            at = stop
+            _, kind, flags, head, received, ident, offset = fields
+            at, split = stop, body + head
             yield Frame(kind, flags, received, ident, offset, view[body:split], view[split:stop])
         self._rest = data[at:]
 

@@ -112,8 +112,8 @@ class LaneStream:
             return self._limit > self._sent and link_room > 0
         return self.finishing
 
-    def next_entry(self, link_room: int) -> Entry:
-        """The next frame of a stream that `has_output`."""
+    def next_entry(self, link_room: int, most: int = FRAME_PAYLOAD_BYTES) -> Entry:
+        """The next frame of a stream that `has_output`, with `most` bytes of payload."""
         if self.open_head is not None:
             head, self.open_head = self.open_head, None
             return Entry(OPEN, self.priority, self.ident, 0, head, b"")
@@ -121,7 +121,7 @@ class LaneStream:
             self.send_done = True
             head, self._reset_due = encode_code(self._reset_due), None
             return Entry(RESET, self.priority, self.ident, self._sent, head, b"")
-        return self._next_data(min(FRAME_PAYLOAD_BYTES, self._limit - self._sent, link_room))
+        return self._next_data(min(most, self._limit - self._sent, link_room))
 
     def _next_data(self, room: int) -> Entry:
         payload = self._take_piece(room) if self.queued else b""

@@ -35,6 +35,7 @@ from .path import Path, PathLost
 from .serving import HANDLER_ERRORS, CallServer, Handlers, StreamHandler, refusal_of, stable
 from .serving import IncomingStream as IncomingStream
 from .stream import Stream as Stream
+from .writer import Writer
 
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
@@ -83,9 +84,7 @@ class Link:
         self._calls: set[OutCall] = set()
         self._changed = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
-        self._idle_writer = trio.lowlevel.ParkingLot()
-        self._writing = True
-        self._flushed = 0.0
+        self._writer = Writer(host, lane, self._wake_senders)
         self._on: dict[type, Callable[[Any], None]] = {
             Called: self._on_called,
             Answered: self._on_answered,
@@ -167,8 +166,7 @@ class Link:
             self._lane.post(method, header, payload, priority)
         except ValueError as error:
             raise CallRefused("too-large", str(error)) from None
-        if not self._writing:  # not from here: more posts may follow, and leave with this one
-            self._wake_writer()
+        self._writer.wake()  # not from here: more posts may follow, and leave with this one
         self._account()
 
     async def open_stream(
@@ -266,7 +264,7 @@ class Link:
         try:
             with path.scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write, path)
+                    nursery.start_soon(self._writer.run, path)
                     await self._read(path, early)
                     nursery.cancel_scope.cancel()
             stopping = False
@@ -286,7 +284,7 @@ class Link:
             self._bytes_out += path.bytes_out
             path.close()
             self._lane.detach()
-            self._writing = True
+            self._writer.reset()
             self._changed.unpark_all()
 
     def _end(self, code: str) -> None:
@@ -342,7 +340,7 @@ class Link:
             if self.code is not None:
                 return
             self._on[type(event)](event)
-        self._flush(at_once=True)
+        self._writer.flush(self._path, at_once=True)
         if backlog > self._limits.backlog_bytes >= self._lane.outbox.backlog:
             self._room.unpark_all()
         self._account()
@@ -390,52 +388,13 @@ class Link:
 
     # Writing.
 
-    def _flush(self, *, at_once: bool = False) -> None:
-        """Send what waits from here if nobody writes; else the writer takes it along."""
-        path = self._path
-        if path is None or self._writing:
-            return
-        if not at_once:
-            now = self._host.now()
-            if now - self._flushed < defaults.COALESCE_S:
-                self._wake_writer()
-                return
-            self._flushed = now
-        data = self._lane.take(defaults.BATCH_BYTES)
-        if data:
-            self._send(path, data)
-            if path.blocked or self._lane.outbox.has_output:
-                self._wake_writer()
-
-    def _wake_writer(self) -> None:
-        self._writing = True
-        self._idle_writer.unpark()
-
-    def _send(self, path: Path, data: bytes) -> None:
-        try:
-            path.send(data)
-        except PathLost:
-            path.close()
-
-    async def _write(self, path: Path) -> None:
-        """The writer task: coalesces what is queued, keeps little unsent in the kernel."""
-        try:
-            while True:
-                await path.drain()
-                data = self._lane.take(defaults.BATCH_BYTES)
-                if data:
-                    path.send(data)
-                    self._wake_senders()
-                    await path.wait_writable()
-                elif not path.blocked:
-                    self._writing = False
-                    await self._idle_writer.park()
-        except PathLost:
-            path.close()
+    def _flush(self) -> None:
+        self._writer.flush(self._path)
 
     def _wake_senders(self) -> None:
         for core in self._lane.streams.values():
-            core.context.wake_sender()
+            if core.context is not None:
+                core.context.wake_sender()
 
     def _answers_wait(self) -> None:
         self._flush()
@@ -460,8 +419,7 @@ class Link:
             self._calls.discard(call)
             if self.alive:
                 self._lane.give_up(call)
-                if not self._writing:
-                    self._wake_writer()
+                self._writer.wake()
             return trio.lowlevel.Abort.SUCCEEDED
 
         answered: Answered = await trio.lowlevel.wait_task_rescheduled(abort)

@@ -9,7 +9,13 @@ from collections import deque
 from typing import Any
 
 from . import frame as wire
-from .defaults import ACK_BYTES, ACK_FRAMES, FRAME_OVERHEAD_BYTES, FRAME_PAYLOAD_BYTES
+from .defaults import (
+    ACK_BYTES,
+    ACK_FRAMES,
+    FRAME_OVERHEAD_BYTES,
+    FRAME_PAYLOAD_BYTES,
+    SMALL_BATCH_BYTES,
+)
 from .frame import Bytes, Fault, Priority
 from .lanestream import Entry, LaneStream
 
@@ -72,6 +78,7 @@ class Outbox:
         self.starved = False  # a stream waits for `link_room`
         self._backlog_limit = backlog_limit
         self._link_sent = 0
+        self._fragment = FRAME_PAYLOAD_BYTES
         # A peer that pings and does not read must not grow it: the oldest falls out.
         self._urgent: deque[Entry] = deque(maxlen=8)
         self._queues = (_Queue(), _Queue(), _Queue())
@@ -153,8 +160,10 @@ class Outbox:
     def take(self, room: int, *, last_words: bool = False) -> bytes:
         """Frames to write now, `room` bytes and at most one frame more.
 
-        With `last_words` only urgent frames leave: the link has ended.
+        Nothing is cut into fragments larger than `room`. With `last_words` only urgent
+        frames leave: the link has ended.
         """
+        self._fragment = min(FRAME_PAYLOAD_BYTES, max(room, SMALL_BATCH_BYTES))
         pieces: list[Bytes] = []
         size = 0
         while size < room and (entry := self._next(last_words)) is not None:
@@ -213,14 +222,14 @@ class Outbox:
                 self.waiting[message.ident] = message.call
         payload = message.payload
         total = len(payload)
-        if total > FRAME_PAYLOAD_BYTES:
+        if total > self._fragment:
             message.payload = memoryview(payload)
-            payload = message.payload[:FRAME_PAYLOAD_BYTES]
+            payload = message.payload[: self._fragment]
         message.sent = len(payload)
         return Entry(message.kind, message.flags, message.ident, total, message.head, payload)
 
     def _part(self, message: Message) -> Entry:
-        piece = message.payload[message.sent : message.sent + FRAME_PAYLOAD_BYTES]
+        piece = message.payload[message.sent : message.sent + self._fragment]
         flags = message.flags | (wire.OF_REPLY if message.kind == wire.REPLY else 0)
         entry = Entry(wire.PART, flags, message.ident, message.sent, b"", piece)
         message.sent += len(piece)
@@ -235,7 +244,7 @@ class Outbox:
                 self.starved = True
             else:
                 queue.turn = False
-                entry = stream.next_entry(self.link_room)
+                entry = stream.next_entry(self.link_room, self._fragment)
                 self._link_sent += len(entry.payload)
                 self.backlog += FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
                 self.schedule(stream)

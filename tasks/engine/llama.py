@@ -73,7 +73,7 @@ class Model:
 
     def forward(self, x: torch.Tensor, kv: KV, start: int) -> torch.Tensor:
         """Advance by the T positions from `start`; writes their keys and values into `kv`."""
-        count = len(x)
+        count = x.shape[0]
         end = start + count
         cos, sin = self._rotary.rows(start, end)
         for index, layer in enumerate(self.layers):
@@ -99,14 +99,14 @@ class Model:
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         # The fused product would round once where transformers rounds twice.
-        return weight * F.rms_norm(x, self._hidden, None, self.arch.eps)
+        return weight * torch.rms_norm(x, self._hidden, None, self.arch.eps)
 
     def _turn(
         self, layer: Layer, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
         """Norms (Qwen3) and rotary embedding of queries and keys, T x heads x head_dim."""
         if layer.query_norm is not None and layer.key_norm is not None:
-            plain = F.rms_norm(heads, self._head_dim, None, self.arch.eps)
+            plain = torch.rms_norm(heads, self._head_dim, None, self.arch.eps)
             split = self.arch.heads
             heads = torch.cat(
                 (plain[:, :split] * layer.query_norm, plain[:, split:] * layer.key_norm), 1

@@ -22,7 +22,7 @@ class Answer:
 
     def add(self, header: Header, payload: Buffer = b"") -> None:
         self.frames.append((header, payload))
-        self.bytes += len(payload) + 64  # a header's rough size
+        self.bytes += len(payload) + 512  # a header's rough size in memory
 
 
 @dataclass(slots=True)

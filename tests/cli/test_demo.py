@@ -93,7 +93,7 @@ def test_a_daemon_that_ends_is_told() -> None:
     """The demo says what the daemon said, instead of waiting for it."""
     with LocalSwarm() as swarm:
         node = swarm.start(["--listen", "nowhere"])
-        with pytest.raises(CommandError, match="node 1 ended: .*`nowhere`"):
+        with pytest.raises(CommandError, match=r"node 1 ended: .*`nowhere`"):
             while node.status() is None:
                 time.sleep(0.02)
     assert not swarm.folder.exists()

@@ -114,7 +114,13 @@ class FakeFiles(RealFiles):
     def write(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
         if self.fail_at is not None and len(self.writes) >= self.fail_at:
             raise OSError(self.fail_with, "No space left on device")
-        super().write(path, data, mode=mode)
+        temporary = path.with_name(f".{path.name}.0123abcd.tmp")  # as the real one, unsynced
+        try:
+            temporary.write_bytes(data)
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         self.writes.append(path)
 
     def free_space(self, path: Path) -> int:
@@ -133,12 +139,17 @@ class FakeFiles(RealFiles):
 
 
 class FakeHost(RealHost):
-    """The real host over `FakeFiles`; `inline` runs offloaded work at once (virtual time)."""
+    """The real host over `FakeFiles`; `inline` runs offloaded work at once (virtual time),
+    `seed` makes its entropy the same in every run."""
 
-    def __init__(self, *, inline: bool = False) -> None:
+    def __init__(self, *, inline: bool = False, seed: int | None = None) -> None:
         super().__init__()
         self.fake_files = FakeFiles()
         self._inline = inline
+        self._numbers = None if seed is None else random.Random(seed)
+
+    def entropy(self, size: int) -> bytes:
+        return super().entropy(size) if self._numbers is None else self._numbers.randbytes(size)
 
     @property
     def files(self) -> FakeFiles:

@@ -62,7 +62,8 @@ class Swarm:
         self.folder = folder
 
     async def member(self, name: str, *, rate: float = 10e6, twist: Twist = honest) -> Member:
-        node, host = self.network.node(name, rate=rate, twist=twist), FakeHost(inline=True)
+        node = self.network.node(name, rate=rate, twist=twist)
+        host = FakeHost(inline=True, seed=len(self.network.nodes))
         library = await open_library(self.folder / name, host)
         liars: list[PeerId] = []
         exchange = Exchange(host, node, library, on_liar=lambda peer, _: liars.append(peer))
@@ -293,15 +294,16 @@ async def test_a_chunk_that_rots_on_a_peers_disk_is_not_passed_on(
     swarm: Swarm, autojump_clock: MockClock
 ) -> None:
     seed, manifest = await swarm.seed("seed")
-    await swarm.seed("other", rate=1e5)
-    for digest in manifest.tensors[0].chunks:
-        path = seed.library.store.path(digest)
-        path.write_bytes(bytes(path.stat().st_size))
+    await swarm.seed("other", rate=1e6)
+    for digest, size in manifest.chunks.items():
+        seed.library.store.path(digest).write_bytes(bytes(size))
     getter = await swarm.member("getter")
     report = await getter.get(manifest)
     assert report.liars == ()
+    assert set(report.by_peer) == {"other"}
     assert getter.holds(manifest)
-    assert not seed.library.store.has(manifest.tensors[0].chunks[0])
+    removed = len(seed.library.store.missing(manifest.chunks))
+    assert removed == getter.node.asked_of[seed.peer] > 0
 
 
 async def test_a_bit_that_flips_on_the_own_disk_is_fetched_again(

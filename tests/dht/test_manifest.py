@@ -215,6 +215,7 @@ def test_the_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     data = small().encode()
     monkeypatch.setattr(manifest, "MANIFEST_LIMIT", len(data) - 1)
     assert refused(data).code == "too-large"
+    assert refused(bytes(len(data))).code == "too-large"  # before it is parsed
 
 
 def non_canonical(value: dict[str, Any]) -> list[bytes]:

@@ -19,6 +19,7 @@ from shoal.transport.address import Address
 from shoal.transport.calls import Answer, Reply
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import OpenSwarm
+from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity, PeerId
 
 from .models import FakeHost, open_library, weights, write_folder
@@ -129,7 +130,7 @@ class Seed:
     """A real endpoint that serves a model."""
 
     def __init__(self, host: FakeHost, library: Library) -> None:
-        identity = Identity.generate(host)
+        identity = Identity.generate(RealHost())
         self.endpoint = Endpoint(host, identity, admission=OpenSwarm(), libp2p=False)
         self.library = library
         self.exchange = CountingExchange(host, self.endpoint, library)

@@ -219,7 +219,8 @@ async def test_nonsense_is_answered_in_order(
     answer = liar.endpoint.net.by_peer[victim.peer].serve(liar.peer, method, payload)
     if method != "member.pull":
         await answer
-    assert victim.directory.own().peer == victim.peer
+        assert victim.endpoint.link(liar.peer) is None
+    assert victim.members == {victim.peer} if method != "member.pull" else victim.members
 
 
 @pytest.mark.trio
@@ -240,6 +241,40 @@ async def test_ten_thousand_members_stay_within_bounds(
     assert len(victim.directory._roster) <= defaults.VOUCHED + 1
     assert victim.endpoint.link(liar.peer) is not None
     assert len([a for a in victim.endpoint.dials if a.port == 9]) < 100
+
+
+@pytest.mark.trio
+async def test_a_message_has_so_many_records_and_no_more(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    victim, liar = start(net, 2)
+    await trio.sleep(2)
+    push(victim, liar, *[liar.directory._sealed] * defaults.BATCH)
+    await trio.sleep(1)
+    link = victim.endpoint.all_links[liar.peer]
+    assert link.closed is None
+    push(victim, liar, *[liar.directory._sealed] * (defaults.BATCH + 1))
+    await trio.sleep(1)
+    assert link.closed == "bad-record"  # it has dialled again since, and may
+
+
+@pytest.mark.trio
+async def test_two_nodes_with_one_key_do_not_chase_each_other(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    node, other = start(net, 2)
+    await trio.sleep(2)
+    for step in range(1, 20):  # the twin, through the other, always one ahead
+        ahead = MemberRecord(node.peer, node.directory.own().seq + step)
+        push(node, other, seal_record(node.identity, ahead))
+        await trio.sleep(0.1)
+    seqs = {open_record(data).seq for _, data in pushed(net, node)}
+    assert len(seqs) <= 3
+
+
+def pushed(net: FakeNet, node: FakeNode) -> list[tuple[int, bytes]]:
+    found = [m[3] for m in net.sent if m[0] == node.peer and m[2] == "member.push"]
+    return [told for payload in found for told in msgpack.unpackb(payload)]
 
 
 @pytest.mark.trio

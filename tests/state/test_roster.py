@@ -130,6 +130,19 @@ def test_live_members_are_never_crowded_out(roster: Roster) -> None:
     assert len(roster.members()) == defaults.MEMBERS
 
 
+@pytest.mark.usefixtures("small")
+def test_who_told_most_loses_hearsay_and_not_its_own_record(roster: Roster) -> None:
+    for source in (1, 2):
+        roster.linked(identity(source).peer, Reach.PUBLIC)
+        told(roster, source, source)
+        for number in range(100):
+            told(roster, 100 * source + number, source)
+    assert len(roster) == defaults.MEMBERS
+    for number in range(3):
+        assert told(roster, 500 + number, 3, now=1.0)
+    assert len(roster.members()) == 2
+
+
 def test_an_author_that_changes_all_the_time_is_slowed(roster: Roster) -> None:
     taken = sum(told(roster, 1, 1, now=0.0, seq=WALL + step) for step in range(1000))
     assert taken == defaults.AUTHOR_UPDATES[0] + 1
@@ -175,6 +188,13 @@ def test_a_failed_dial_comes_again_later_each_time(roster: Roster) -> None:
         assert dialled(roster, now + pauses[-1] - 0.01) == []
         now += pauses[-1]
     assert pauses == [1, 2, 4, 8]
+
+
+def test_who_misbehaved_is_dialled_late(roster: Roster) -> None:
+    told(roster, 1, 1)
+    roster.put_off(identity(1).peer)
+    roster.unlinked(identity(1).peer, 5.0)
+    assert roster.next_due() == 5.0 + defaults.DIAL_PAUSE[1]
 
 
 def test_a_new_address_is_tried_at_once(roster: Roster) -> None:

@@ -25,7 +25,8 @@ from shoal.tasks.engine.interface import (
 )
 from shoal.tasks.gateway import Gateway, Message, Model, TextDelta
 from shoal.tasks.generation import Text
-from shoal.tasks.stage import Held, Stage
+from shoal.tasks.shard import Held
+from shoal.tasks.stage import Stage
 from shoal.tasks.text.process import TextInfo
 from shoal.transport.calls import Call, Handler, Refusal, Reply
 from shoal.transport.endpoint import Endpoint
@@ -286,6 +287,7 @@ class FakeDetokenizer:
     async def push(self, *tokens: int) -> TextDelta:
         await trio.lowlevel.checkpoint()
         text = "".join(f"{token} " for token in tokens)
+        assert len(tokens) == 1 or not self._stop
         return TextDelta("", True) if text.strip() in self._stop else TextDelta(text, False)
 
     async def finish(self) -> str:

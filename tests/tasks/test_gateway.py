@@ -378,6 +378,33 @@ def _token(session: bytes, epoch: int = 1, position: int = 5, token: int = 1) ->
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("stopping", [False, True])
+async def test_a_slow_reader_gets_all_of_it(autojump_clock: object, stopping: bool) -> None:
+    """Tokens that pile up become text together; with stop strings still one by one."""
+    swarm = FakeSwarm((1, 2))
+    swarm.wire.delay = 0.01
+    expected = swarm.expected(_ids("hello"), 40)
+    stop = (str(expected[29]),) if stopping else ()
+    deltas: list[str] = []
+
+    async def emit(event: GatewayEvent) -> None:
+        if isinstance(event, TextDelta):
+            deltas.append(event.text)
+            await trio.sleep(0.5)
+
+    async def body(_: FakeSwarm) -> None:
+        request = _request(max_tokens=40, stop=stop)
+        summary = await swarm.client.gateway.generate(request, emit)
+        count = 30 if stopping else 40
+        assert list(summary.token_ids) == expected[:count]
+        assert summary.text == "".join(deltas)
+        assert (summary.tokens, len(deltas) > 20) == (count, stopping)
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_after_some_refusals_it_gives_up(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     swarm.nodes += [Node(swarm, 70 + number, swarm.stages[0].parts) for number in range(5)]

@@ -179,6 +179,39 @@ async def test_posts_of_one_pass_leave_together(monkeypatch: pytest.MonkeyPatch)
         assert len(writes) <= 10
 
 
+async def test_what_is_encrypted_ahead_is_short_in_time() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        for seconds, expected in ((0.001, 256), (0.01, 256), (0.1, 16)):
+            for _ in range(6):
+                link._writer.set_pace(seconds)
+            assert link._writer.batch == expected * 1024
+
+
+async def test_a_flood_of_tiny_frames_does_not_hold_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b) as nursery:
+        link = await linked(a, b)
+        b.endpoint.handle("tiny", lambda call: Reply())
+        for _ in range(50_000):
+            link.post("tiny", priority=Priority.CONTROL)
+        longest = 0.0
+
+        async def watch() -> None:
+            nonlocal longest
+            while True:
+                began = trio.current_time()
+                await trio.lowlevel.checkpoint()
+                longest = max(longest, trio.current_time() - began)
+
+        nursery.start_soon(watch)
+        await link.call("echo", {"n": 1}, priority=Priority.BULK, timeout=30)
+    assert longest < 0.5  # ten times less on an idle machine
+
+
 async def test_a_peer_that_takes_nothing_loses_the_link() -> None:
     limits = Limits(backlog_bytes=1 << 20)
     a, b = make_node(1, limits=limits), make_node(2)

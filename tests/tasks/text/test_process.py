@@ -13,7 +13,15 @@ from tokenizers import Tokenizer
 
 from shoal.tasks.errors import TextError
 from shoal.tasks.text import process as process_module
-from shoal.tasks.text.process import Message, ModelFiles, TextDelta, TextProcess
+from shoal.tasks.text.frames import pack_frame
+from shoal.tasks.text.process import (
+    CHILD,
+    ENVIRONMENT,
+    Message,
+    ModelFiles,
+    TextDelta,
+    TextProcess,
+)
 from shoal.transport.host import RealChild, RealHost
 
 Files = Callable[..., ModelFiles]
@@ -248,6 +256,42 @@ async def test_the_child_can_open_nothing(files: Files) -> None:
         for name, value in wanted.items():
             line = next(line for line in limits.splitlines() if line.startswith(name))
             assert line.removeprefix(name).split()[:2] == [value, value]
+
+
+@pytest.mark.trio
+async def test_a_child_whose_daemon_is_gone_ends_by_itself(files: Files) -> None:
+    endless = b"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    data = files(chat_template=endless)
+    blobs = {"tokenizer": data.tokenizer, "chat_template": endless}
+    load = {"id": 1, "op": "load", "seconds": 10, "files": blobs}
+    chat = {"id": 2, "op": "encode_chat", "seconds": 0.1, "messages": [], "now": 0}
+    child = await RealHost().spawn(CHILD, [], ENVIRONMENT)
+    try:
+        for request in (load, {**chat, "add_generation_prompt": True}):
+            await child.socket.send(pack_frame(request))
+        with trio.fail_after(5):
+            assert await child.wait() == -signal.SIGALRM
+    finally:
+        await child.stop(0)
+
+
+@pytest.mark.trio
+async def test_so_many_requests_wait_and_no_more(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "TEXT_IN_FLIGHT", 2)
+    codes: list[str] = []
+    async with running(files()) as text, trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            try:
+                await text.encode("x")
+            except TextError as error:
+                codes.append(error.code)
+
+        for _ in range(5):
+            nursery.start_soon(ask)
+    assert codes == ["text-busy"] * 3
 
 
 @pytest.mark.trio

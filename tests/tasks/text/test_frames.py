@@ -1,0 +1,30 @@
+"""Frames are bounded on both sides."""
+
+import pytest
+
+from shoal.tasks.errors import TextError
+from shoal.tasks.text.frames import FrameReader, pack_frame, unpack_body
+
+
+def test_frames_come_out_as_they_went_in_however_cut() -> None:
+    data = pack_frame({"id": 1, "text": "a"}) + pack_frame({"id": 2})
+    for step in (1, 3, 100):
+        reader = FrameReader(1000)
+        found = [m for i in range(0, len(data), step) for m in reader.feed(data[i : i + step])]
+        assert found == [{"id": 1, "text": "a"}, {"id": 2}]
+
+
+def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
+    with pytest.raises(TextError) as caught:
+        list(FrameReader(10).feed(b"\x00\x00\x00\x0b"))
+    assert caught.value.code == "text-protocol"
+    with pytest.raises(TextError) as caught:
+        pack_frame({"text": "x" * 20}, limit=10)
+    assert caught.value.code == "text-too-large"
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x01", b"\xdf\xff\xff\xff\xff", b"\x91" * 5000])
+def test_what_is_no_map_is_refused(body: bytes) -> None:
+    with pytest.raises(TextError) as caught:
+        unpack_body(body)
+    assert caught.value.code == "text-protocol"
