@@ -202,14 +202,19 @@ class Fetch:
 
     async def _take_in(self, peer: PeerId, digest: str, payload: Bytes) -> None:
         try:
-            if len(payload) != self._wanted[digest]:
-                raise ChunkCorrupt(digest, "as received")
             await self._host.offload(self._store.put, digest, payload)
         except ChunkCorrupt:
             self._drop_liar(peer, digest)
             return
         except ModelError as error:  # the disk is full, or cannot be written
             self._failure = error
+            return
+        if len(payload) != self._wanted[digest]:  # the right bytes: it is not the peer that lies
+            self._failure = ModelError(
+                "bad-manifest",
+                f"chunk {digest[:16]} of model {self._manifest.root[:16]} has {len(payload)} "
+                f"bytes, its manifest says {self._wanted[digest]}",
+            )
             return
         fresh = self._transfer.wants(digest)
         for other in self._transfer.arrived(peer, digest, self._host.now()):

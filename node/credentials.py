@@ -46,7 +46,16 @@ class Credentials:
         return SwarmKey(self._key, self._book)
 
     async def adopt(self, key: bytes | None) -> Admission:
-        """Keep the key that an inviter handed over; returns the admission from now on."""
+        """Keep the key that an inviter handed over; returns the admission from now on.
+
+        Raises NodeError where the folder holds another swarm's key: it is never replaced.
+        """
+        if self._key is not None and key != self._key:
+            raise NodeError(
+                "other-swarm",
+                f"`{self._folder.path}` belongs to another private swarm",
+                hint="join with another folder: `shoal join CODE --data DIR`",
+            )
         if key is not None:
             await self._host.offload(self._host.files.write, self._folder.swarm_key, key)
         self._key = key

@@ -105,6 +105,7 @@ class Node:
         self.health = Health(self._tell)
         self._say = say
         self._stop = trio.Event()
+        self._restarts = 0  # of the engine's worker
         self.endpoint = Endpoint(host, identity, admission=credentials.admission(config.invitation))
         credentials.answer_swarm_key(self.endpoint)
         self.directory = Membership(host, self.endpoint, identity)
@@ -207,11 +208,16 @@ class Node:
 
     async def _run_engine(self, engine: ManagedEngine) -> None:
         """A node whose engine cannot be had stays a member."""
-        engine.on_restart(lambda: self._say("the engine's worker ended and was started again"))
+        engine.on_restart(self._engine_restarted)
         try:
             await engine.run()
         except EngineUnavailable as error:
             self.health.report("engine", error.message, hint=error.hint or TORCH_HINT)
+
+    def _engine_restarted(self) -> None:
+        self._restarts += 1
+        times = "once" if self._restarts == 1 else f"{self._restarts} times"
+        self.health.report("restarts", f"the engine's worker process ended {times} and came back")
 
     async def _enter_swarm(self, nursery: trio.Nursery) -> None:
         config = self.config

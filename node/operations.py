@@ -154,7 +154,7 @@ class Operations:
         node = self._node
         uses = _whole({"uses": defaults.INVITE_USES, **request}, "uses", 1, 1000)
         text = _maybe(request, "address", lambda r, k: _text(r, k, 400))
-        address = _parse_address(text) if text else node.addresses[0]
+        address = _parse_address(text) if text else self._best_address()
         try:
             code, expires = await node.credentials.invite(
                 node.identity.public_key, address.host, address.port, uses
@@ -166,6 +166,15 @@ class Operations:
                 hint="`shoal invite --address 192.0.2.7:4001`",
             ) from None
         return {"code": code, "expires": expires, "uses": uses}
+
+    def _best_address(self) -> Address:
+        if not self._node.addresses:
+            raise ControlError(
+                "bad-request",
+                "this machine has no address that others could reach",
+                hint="say one: `shoal invite --address 192.0.2.7:4001`",
+            )
+        return self._node.addresses[0]
 
 
 @asynccontextmanager

@@ -257,9 +257,7 @@ class Gateway:
         try:
             self._courier.post(run.peers[0], "session.span", span.header(), payload)
         except LinkClosed as error:
-            raise SessionError(
-                "stage-lost", f"{run.describe(0)} is gone: {error.message}"
-            ) from None
+            raise _lost(run, run.peers[0], error.message) from None
 
     async def _close(self, run: Run) -> None:
         """Free the session everywhere, also when this request is being cancelled."""
@@ -310,20 +308,24 @@ class Gateway:
         except SessionError as error:
             return Refusal(error.code, error.message)
         stage = run.describe(run.peers.index(call.peer))
-        run.fail(SessionError(failed.code, f"{stage}: {failed.message}"))
+        if failed.lost in run.peers:
+            run.fail(_lost(run, failed.lost, f"{failed.message}, says {stage}"))
+        else:
+            run.fail(SessionError(failed.code, f"{stage}: {failed.message}"))
         return Reply()
 
     def _link_lost(self, link: Link, code: str) -> None:
         for run, _ in self._runs.values():
             if link.peer in run.peers:
-                stage = run.describe(run.peers.index(link.peer))
-                run.fail(
-                    SessionError(
-                        "stage-lost",
-                        f"{stage} is gone: {code}",
-                        hint="run it again: another replica may hold those layers",
-                    )
-                )
+                run.fail(_lost(run, link.peer, f"the link ended: {code}"))
+
+
+def _lost(run: Run, peer: PeerId, why: str) -> SessionError:
+    return SessionError(
+        "stage-lost",
+        f"{run.describe(run.peers.index(peer))} is gone: {why}",
+        hint="run it again: another replica may hold those layers",
+    )
 
 
 def _room(model: Model, prompt: int, wanted: int | None) -> int:

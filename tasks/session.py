@@ -323,26 +323,31 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`session.failed`: a stage cannot go on."""
+    """`session.failed`: a stage cannot go on, perhaps because it `lost` a neighbour."""
 
     session: SessionId
     epoch: int
     code: str
     message: str
+    lost: PeerId | None = None
 
     def header(self) -> dict[str, Any]:
-        return {
+        header: dict[str, Any] = {
             "session": self.session,
             "epoch": self.epoch,
             "code": self.code[:_MAX_CODE],
             "message": self.message[:_MAX_MESSAGE],
         }
+        if self.lost is not None:
+            header["lost"] = self.lost
+        return header
 
     @classmethod
     def parse(cls, header: Header) -> "Failed":
         code = _text(header, "code", _MAX_CODE)
         message = _text(header, "message", _MAX_MESSAGE)
-        return cls(_session(header), _epoch(header), code, printable(message))
+        lost = PeerId(_text(header, "lost", _MAX_PEER_ID)) if "lost" in header else None
+        return cls(_session(header), _epoch(header), code, printable(message), lost)
 
 
 @dataclass(frozen=True, slots=True)

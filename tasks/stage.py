@@ -159,7 +159,7 @@ class Stage:
             if session.gateway == link.peer:
                 self._drop(session)
             elif link.peer in (session.previous, session.next):
-                self._fail(session, "stage-lost", f"the link to {link.peer} ended: {code}")
+                self._fail(session, "stage-lost", f"the link ended: {code}", lost=link.peer)
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Frees what was closed and closes what is idle, until cancelled."""
@@ -270,9 +270,11 @@ class Stage:
         self._freeing.send_nowait(_Freeing(session.engine_id, done))
         return done
 
-    def _fail(self, session: _Session, code: str, message: str) -> None:
+    def _fail(
+        self, session: _Session, code: str, message: str, *, lost: PeerId | None = None
+    ) -> None:
         self._drop(session)
-        failed = Failed(session.open.session, session.open.epoch, code, message)
+        failed = Failed(session.open.session, session.open.epoch, code, message, lost)
         try:
             self._courier.post(
                 session.gateway, "session.failed", failed.header(), priority=Priority.CONTROL
@@ -366,7 +368,7 @@ class Stage:
                 case FailedEvent():
                     self._fail(session, event.code, event.message)
         except LinkClosed as error:
-            self._fail(session, "stage-lost", error.message)
+            self._fail(session, "stage-lost", error.message, lost=session.next)
         except CallRefused as error:  # the lane takes no message of that size
             self._fail(session, error.code, error.message)
 

@@ -60,6 +60,7 @@ class Lane:
         self._now = now
         self._ticked = now
         self._ping_sent: float | None = None
+        self._ping_mark = 0
         self._pinged = now
         self._role = 0 if dialled else 1
         self._limits = limits
@@ -135,7 +136,8 @@ class Lane:
 
     def _ping(self, now: float) -> None:
         self._ping_sent = self._pinged = now
-        self.outbox.push_urgent(wire.PING, offset=int(now * 1e6) & (1 << 64) - 1)
+        self._ping_mark = self._ping_mark + 1 & 0xFFFF  # 0 marks the outbox's own pings
+        self.outbox.push_urgent(wire.PING, offset=self._ping_mark + 1)
 
     # What the shell asks for.
 
@@ -289,7 +291,7 @@ class Lane:
         self.outbox.push_urgent(wire.PONG, offset=frame.offset)
 
     def _on_pong(self, frame: Frame) -> None:
-        if self._ping_sent is not None:
+        if self._ping_sent is not None and frame.offset == self._ping_mark + 1:
             self.rtt = max(0.0, self._now - self._ping_sent)
             self._ping_sent = None
 

@@ -128,7 +128,13 @@ class Outbox:
             stream.scheduled = True
             self._queues[stream.priority].streams.append(stream)
         elif stream.queued:
-            self.starved = True
+            self._starve()
+
+    def _starve(self) -> None:
+        """A stream waits; where it waits for acknowledgement, a pong brings it at once."""
+        if not self.starved and self.backlog >= self._backlog_limit:
+            self.push_urgent(wire.PING)
+        self.starved = True
 
     def count(self, size: int) -> None:
         """A counted frame of the peer's has come; what leaves next reports it."""
@@ -241,7 +247,7 @@ class Outbox:
             stream = queue.streams.popleft()
             stream.scheduled = False
             if not stream.has_output(self.link_room):  # another one used the link's credit
-                self.starved = True
+                self._starve()
             else:
                 queue.turn = False
                 entry = stream.next_entry(self.link_room, self._fragment)

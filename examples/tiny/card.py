@@ -49,15 +49,16 @@ The chat form has no system message: the template leaves one out.
 {steps:,} steps of {batch_tokens:,} tokens ({million_tokens:.1f} million in all),
 rows of {short_row} tokens, the last {long_steps} steps with rows of {long_row:,}. Muon for the
 matrices inside the layers and AdamW for the rest, highest learning rate {learning_rate}, bfloat16
-autocast, one CPU thread, about an hour. The recipe is `examples/tiny/` of the shoal repository,
-and it reproduces these files.
+autocast, less than an hour of one CPU core. The recipe is `examples/tiny/` of the shoal
+repository, and it reproduces these files.
 
 ## Validation loss
 
 Measured with the stored weights on text that was never trained on: every 20th run of three
-neighbouring chapters, and about one module in twenty. No step was picked by it: the weights are
-those of the last step. Both sources repeat themselves, so some held-out sentences have near
-doubles in the training text (parallel passages, methods documented alike in two classes).
+neighbouring chapters, and about one module in twenty. The length of the training was set after
+seeing this loss rise in a longer one; the weights are those of the last step. Both sources
+repeat themselves, so some held-out sentences have near doubles in the training text (parallel
+passages, methods documented alike in two classes).
 
 {losses}
 

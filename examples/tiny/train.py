@@ -38,9 +38,9 @@ class Plan:
     """All that decides the result, next to the corpus. Token counts are per step."""
 
     seed: int = 1
-    steps: int = 2300
+    steps: int = 2000
     #: Steps at the end that see rows of the full context.
-    long_steps: int = 280
+    long_steps: int = 200
     batch_tokens: int = 4096
     short_row: int = 256
     long_row: int = 1024
@@ -48,15 +48,17 @@ class Plan:
     weight_decay: float = 0.1
     dropout: float = 0.0
     warmup_steps: int = 40
-    #: Share of the steps after which the learning rate falls, in a line, to the last share.
+    #: After a share of ``horizon`` steps the learning rate falls, in a line that would reach
+    #: zero at the horizon. The long rows come before that, and fade out what is left.
+    horizon: int = 2300
     decay_from: float = 0.4
-    last_rate: float = 0.01
 
     def rate(self, step: int) -> float:
         """Return the learning rate of ``step`` as a share of the highest one."""
         warm = min(1.0, (step + 1) / self.warmup_steps)
-        left = (1 - step / self.steps) / (1 - self.decay_from)
-        return warm * min(1.0, max(self.last_rate, left))
+        line = max(0.0, (1 - step / self.horizon) / (1 - self.decay_from))
+        fade = min(1.0, (self.steps - step) / self.long_steps) if self.long_steps else 1.0
+        return warm * min(1.0, line) * fade
 
     def row(self, step: int) -> int:
         """Return the row length of ``step`` in tokens."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from shoal.node.config import DataFolder
@@ -84,6 +85,23 @@ def test_three_daemons(start: Start, tmp_path: Path) -> None:
     assert asker.end() == 0
     assert asker.log.read_text().rstrip().endswith("stopped")
     assert not DataFolder(asker.data).control_socket.exists()
+
+
+def test_a_worker_that_dies_comes_back(start: Start, tmp_path: Path) -> None:
+    daemon = start(tmp_path / "1")
+    daemon.wait_until(serves)
+    (worker,) = (
+        child
+        for child in psutil.Process(daemon.process.pid).children()
+        if "shoal.tasks.engine.worker" in child.cmdline()
+    )
+    worker.kill()
+    daemon.wait_until(lambda status: any("came back" in c["sentence"] for c in status["health"]))
+    daemon.wait_until(serves)
+    answer = shoal("run", "tiny", "x", "--raw", "--max-tokens", "2", "--data", str(daemon.data))
+    assert answer.returncode == 0, answer.stderr
+    worker_gone = not psutil.pid_exists(worker.pid)
+    assert worker_gone and daemon.end() == 0
 
 
 def test_a_second_daemon_is_refused(start: Start, tmp_path: Path) -> None:

@@ -204,6 +204,20 @@ async def test_unverified_bytes_would_be_stored_without_the_check(
         getter.holds(manifest)
 
 
+async def test_a_manifest_that_lies_about_sizes_is_not_its_servers_fault(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    seed, honest_one = await swarm.seed("seed")
+    tokenizer = honest_one.files["tokenizer"]
+    files = {"tokenizer": dataclasses.replace(tokenizer, size=tokenizer.size + 1)}
+    lying = await seed.library.save(dataclasses.replace(honest_one, files=files).encode())
+    getter = await swarm.member("getter")
+    with pytest.raises(ModelError) as error:
+        await getter.get(lying)
+    assert error.value.code == "bad-manifest"
+    assert getter.liars == []
+
+
 async def test_only_liars(swarm: Swarm, autojump_clock: MockClock) -> None:
     _, manifest = await swarm.seed("liar", twist=of_chunk(lambda data: Reply({}, b"x" * len(data))))
     getter = await swarm.member("getter")

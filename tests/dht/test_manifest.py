@@ -216,6 +216,8 @@ def test_the_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "MANIFEST_LIMIT", len(data) - 1)
     assert refused(data).code == "too-large"
     assert refused(bytes(len(data))).code == "too-large"  # before it is parsed
+    with pytest.raises(ModelError, match="more than"):
+        small().encode()
 
 
 def non_canonical(value: dict[str, Any]) -> list[bytes]:

@@ -167,6 +167,17 @@ async def test_strangers_stay_out_of_a_private_swarm(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
+async def test_a_swarm_key_is_never_replaced(tmp_path: Path) -> None:
+    mine = await Credentials.load(HOST, DataFolder(tmp_path), private=True)
+    key = (tmp_path / "swarm.key").read_bytes()  # noqa: ASYNC240
+    for other in (None, bytes(32)):
+        with pytest.raises(NodeError, match="another private swarm"):
+            await mine.adopt(other)
+    assert (tmp_path / "swarm.key").read_bytes() == key  # noqa: ASYNC240
+    await mine.adopt(key)
+
+
+@pytest.mark.trio
 @pytest.mark.parametrize(("mode", "size"), [(0o644, 32), (0o600, 31), (0o600, 0)])
 async def test_a_key_file_that_cannot_be_trusted(tmp_path: Path, mode: int, size: int) -> None:
     path = tmp_path / "swarm.key"

@@ -323,6 +323,37 @@ async def test_a_stage_that_dies_is_named_and_the_others_are_freed(autojump_cloc
 
 
 @pytest.mark.trio
+async def test_a_stage_lost_to_its_neighbour_only_is_named_as_well(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    _, second, head = swarm.stages
+
+    async def body(_: FakeSwarm) -> None:
+        swarm.wire.freeze_at = 12
+        errors: list[SessionError] = []
+
+        async def asking() -> None:
+            errors.append(await _error(swarm))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asking)
+            await trio.testing.wait_all_tasks_blocked()
+            (session,) = swarm.client.gateway._runs
+            failed = Failed(session, 1, "stage-lost", "the link ended: silent", second.peer)
+            link = head.endpoint.link(swarm.client.peer)
+            assert link is not None
+            link._deliver("session.failed", failed.header(), b"")
+        (error,) = errors
+        assert error.code == "stage-lost"
+        assert error.message.startswith(f"stage 2 of 3 ({second.peer}, layers 2:4) is gone")
+        assert error.message.endswith(f"says stage 3 of 3 ({head.peer}, layers 4:6)")
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_an_engine_that_fails_names_its_stage(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4, 6))
     swarm.stages[1].engine.fail_at = 7

@@ -44,6 +44,7 @@ MESSAGES = [
     Progress(SESSION, 1, 256),
     Failed(SESSION, 1, "gap", "a gap"),
     Close(SESSION),
+    Failed(SESSION, 1, "stage-lost", "it went", PEER),
 ]
 
 
@@ -111,6 +112,8 @@ BAD = [
     (6, "code", "x" * 33),
     (6, "message", "x" * 301),
     (7, "session", None),
+    (8, "lost", b"x"),
+    (8, "lost", "x" * 65),
 ]
 
 
@@ -124,7 +127,7 @@ def test_a_bad_value_is_refused_by_name(index: int, key: str, value: object) -> 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_every_key_is_needed(message: Any) -> None:
     for key in message.header():
-        if key != "gateway":
+        if key not in ("gateway", "lost"):
             rest = {name: value for name, value in message.header().items() if name != key}
             with pytest.raises(BadMessage, match=key):
                 type(message).parse(rest)

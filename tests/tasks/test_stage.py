@@ -414,6 +414,7 @@ async def test_a_lost_gateway_frees_and_a_lost_neighbour_is_reported(
         await _settle()
         assert [node.stage.sessions for node in swarm.stages] == [1, 0, 0]
         assert _failures(swarm) == ["stage-lost"]
+        assert swarm.wire.posts[-1][3]["lost"] == second.peer
         await _close_all(swarm)
 
     await _run(swarm, body)

@@ -301,6 +301,28 @@ async def test_a_slow_reader_holds_the_sender_back() -> None:
         await until(lambda: sum(got) == 64 << 16)
 
 
+async def test_streams_wait_for_acknowledgements_and_go_on() -> None:
+    """A sender that waits for its own backlog is woken by the acknowledgement that frees it."""
+    a, b = make_node(1, limits=Limits(backlog_bytes=1 << 17)), make_node(2)
+
+    async def sink(incoming: IncomingStream) -> None:
+        total = 0
+        while data := await incoming.stream.receive(1 << 20):
+            total += len(data)
+        await incoming.stream.send(str(total).encode())
+        await incoming.stream.finish()
+
+    b.endpoint.handle_stream("sink", sink)
+    async with running(a, b):
+        link = await linked(a, b)
+        with trio.fail_after(20):
+            stream = await link.open_stream("sink")
+            for _ in range(16):
+                await stream.send(bytes(1 << 18))
+            await stream.finish()
+            assert await stream.receive(100) == str(1 << 22).encode()
+
+
 async def test_streams_are_reset_by_code() -> None:
     a, b = make_node(1), make_node(2)
 
