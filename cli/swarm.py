@@ -133,7 +133,7 @@ class LocalSwarm:
             if time.monotonic() > deadline:
                 raise CommandError(
                     "failed",
-                    f"the daemons were not ready in {defaults.DEMO_START_TIMEOUT:.0f} s",
+                    f"the daemons were not ready in time: {_behind(found)}",
                     hint="the machine may be busy: try again, or with `--nodes 2`",
                 )
             time.sleep(defaults.POLL)
@@ -166,6 +166,16 @@ class LocalSwarm:
             for node in self.nodes:
                 node.wait_stopped(deadline)
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _behind(found: list[dict[str, Any] | None]) -> str:
+    """What the first node that does not serve says of itself."""
+    for number, status in enumerate(found, 1):
+        if status is None:
+            return f"node {number} does not answer"
+        if status["serving"]["phase"] != "serving":
+            return f"node {number}: {status['serving']['state']}"
+    return "they do not all know each other"
 
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

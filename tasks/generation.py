@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import trio
 
 from ..transport.identity import PeerId
+from .defaults import EMIT_PACE
 from .engine.interface import Sampling, SessionId
 from .errors import SessionError
 from .routing import Hop
@@ -101,7 +102,10 @@ class Run:
         self.epoch = 1
         self._expected = len(ids)
         self._progress = 0
+        self._final = False
         self._broken = False
+        self._ended = trio.Event()  # the final token or an error has come
+        self._next_at = 0.0  # when tokens are to be made text again
         # Unbounded, but receive() lets in no more than `new` tokens and one progress a position.
         self._send, self._inbox = trio.open_memory_channel[Arrived | Progress | SessionError](
             math.inf
@@ -119,7 +123,12 @@ class Run:
             raise SessionError("stale-epoch", f"the session is in epoch {self.epoch}")
 
     def take_token(self, token: Token, vocabulary: int, now: float) -> None:
-        """The head's next token; anything else than the next breaks the session."""
+        """The head's next token; anything else than the next breaks the session.
+
+        After the final one nothing counts.
+        """
+        if self._final:
+            return
         if token.position != self._expected or token.token >= vocabulary:
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an impossible token"))
             return
@@ -128,6 +137,9 @@ class Run:
         if left < 0 or (left == 0 and not token.final):
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} does not stop"))
             return
+        if token.final:
+            self._final = True
+            self._ended.set()
         self._put(Arrived(token, now))
 
     def take_progress(self, progress: Progress) -> None:
@@ -142,10 +154,20 @@ class Run:
         if not self._broken:
             self._put(error)
             self._broken = True
+            self._ended.set()
 
     async def heard(self) -> list[Arrived | Progress | SessionError]:
-        """What has come, in order, at least one; an error is the last that ever comes."""
+        """What has come, in order, at least one; an error is the last that ever comes.
+
+        Tokens of a fast model are gathered for EMIT_PACE seconds, but for the first and the
+        last: a person sees no difference, and making text of each costs more than the token.
+        """
         items = [await self._inbox.receive()]
+        if isinstance(items[0], Arrived):
+            if self._next_at > trio.current_time():
+                with trio.move_on_at(self._next_at):
+                    await self._ended.wait()
+            self._next_at = trio.current_time() + EMIT_PACE
         with suppress(trio.WouldBlock):
             while True:
                 items.append(self._inbox.receive_nowait())
@@ -204,8 +226,6 @@ class Answer:
                 self._reason, last = "stop", True
                 break
             fresh.append(item.token.token)
-            if last:
-                break
         delta = await self._detokenizer.push(*fresh)
         await self._write(delta.text)
         if delta.stopped:

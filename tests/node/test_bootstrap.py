@@ -169,11 +169,11 @@ async def test_strangers_stay_out_of_a_private_swarm(tmp_path: Path) -> None:
 @pytest.mark.trio
 async def test_a_swarm_key_is_never_replaced(tmp_path: Path) -> None:
     mine = await Credentials.load(HOST, DataFolder(tmp_path), private=True)
-    key = (tmp_path / "swarm.key").read_bytes()  # noqa: ASYNC240
+    key = (tmp_path / "swarm.key").read_bytes()
     for other in (None, bytes(32)):
         with pytest.raises(NodeError, match="another private swarm"):
             await mine.adopt(other)
-    assert (tmp_path / "swarm.key").read_bytes() == key  # noqa: ASYNC240
+    assert (tmp_path / "swarm.key").read_bytes() == key
     await mine.adopt(key)
 
 

@@ -149,7 +149,7 @@ class FakeEndpoint:
         self._lost.append(callback)
 
     def link(self, peer: PeerId) -> FakeLink | None:
-        there = peer in self._wire.endpoints and peer not in self.cut
+        there = peer in self._wire.endpoints and peer not in (*self.cut, self.peer)
         return FakeLink(self._wire, self.peer, peer) if there else None
 
     def lose(self, peer: PeerId, code: str = "peer-gone") -> None:

@@ -174,14 +174,16 @@ async def test_a_stop_string_ends_it_everywhere(
     autojump_clock: object, splits: tuple[int, ...]
 ) -> None:
     swarm = FakeSwarm(splits)
+    swarm.wire.delay = 0.001
     third = str(swarm.expected(_ids("hello"), 3)[2])
 
     async def body(_: FakeSwarm) -> None:
         summary = await _generate(swarm, stop=(third,), max_tokens=500)
         assert (summary.reason, summary.tokens) == ("stop", 3)
         swarm.assert_free()
-        await trio.testing.wait_all_tasks_blocked()
-        assert swarm.wire.steps < 1000  # nothing goes on
+        steps = swarm.wire.steps
+        await trio.sleep(1)
+        assert swarm.wire.steps < steps + 5  # nothing goes on
 
     await _run(swarm, body)
 
@@ -436,6 +438,29 @@ async def test_a_slow_reader_gets_all_of_it(autojump_clock: object, stopping: bo
 
 
 @pytest.mark.trio
+async def test_a_fast_model_is_written_in_pieces_the_first_and_last_at_once(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((3,))
+    swarm.wire.delay = 0.001
+    times: list[float] = []
+
+    async def emit(event: GatewayEvent) -> None:
+        times.append(trio.current_time())
+
+    async def body(_: FakeSwarm) -> None:
+        began = trio.current_time()
+        summary = await swarm.client.gateway.generate(_request(max_tokens=100), emit)
+        assert summary.tokens == 100
+        assert times[1] - began == pytest.approx(summary.ttft_s)
+        assert 5 <= len(times) <= 30
+        last = began + summary.ttft_s + 99 / summary.tokens_per_s
+        assert times[-1] == pytest.approx(last)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_after_some_refusals_it_gives_up(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     swarm.nodes += [Node(swarm, 70 + number, swarm.stages[0].parts) for number in range(5)]
@@ -537,6 +562,32 @@ async def test_a_head_that_breaks_the_protocol_ends_the_session(
             link._deliver(method, message.header(), b"")
         assert [error.code for error in errors] == ["bad-stage"]
         assert f"stage 2 of 2 ({swarm.stages[1].peer}" in errors[0].message
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_what_a_head_says_after_the_final_token_is_nothing(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        swarm.wire.freeze_at = 0
+        summaries: list[Summary] = []
+
+        async def asking() -> None:
+            summaries.append(await _generate(swarm))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asking)
+            await trio.testing.wait_all_tasks_blocked()
+            (session,) = swarm.client.gateway._runs
+            link = swarm.stages[1].endpoint.link(swarm.client.peer)
+            assert link is not None
+            for position in (5, 6):
+                token = Token(session, 1, position, 1, 0, position == 5, 0)
+                link._deliver("session.token", token.header(), b"")
+        assert [summary.token_ids for summary in summaries] == [(1,)]
         swarm.assert_free()
 
     await _run(swarm, body)
