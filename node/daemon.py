@@ -42,6 +42,7 @@ from .errors import NodeError
 from .folder import open_folder, remember_peers, remember_port, remembered_peers, remembered_port
 from .health import Condition, Health
 from .operations import Operations
+from .stall import StallGuard
 
 
 class ManagedEngine(RestartingEngine, Protocol):
@@ -103,6 +104,7 @@ class Node:
         self.began = host.now()
         self.addresses: list[Address] = []
         self.health = Health(self._tell)
+        self.stalls = StallGuard(host, defaults.STALL)
         self._say = say
         self._stop = trio.Event()
         self._restarts = 0  # of the engine's worker
@@ -148,15 +150,16 @@ class Node:
 
     async def run(self, *, task_status: "TaskStatus[Node]") -> None:
         """Start the parts, from the ground up; end when told to stop, running requests first."""
-        async with trio.open_nursery() as nursery:
-            await self._listen(nursery)
-            await self._start_parts(nursery)
-            task_status.started(self)
-            nursery.start_soon(self._enter_swarm, nursery)
-            await self._stop.wait()
-            await self._drain()
-            await self._remember()
-            nursery.cancel_scope.cancel()
+        with self.stalls.watching():
+            async with trio.open_nursery() as nursery:
+                await self._listen(nursery)
+                await self._start_parts(nursery)
+                task_status.started(self)
+                nursery.start_soon(self._enter_swarm, nursery)
+                await self._stop.wait()
+                await self._drain()
+                await self._remember()
+                nursery.cancel_scope.cancel()
 
     @property
     def stopping(self) -> bool:

@@ -31,3 +31,5 @@ BOOTSTRAP_PAUSE_MOST = 30.0  # seconds
 MEETING_TIME = 5.0  # seconds a joining node waits for a first member before it chooses layers
 REMEMBERED_PEERS = 16  # addresses kept for the next start
 WATCH = 0.5  # seconds between two looks at what a component says of itself
+
+STALL = 0.05  # seconds a step of a task may hold the event loop before it is counted

@@ -74,6 +74,7 @@ class Operations:
             "models": self._swarm_models(),
             "capacity": views.capacity_view(own.capacity),
             "sessions": {"stage": node.stage.sessions, "gateway": node.gateway.sessions},
+            "stalls": views.stall_view(node.stalls),
             "health": [views.condition_view(item) for item in node.health.conditions()],
         }
 

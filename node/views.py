@@ -10,6 +10,7 @@ from ..tasks.routing import find_route
 from ..transport.identity import PeerId
 from ..transport.link import Link
 from .health import Condition
+from .stall import StallGuard
 
 Members = Mapping[PeerId, MemberRecord]
 
@@ -131,6 +132,16 @@ def capacity_view(capacity: Capacity) -> dict[str, Any]:
 def condition_view(condition: Condition) -> dict[str, Any]:
     """A condition of node/health.py."""
     return {"name": condition.name, "sentence": condition.sentence, "hint": condition.hint}
+
+
+def stall_view(guard: StallGuard) -> dict[str, Any]:
+    """How often a step held the event loop too long, and the longest one."""
+    worst = guard.worst
+    return {
+        "count": guard.count,
+        "worst_ms": worst.seconds * 1000 if worst else None,
+        "task": worst.task if worst else None,
+    }
 
 
 def peer_view(record: MemberRecord, link: Link | None, names: Mapping[str, ModelName], now: float

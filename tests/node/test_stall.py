@@ -20,13 +20,10 @@ async def test_a_long_step_is_named_and_a_short_one_is_not() -> None:
     async def rude() -> None:
         time.sleep(0.06)  # noqa: ASYNC251  the mistake that the guard is for
 
-    trio.lowlevel.add_instrument(guard)
-    try:
+    with guard.watching():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(polite)
             nursery.start_soon(rude)
-    finally:
-        trio.lowlevel.remove_instrument(guard)
     assert guard.worst is not None
     assert guard.worst.task.endswith("rude")
     assert guard.worst.seconds > 0.05
