@@ -36,7 +36,7 @@ from shoal.tasks.shard import choose_dtype, shard_of
 from shoal.transport.host import RealHost
 
 TINY = Path(__file__).resolve().parent.parent / "shoal" / "models" / "tiny"
-PROMPT = "In the beginning"
+PROMPTS = ("In the beginning", "And God said", "Return the", "The LORD", "A function that")
 GOALS = {"added_ms": 0.2, "ratio": 0.95, "hop_ms": 2.0}
 KV_BYTES = 2**28
 START_SECONDS = 60.0
@@ -79,30 +79,25 @@ class Bare:
         self._model = Model(architecture(case.shard.config), case.shard)
         self._tokens = case.tokens
 
-    def token_ms(self, seed: int, prompt_tokens: int) -> float:
+    def token_ms(self, prompt_tokens: int) -> float:
         """Milliseconds per token after the first, at the positions the daemons computed."""
         with torch.inference_mode():
-            return self._token_ms(seed, prompt_tokens)
+            return self._token_ms(prompt_tokens)
 
-    def _token_ms(self, seed: int, prompt_tokens: int) -> float:
+    def _token_ms(self, prompt_tokens: int) -> float:
         model, shard = self._model, self._shard
         size = prompt_tokens + self._tokens
         kv = KV(shard.root, model.arch, shard.parts, shard.dtype, size, Budget(2**40))
-        sampling = _sampling(seed)
         ids = torch.ones(prompt_tokens, dtype=torch.long)
         position, began = 0, 0.0
         for step in range(self._tokens):
             x = model.forward(model.embed(ids), kv, position)
             position += len(ids)
-            token, _ = choose(model.logits(x[-1:])[0].numpy(), sampling, position)
+            token, _ = choose(model.logits(x[-1:])[0].numpy(), Sampling(), position)
             ids = torch.tensor([token])
             if step == 0:
                 began = time.perf_counter()
         return 1e3 * (time.perf_counter() - began) / (self._tokens - 1)
-
-
-def _sampling(seed: int) -> Sampling:
-    return Sampling(temperature=0.8, seed=seed)
 
 
 async def _case(name: str, folder: Path, store: Path, tokens: int) -> Case:
@@ -173,21 +168,21 @@ class Daemons:
             time.sleep(0.05)
         raise SystemExit(f"the daemons were not ready in {START_SECONDS:g} s")
 
-    def ask(self, seed: int) -> dict[str, Any]:
-        sampling = _sampling(seed)
+    def ask(self, prompt: str) -> dict[str, Any]:
+        """The likeliest continuation, and its figures."""
         return request(
-            self._data, "run", wait=True, model=self._case.name, prompt=PROMPT, raw=True,
-            max_tokens=self._case.tokens, temperature=sampling.temperature, seed=seed,
+            self._data, "run", wait=True, model=self._case.name, prompt=prompt, raw=True,
+            max_tokens=self._case.tokens,
         )  # fmt: skip
 
 
-def _long_seed(daemons: Daemons, case: Case) -> tuple[int, int]:
-    """A seed whose text does not end by itself, and the prompt's tokens."""
-    for seed in range(1, 50):
-        answer = daemons.ask(seed)
+def _long_prompt(daemons: Daemons, case: Case) -> tuple[str, int]:
+    """A prompt whose text does not end by itself, and its tokens."""
+    for prompt in PROMPTS:
+        answer = daemons.ask(prompt)
         if answer["tokens"] == case.tokens:
-            return seed, answer["prompt_tokens"]
-    raise SystemExit(f"no text of {case.tokens} tokens in 50 tries")
+            return prompt, answer["prompt_tokens"]
+    raise SystemExit(f"no prompt of {len(PROMPTS)} gave {case.tokens} tokens")
 
 
 def _interleaved(
@@ -195,13 +190,13 @@ def _interleaved(
 ) -> tuple[dict[str, list[float]], list[float]]:
     """Milliseconds per token of the bare loop and of each side, and the hops as they report."""
     bare = Bare(case)
-    seed, prompt = _long_seed(next(iter(sides.values())), case)
+    prompt, prompt_tokens = _long_prompt(next(iter(sides.values())), case)
     taken: dict[str, list[float]] = {"bare": [], **{name: [] for name in sides}}
     hops: list[float] = []
     for _ in range(rounds):
-        taken["bare"].append(bare.token_ms(seed, prompt))
+        taken["bare"].append(bare.token_ms(prompt_tokens))
         for name, daemons in sides.items():
-            answer = daemons.ask(seed)
+            answer = daemons.ask(prompt)
             taken[name].append(1e3 / answer["tokens_per_s"])
             if name == "three":
                 hops.append(answer["hop_ms"])
@@ -244,7 +239,7 @@ def _measure(folder: Path, quick: bool) -> dict[str, Any]:
         )
         for daemons in (one, three, large):
             daemons.ready()
-        value = _tiny(tiny, one, three, 12 if quick else 60)
+        value = _tiny(tiny, one, three, 16 if quick else 60)
         return value | _shape(shape, large, 8 if quick else 20)
 
 
