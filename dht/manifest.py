@@ -46,6 +46,7 @@ HEAD = "lm_head.weight"
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ROLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
+_HALF = re.compile("[\ud800-\udfff]")
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.")
 
 
@@ -75,7 +76,34 @@ def canonical_config(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json has no `num_hidden_layers` from 1 to {LAYERS_LIMIT}",
             hint="use a model of a supported family, such as Llama",
         )
+    _check_values(kept)
     return kept
+
+
+def _check_values(config: dict[str, Any]) -> None:
+    """Whatever reads a config must be able to hold it: JSON also has `1e999`, halves of letters
+    (`"\\ud800"`) and integers of any length. Raises ModelError `bad-config`."""
+    waiting: list[Any] = [config]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+        elif not _is_plain(value):
+            raise ModelError(
+                "bad-config",
+                f"config.json has a value that is out of range: {_brief(value)}",
+                hint="use the model's own config.json, as it was published",
+            )
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**64
+    return not isinstance(value, str) or _HALF.search(value) is None
 
 
 def custom_code(where: str) -> ModelError:

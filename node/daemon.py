@@ -16,6 +16,7 @@ from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..state.defaults import MODELS
 from ..state.membership import Membership
+from ..state.reach import dialable, seen_at
 from ..state.record import Capacity, ModelName
 from ..tasks.courier import Courier
 from ..tasks.engine.errors import EngineUnavailable
@@ -279,9 +280,15 @@ class Node:
             await trio.sleep(defaults.REMEMBER_PAUSE)
 
     async def _remember(self) -> None:
-        """Keep where the others are, for the next start; an empty view forgets nobody."""
-        members = self.directory.members().values()
-        known = [m.addresses[0] for m in members if m.addresses and m.peer != self.identity.peer]
+        """Keep where the others are, for the next start; an empty view forgets nobody.
+
+        Only what may be dialled now: the next start asks no more who said so.
+        """
+        known = []
+        for peer, record in self.directory.members().items():
+            if (link := self.endpoint.link(peer)) is not None:
+                near = seen_at(link.status.address[0])
+                known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
         if known:
             await remember_peers(self.host, self.config.folder, known)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..state.record import MemberRecord, ShardRecord
 from ..transport.identity import PeerId
+from .engine.families import DTYPE_BYTES
 from .engine.interface import Parts
 from .errors import NoRoute
 from .placement import holes_of, missing_sentence
@@ -55,7 +56,8 @@ def find_route(
 def _shards(members: Members, root: str, layers: int, tokens: int) -> Iterator[Hop]:
     for peer, record in members.items():
         for shard in record.shards:
-            if shard.root == root and shard.stop <= layers and shard.kv_tokens_free >= tokens:
+            fits = shard.stop <= layers and shard.kv_tokens_free >= tokens
+            if shard.root == root and fits and shard.dtype in DTYPE_BYTES:
                 yield Hop(peer, _parts(shard), shard.dtype)
 
 

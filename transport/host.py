@@ -431,7 +431,7 @@ class RealHost:
         return await trio.to_thread.run_sync(work, *args)
 
     async def spawn(self, module: str, args: Sequence[str], env: Mapping[str, str]) -> RealChild:
-        ours, theirs = trio.socket.socketpair()
+        ours, theirs = stdlib_socket.socketpair()  # trio's would make the child's end non-blocking
         try:
             descriptor = theirs.fileno()
             process = await trio.lowlevel.open_process(
@@ -446,7 +446,7 @@ class RealHost:
             raise
         finally:
             theirs.close()
-        return RealChild(process, ours)
+        return RealChild(process, trio.socket.from_stdlib_socket(ours))
 
 
 async def _bind_and_listen(sock: trio.socket.SocketType, address: str, port: int) -> None:

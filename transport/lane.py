@@ -432,7 +432,8 @@ class Lane:
     def _on_credit(self, frame: Frame) -> Event | None:
         if frame.ident == 0:
             self.outbox.link_limit = max(self.outbox.link_limit, frame.offset)
-            self._feed_streams()
+            if self.outbox.starved:  # else nobody waits, and a look at all streams is not cheap
+                self._feed_streams()
             return None
         found = self._stream_of(frame)
         if found is None:
