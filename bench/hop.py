@@ -203,17 +203,16 @@ def _interleaved(
     return taken, hops
 
 
-def _least(taken: dict[str, list[float]]) -> dict[str, float]:
-    """Each side's least disturbed round: other programs only ever add time."""
-    return {name: min(times) for name, times in taken.items()}
+def _added(taken: dict[str, list[float]], side: str) -> float:
+    """Median over the rounds of what a side took longer than the bare loop just before it."""
+    return median(ours - bare for bare, ours in zip(taken["bare"], taken[side], strict=True))
 
 
 def _tiny(case: Case, one: Daemons, three: Daemons, rounds: int) -> dict[str, Any]:
     taken, hops = _interleaved(case, {"one": one, "three": three}, rounds)
-    least = _least(taken)
     return {
-        "added_ms": least["one"] - least["bare"],
-        "hop_ms": (least["three"] - least["bare"]) / 3,
+        "added_ms": _added(taken, "one"),
+        "hop_ms": _added(taken, "three") / 3,
         "reported_hop_ms": median(hops),
         "tiny_ms": {name: [round(ms, 4) for ms in times] for name, times in taken.items()},
     }
@@ -221,9 +220,8 @@ def _tiny(case: Case, one: Daemons, three: Daemons, rounds: int) -> dict[str, An
 
 def _shape(case: Case, one: Daemons, rounds: int) -> dict[str, Any]:
     taken, _ = _interleaved(case, {"one": one}, rounds)
-    least = _least(taken)
     return {
-        "ratio": least["bare"] / least["one"],
+        "ratio": median(bare / one for bare, one in zip(taken["bare"], taken["one"], strict=True)),
         "shape_ms": {name: [round(ms, 3) for ms in times] for name, times in taken.items()},
     }
 

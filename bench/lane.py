@@ -27,11 +27,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from shoal.transport.address import Address
+from shoal.transport.calls import Call, Reply
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import OpenSwarm
 from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.link import Call, IncomingStream, Link, Reply
+from shoal.transport.link import Link
+from shoal.transport.serving import IncomingStream
 
 GOAL = 0.7
 LOOPBACK = "127.0.0.1"

@@ -13,6 +13,6 @@ MESSAGE_WIDTH = 600  # characters of an error message that are shown
 DEMO_NODES = 3
 DEMO_MAX_NODES = 16
 DEMO_TOKENS = 80
-DEMO_PROMPT = "And the king said"
+DEMO_PROMPT = "And it came to pass in those days"
 DEMO_START_TIMEOUT = 60.0  # seconds for all daemons of a demo to be ready
 DEMO_STOP_TIMEOUT = 5.0  # seconds before a demo's daemon is killed

@@ -28,7 +28,7 @@ Statuses = list[dict[str, Any] | None]
 @click.option("--prompt", default=defaults.DEMO_PROMPT, show_default=True, help="What to continue.")
 @click.option("--max-tokens", type=click.IntRange(1, 900), default=defaults.DEMO_TOKENS,
               show_default=True, metavar="N", help="End after N tokens.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=1, show_default=True,
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=7, show_default=True,
               metavar="S", help="Another seed gives another text.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave the daemons running.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -47,7 +47,10 @@ def demo(nodes: int, prompt: str, max_tokens: int, seed: int, keep: bool, as_jso
         if not as_json:
             _print_nodes(statuses)
         answer = _generate(swarm, prompt, max_tokens, seed, as_json)
-        _print_end(answer, statuses, as_json)
+        if as_json:
+            _print_json(prompt, answer, statuses)
+        else:
+            _print_figures(answer)
         if keep:
             swarm.keep()
             _print_kept(swarm)
@@ -152,15 +155,17 @@ def _generate(
     )  # fmt: skip
 
 
-def _print_end(answer: dict[str, Any], statuses: Sequence[dict[str, Any]], as_json: bool) -> None:
+def _print_figures(answer: dict[str, Any]) -> None:
     from .run import figures
 
-    if not as_json:
-        click.echo(f"\n\n{figures(answer)}")
-        return
+    click.echo(f"\n\n{figures(answer)}")
+
+
+def _print_json(prompt: str, answer: dict[str, Any], statuses: Sequence[dict[str, Any]]) -> None:
     nodes = [{"peer": status["peer"], "layers": _layers(status)} for status in statuses]
     words = ("text", "reason", "tokens", "ttft_ms", "tokens_per_s", "hop_ms")
-    click.echo(json.dumps({"nodes": nodes, **{word: answer[word] for word in words}}))
+    found = {word: answer[word] for word in words}
+    click.echo(json.dumps({"nodes": nodes, "prompt": prompt, **found}))
 
 
 def _print_kept(swarm: "LocalSwarm") -> None:

@@ -33,6 +33,9 @@ EXIT_OF_ERROR = {  # an unknown name is 1: waiting does not help there
     "no-fit": CANNOT_SERVE,
 }
 
+# An error that brings no hint of its own still ends with one.
+OTHER_HINT = "`shoal status` shows how this node is, `shoal --help` what else it can do"
+
 
 class CommandError(ShoalError):
     """A command cannot go on. `code` as in EXIT_OF_ERROR, else the exit code is 1."""

@@ -78,7 +78,7 @@ def invoke(args: Sequence[str]) -> int:
         _forget_output()
         return errors.OK  # whoever read us has read enough
     except ShoalError as error:
-        render.report_error(error.message, error.hint)
+        render.report_error(error.message, error.hint or errors.OTHER_HINT)
         return errors.exit_code(error)
     except OSError as error:
         what = f"`{error.filename}`: " if error.filename else ""
@@ -131,14 +131,14 @@ def _usage_hint(error: click.UsageError) -> str:
     return f"`{path} --help` shows how it is used, with an example"
 
 
-def _os_hint(error: OSError) -> str | None:
+def _os_hint(error: OSError) -> str:
     import errno
 
     return {
         errno.ENOSPC: "free some space on that disk; nothing half-written was kept",
         errno.EACCES: "check who owns it, or choose another folder with `--data DIR`",
         errno.EROFS: "choose a folder that can be written with `--data DIR`",
-    }.get(error.errno or 0)
+    }.get(error.errno or 0, errors.OTHER_HINT)
 
 
 def _forget_output() -> None:

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from . import defaults
 
-COLOURS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "dim": 2, "bold": 1}
+COLOURS = {"red": 31, "green": 32, "cyan": 36, "dim": 2, "bold": 1}
 
 
 def safe(value: object, width: int = defaults.NAME_WIDTH) -> str:
@@ -53,16 +53,10 @@ def coloured(text: str, colour: str, stream: TextIO) -> str:
     return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
 
 
-def report_error(message: str, hint: str | None) -> None:
+def report_error(message: str, hint: str) -> None:
     """One line `error: …` and one line `hint: …` on standard error."""
     _line("error", "red", message)
-    if hint:
-        _line("hint", "cyan", hint)
-
-
-def warn(message: str) -> None:
-    """One line `warning: …` on standard error."""
-    _line("warning", "yellow", message)
+    _line("hint", "cyan", hint)
 
 
 def _line(word: str, colour: str, text: str) -> None:

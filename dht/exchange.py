@@ -31,6 +31,7 @@ from .errors import ChunkCorrupt, ChunkMissing, FetchFailed, ModelError
 from .fetch import Caller, Fetch, FetchReport, Peers, Switchboard, pack_ranges
 from .library import Library
 from .manifest import Manifest, is_digest
+from .transfer import Transfer
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class Exchange:
         self._on_liar = on_liar
         self._guests: dict[PeerId, _Guest] = {}
         self._have: dict[str, tuple[float, bytes]] = {}
+        self._counting = trio.Lock()  # one look through a store at a time, however many ask
         endpoint.handle("model.manifest", self._serve_manifest)
         endpoint.handle("model.have", self._serve_have)
         endpoint.handle("model.chunk", self._serve_chunk)
@@ -90,12 +92,13 @@ class Exchange:
 
     async def _held(self, root: str) -> bytes:
         """The ranges of a model held here, at most `HAVE_AGE` old."""
-        known = self._have.get(root)
-        if known is None or self._host.now() - known[0] > HAVE_AGE:
-            manifest = await self._library.manifest(root)
-            ranges = await self._host.offload(self._ranges, manifest)
-            self._have[root] = known = self._host.now(), ranges
-        return known[1]
+        async with self._counting:
+            known = self._have.get(root)
+            if known is None or self._host.now() - known[0] > HAVE_AGE:
+                manifest = await self._library.manifest(root)
+                ranges = await self._host.offload(self._ranges, manifest)
+                self._have[root] = known = self._host.now(), ranges
+            return known[1]
 
     def _ranges(self, manifest: Manifest) -> bytes:
         return pack_ranges([self._library.store.has(digest) for digest in manifest.chunks])
@@ -157,7 +160,7 @@ class Exchange:
             if link is None or peer in liars:
                 continue
             data = await _ask_manifest(link, root)
-            if data is not None and hashlib.sha256(data).hexdigest() == root:
+            if data is not None and await self._host.offload(_has_digest, data, root):
                 return data
             if data is not None:
                 liars.add(peer)
@@ -197,11 +200,14 @@ class Exchange:
                 progress(done, total)
 
         on_chunk(0)
+        # It hashes and sorts all digests: too long for the event loop.
+        transfer = await self._host.offload(Transfer, wanted, self._host.entropy(16))
         fetch = Fetch(
             self._host,
             self._endpoint,
             store,
             manifest,
+            transfer,
             wanted,
             peers=peers,
             on_chunk=on_chunk,
@@ -209,6 +215,10 @@ class Exchange:
             patience=patience,
         )
         return await fetch.run()
+
+
+def _has_digest(data: bytes, digest: str) -> bool:
+    return hashlib.sha256(data).hexdigest() == digest
 
 
 async def _ask_manifest(link: Caller, root: str) -> bytes | None:

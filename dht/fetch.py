@@ -63,7 +63,9 @@ class FetchReport:
 
 
 class Fetch:
-    """Fetches `wanted` (digest -> bytes) of one model. `run` it once."""
+    """Fetches `wanted` (digest -> bytes) of one model, which `transfer` was made for.
+
+    `run` it once."""
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class Fetch:
         switchboard: Switchboard,
         store: ChunkStore,
         manifest: Manifest,
+        transfer: Transfer,
         wanted: Mapping[str, int],
         *,
         peers: Peers,
@@ -88,11 +91,11 @@ class Fetch:
         self._on_chunk = on_chunk
         self._on_liar = on_liar
         self._patience = patience
-        self._transfer = Transfer(wanted, host.entropy(16))
+        self._transfer = transfer
         self._scopes: dict[tuple[PeerId, str], trio.CancelScope] = {}
         self._watched: set[PeerId] = set()
         self._news = trio.Event()
-        self._last_chunk = host.now()
+        self._last_chunk = 0.0  # when one came; `run` begins it, this may run in a thread
         self._bytes: Counter[PeerId] = Counter()
         self._failure: ModelError | None = None
 

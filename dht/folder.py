@@ -1,8 +1,8 @@
 """An ordinary Hugging Face folder becomes a manifest and chunks.
 
 Accepted: `config.json`, `tokenizer.json`, and `model.safetensors` or
-`model.safetensors.index.json` with its files; symbolic links are followed, as in the
-Hugging Face cache. Nothing in the folder is executed, and pickle files are not opened.
+`model.safetensors.index.json` with its files; symbolic links are followed as far as the
+Hugging Face cache needs it. Nothing in the folder is executed, and pickle files are not opened.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -203,6 +203,7 @@ def _config(files: Files, folder: Path, names: set[str]) -> dict[str, Any]:
 def _read(files: Files, path: Path, limit: int) -> bytes:
     """A small file; a pipe or a device (size 0) is refused before it is opened."""
     try:
+        _check_link(files, path)
         if not files.size(path):
             raise ModelError("empty-file", f"`{path}` is empty")
         return files.read(path, limit=limit)
@@ -210,6 +211,21 @@ def _read(files: Files, path: Path, limit: int) -> bytes:
         raise ModelError("too-large", error.message) from None
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def _check_link(files: Files, path: Path) -> None:
+    """A text file is handed to every peer, so in a stranger's folder a link may lead inside the
+    folder, or to the blobs of the download cache it lies in, and not to a file of the owner's."""
+    home, real = files.real(path.parent), files.real(path)
+    cache = home.parent.parent
+    cached = home.parent.name == "snapshots" and cache.name.startswith("models--")
+    if real.is_relative_to(home) or (cached and real.is_relative_to(cache / "blobs")):
+        return
+    raise ModelError(
+        "foreign-link",
+        f"`{path}` is a link to a file outside the model's folder",
+        hint="peers would get that file; copy it into the folder if it is the model's own",
+    )
 
 
 def _json_file(files: Files, path: Path, limit: int) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def draw(run: dict[str, Any]) -> str:
     nodes = run["nodes"]
     width = max(WIDTH, 40 + len(nodes) * (BOX + GAP))
     left = (width - len(nodes) * BOX - (len(nodes) - 1) * GAP) / 2
-    lines = textwrap.wrap(" ".join(str(run["text"]).split()), 92)[:6]
+    lines = textwrap.wrap(" ".join(f"{run['prompt']}{run['text']}".split()) + " …", 92)[:6]
     height = TOP + HIGH + 84 + 24 * len(lines)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '

@@ -100,7 +100,7 @@ class Operations:
         return {"models": self._swarm_models()}
 
     async def model_add(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        folder = Path(_text(request, "path", 4096))
+        folder = _path(request, "path")
         name = _maybe(request, "name", lambda r, k: _text(r, k, NAME_LIMIT))
         async with _progress(emit) as note:
             added, manifest = await self._node.library.add(folder, name, note)
@@ -232,6 +232,16 @@ def _text(request: dict[str, Any], key: str, limit: int) -> str:
     if not isinstance(value, str) or not value or len(value) > limit:
         raise ControlError("bad-request", f"`{key}` is not a text of 1 to {limit} characters")
     return value
+
+
+def _path(request: dict[str, Any], key: str) -> Path:
+    text = _text(request, key, 4096)
+    try:
+        if b"\0" not in os.fsencode(text):
+            return Path(text)
+    except UnicodeEncodeError:
+        pass
+    raise ControlError("bad-request", f"{text[:64]!a} cannot be the name of a file")
 
 
 def _texts(request: dict[str, Any], key: str) -> tuple[str, ...]:

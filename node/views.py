@@ -21,7 +21,7 @@ SHOWN_CONFIG = (
 )  # fmt: skip
 
 
-def missing_sentence(members: Members, root: str, layers: int) -> str | None:
+def why_not_served(members: Members, root: str, layers: int) -> str | None:
     """Why no chain of members answers for a model, or None where one does."""
     try:
         find_route(members, root, layers, 1)
@@ -55,7 +55,7 @@ def model_entry(name: str, manifest: Manifest, *, local: bool) -> dict[str, Any]
 
 def swarm_entry(model: ModelName, members: Members, local: Iterable[str]) -> dict[str, Any]:
     """A model as the swarm has it: who knows it, whether a chain serves it."""
-    missing = missing_sentence(members, model.root, model.layers)
+    missing = why_not_served(members, model.root, model.layers)
     return {
         "name": model.name,
         "root": model.root,
@@ -70,7 +70,7 @@ def swarm_entry(model: ModelName, members: Members, local: Iterable[str]) -> dic
 def model_view(name: str, manifest: Manifest, members: Members, *, local: bool) -> dict[str, Any]:
     """Everything about one model."""
     entry = model_entry(name, manifest, local=local)
-    missing = missing_sentence(members, manifest.root, manifest.layers) if members else None
+    missing = why_not_served(members, manifest.root, manifest.layers) if members else None
     holders = [
         {"peer": peer, "layers": layers_text(shard), "dtype": shard.dtype}
         for peer, record in members.items()

@@ -236,7 +236,7 @@ def _shard(value: object) -> ShardRecord:
         start=start,
         stop=stop,
         head=head,
-        dtype=_text(dtype, defaults.DTYPE_BYTES),
+        dtype=_text(dtype, defaults.DTYPE_NAME_BYTES),
         kv_tokens_free=_whole(free, defaults.MAX_TOKENS),
     )
 

@@ -72,5 +72,5 @@ class Courier:
     def _link(self, peer: PeerId) -> Link:
         link = self._endpoint.link(peer)
         if link is None:
-            raise LinkClosed("no-link", f"no link to {peer}")
+            raise LinkClosed("unreachable", f"no link to {peer}")
         return link

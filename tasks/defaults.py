@@ -19,7 +19,7 @@ SENT_BYTES = 256 * 2**20  # kept for replay by one stage, all sessions
 SESSION_IDLE = 600.0  # seconds without a message until a stage closes a session
 OPEN_TIMEOUT = 10.0  # seconds for one stage to open
 CLOSE_TIMEOUT = 2.0  # seconds for all stages to close
-EMIT_PACE = 0.01  # seconds between two pieces of text of one generation
+EMIT_PACE = 0.025  # seconds between two pieces of text of one generation
 TOKEN_TIMEOUT = 120.0  # seconds a gateway waits for the next sign of the chain
 OPEN_ATTEMPTS = 3  # routes tried when stages refuse
 

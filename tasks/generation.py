@@ -4,7 +4,6 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Literal, Protocol
 
 import trio
@@ -198,7 +197,7 @@ class Answer:
         self._began = began
         self._text: list[str] = []
         self._times: list[float] = []
-        self._waits: list[float] = []  # seconds a token was on its way rather than computed
+        self._computing = 0.0  # seconds the stages computed, after the first token
         self._reason: Reason = "length"
 
     async def prepare(self) -> None:
@@ -236,7 +235,7 @@ class Answer:
 
     def _measure(self, arrived: Arrived) -> None:
         if self._times:
-            self._waits.append(arrived.at - self._times[-1] - arrived.token.seconds)
+            self._computing += arrived.token.seconds
         self._times.append(arrived.at)
 
     async def _write(self, text: str) -> None:
@@ -246,14 +245,15 @@ class Answer:
 
     def summary(self) -> Summary:
         took = self._times[-1] - self._times[0]
-        waits = [max(0.0, wait) for wait in self._waits]
+        further = len(self._times) - 1
+        on_the_way = max(0.0, took - self._computing)
         return Summary(
             reason=self._reason,
             prompt_tokens=self._run.prompt,
             tokens=len(self._times),
             ttft_s=self._times[0] - self._began,
-            tokens_per_s=(len(self._times) - 1) / took if took > 0 else 0.0,
-            hop_ms=1e3 * median(waits) / len(self._run.route) if waits else 0.0,
+            tokens_per_s=further / took if took > 0 else 0.0,
+            hop_ms=1e3 * on_the_way / (further * len(self._run.route)) if further else 0.0,
             text="".join(self._text),
             token_ids=tuple(self._run.ids[self._run.prompt :]),
         )

@@ -42,9 +42,9 @@ EOS = 256
 class Checkpoint:
     """A small random model saved by transformers with a byte-level tokenizer beside it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, family: str = "Llama", **more: Any) -> None:
         torch.manual_seed(5)
-        config = transformers.LlamaConfig(
+        config = getattr(transformers, f"{family}Config")(
             vocab_size=EOS + 1,
             hidden_size=64,
             intermediate_size=96,
@@ -56,8 +56,9 @@ class Checkpoint:
             bos_token_id=None,
             eos_token_id=EOS,
             pad_token_id=EOS,
+            **more,
         )
-        self.model = transformers.LlamaForCausalLM(config).eval()
+        self.model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
         self.model.save_pretrained(folder)
         self.tokenizer = _tokenizer()
         self.tokenizer.save(str(folder / "tokenizer.json"))
@@ -237,6 +238,22 @@ async def test_three_nodes_say_what_transformers_says(
         for node in (nodes[0], nodes[2], nodes[3]):
             await _sees_again(node, nodes[1], before)
         await _check_texts(reference, nodes)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("family", "more"),
+    [("Qwen2", {}), ("Qwen3", {"head_dim": 16}), ("Mistral", {"sliding_window": 9})],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_the_other_families_say_it_too(
+    tmp_path: Path, family: str, more: dict[str, Any]
+) -> None:
+    folder = tmp_path / "model"
+    reference = Checkpoint(folder, family, **more)
+    async with swarm(tmp_path, folder, THREE) as nodes:
+        summary = await _ask(nodes[0], "Hello there")
+        assert list(summary.token_ids) == reference.greedy("Hello there", 24)
 
 
 async def _check_texts(reference: Checkpoint, nodes: Sequence[Node]) -> None:

@@ -13,6 +13,7 @@ import trio
 from . import defaults
 from .address import Address
 from .budget import Budget
+from .calls import Handler
 from .certificate import Certificate
 from .errors import DialFailed, HostError, TransportError
 from .hello import Admission
@@ -20,7 +21,7 @@ from .host import Host
 from .identity import Identity, PeerId
 from .libp2p import Libp2pResponder
 from .limits import HalfOpen, Limits
-from .link import Handler, Link
+from .link import Link
 from .meeting import Connected, Door, Refused
 from .path import Path, PathLost
 from .serving import Handlers, StreamHandler

@@ -101,6 +101,10 @@ class Files(Protocol):
         """The file's bytes, or None where there is no such file."""
         ...
 
+    def real(self, path: Path) -> Path:
+        """Where a path leads through symbolic links; what is not there counts as itself."""
+        ...
+
     def mode(self, path: Path) -> int:
         """Permission bits, symbolic links followed."""
         ...
@@ -287,6 +291,9 @@ class RealFiles:
             return os.stat(path).st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def real(self, path: Path) -> Path:
+        return Path(os.path.realpath(path))
 
     def mode(self, path: Path) -> int:
         return os.stat(path).st_mode & 0o7777

@@ -11,10 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import frame as wire
-from .calls import Call as Call
-from .calls import Handler as Handler
-from .calls import Refusal as Refusal
-from .calls import Reply as Reply
 from .defaults import PING_S, SMALL_PAYLOAD_BYTES, STALL_S
 from .events import (
     Answered,
@@ -27,8 +23,7 @@ from .events import (
     StreamReady,
     Windows,
 )
-from .frame import Bytes, Cutter, Fault, Frame
-from .frame import Priority as Priority
+from .frame import Bytes, Cutter, Fault, Frame, Priority
 from .lanestream import Entry, LaneStream
 from .limits import Limits
 from .outbox import Message, Outbox, OutCall

@@ -16,25 +16,27 @@ import trio
 
 from . import defaults
 from .budget import Budget
-from .calls import Call as Call
-from .calls import Handler as Handler
-from .calls import Refusal as Refusal
-from .calls import Reply as Reply
+from .calls import Reply
 from .errors import CallRefused, LinkClosed
 from .events import Answered, Called, Cancelled, Ended, Opened, StreamReady
-from .frame import Bytes
-from .frame import Priority as Priority
+from .frame import Bytes, Priority
 from .host import Host
 from .lane import Lane
 from .lanestream import LaneStream
 from .limits import Limits
-from .linkstatus import Identities
-from .linkstatus import LinkStatus as LinkStatus
+from .linkstatus import Identities, LinkStatus
 from .outbox import OutCall
 from .path import Path, PathLost
-from .serving import HANDLER_ERRORS, CallServer, Handlers, StreamHandler, refusal_of, stable
-from .serving import IncomingStream as IncomingStream
-from .stream import Stream as Stream
+from .serving import (
+    HANDLER_ERRORS,
+    CallServer,
+    Handlers,
+    IncomingStream,
+    StreamHandler,
+    refusal_of,
+    stable,
+)
+from .stream import Stream
 from .writer import Writer
 
 _EMPTY: Mapping[str, Any] = MappingProxyType({})

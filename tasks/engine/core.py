@@ -33,9 +33,11 @@ _FEATURES = frozenset({"forward", "logits", "token", "export"})
 class Core:
     """One shard, many sessions; torch calls happen inside `handle` (load) and `step`."""
 
-    def __init__(self, emit: Emit, *, memory_bytes: int = 0) -> None:
-        """`emit` sends a frame. `memory_bytes` bounds weights and KV; 0: what is available."""
+    def __init__(self, emit: Emit, emit_soon: Emit | None = None, *, memory_bytes: int = 0) -> None:
+        """`emit` sends a frame; `emit_soon` may let it wait for the next one, which follows
+        after one step. `memory_bytes` bounds weights and KV; 0: what is available."""
         self._emit = emit
+        self._emit_soon = emit_soon or emit
         self._memory_bytes = memory_bytes
         self._model: Model | None = None
         self._root = ""
@@ -338,10 +340,13 @@ class Core:
         seconds = job.seconds + time.perf_counter() - started
         header = ("token", session.name, span.epoch, position, token, logprob, final, seconds)
         job.answer.add(header)
-        self._emit(header, b"")
         if final:
+            self._emit(header, b"")
             self._finish(session, job)
         else:
+            # The first one is waited for; a session that is not alone may have to wait for another.
+            at_once = job.emitted == 1 or self._turns
+            (self._emit if at_once else self._emit_soon)(header, b"")
             job.source = torch.tensor((token,))
             job.start, job.count, job.done, job.seconds = position, 1, 0, 0.0
 

@@ -19,3 +19,5 @@ RESTART_PAUSE = 0.25  # seconds before the first restart of a worker, doubled ea
 RESTART_PAUSE_MOST = 30.0  # … up to this many seconds
 RESTART_FORGET = 60.0  # seconds a worker must live for the pause to start over
 STOP_GRACE = 1.0  # seconds a worker has to end by itself
+
+PIECE_SECONDS = 0.01  # tokens of a loop faster than this reach the daemon together

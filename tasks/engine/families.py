@@ -24,7 +24,6 @@ SUPPORTED: Mapping[str, Family] = {
     "MistralForCausalLM": "mistral",
 }
 DTYPE_BYTES: Mapping[DType, int] = {"float32": 4, "bfloat16": 2}
-_MOST_STOP_IDS = 64
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
@@ -292,26 +291,6 @@ class _Reader:
 
     def _bad(self, key: str, problem: str) -> NoReturn:
         raise EngineError("bad-config", f"{self._what} `{key}` {problem}")
-
-
-def stop_ids(*configs: Config) -> frozenset[int]:
-    """The union of `eos_token_id` over config.json and generation_config.json.
-
-    Raises EngineError `bad-config` for anything but token ids.
-    """
-    found: set[int] = set()
-    for config in configs:
-        value = config.get("eos_token_id")
-        values = value if isinstance(value, list) else [] if value is None else [value]
-        if len(values) > _MOST_STOP_IDS:
-            raise EngineError("bad-config", f"`eos_token_id` has more than {_MOST_STOP_IDS} ids")
-        for item in values:
-            if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < 1 << 22:
-                raise EngineError(
-                    "bad-config", "`eos_token_id` is not a token id or a list of them"
-                )
-            found.add(item)
-    return frozenset(found)
 
 
 def check_parts(arch: Architecture, parts: Parts) -> None:

@@ -12,10 +12,11 @@ import os
 import select
 import signal
 import sys
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .defaults import EXIT_NO_TORCH
+from .defaults import EXIT_NO_TORCH, PIECE_SECONDS
 from .wire import Buffer, Channel, Header, WireClosed
 
 if TYPE_CHECKING:
@@ -58,18 +59,35 @@ def _run(channel: Channel, threads: int, memory_bytes: int) -> None:
 
     torch.set_num_threads(threads)
     torch.set_num_interop_threads(1)
-    writable = select.poll()
-    writable.register(channel, select.POLLOUT)
-
-    def emit(header: Header, payload: Buffer) -> None:
-        channel.put(header, payload)
-        while not channel.flush():
-            writable.poll()
-
+    sender = Sender(channel)
     gc.freeze()  # a full collection over what stays anyway takes longer than a step
-    emit(("ready", VERSION, torch.__version__), b"")
+    sender.send(("ready", VERSION, torch.__version__), b"")
     with torch.inference_mode():
-        _serve(channel, Core(emit, memory_bytes=memory_bytes))
+        _serve(channel, Core(sender.send, sender.send_soon, memory_bytes=memory_bytes))
+
+
+class Sender:
+    """Frames to the daemon. To wake it costs a tiny model 0.07 ms of the 1.6 that a token takes."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._writable = select.poll()
+        self._writable.register(channel, select.POLLOUT)
+        self._sent = 0.0
+
+    def send(self, header: Header, payload: Buffer) -> None:
+        """Send it, and whatever waits, now."""
+        self._channel.put(header, payload)
+        while not self._channel.flush():
+            self._writable.poll()
+        self._sent = time.perf_counter()
+
+    def send_soon(self, header: Header, payload: Buffer) -> None:
+        """Send it with what follows, unless nothing left for PIECE_SECONDS: more must follow."""
+        if time.perf_counter() - self._sent < PIECE_SECONDS:
+            self._channel.put(header, payload)
+        else:
+            self.send(header, payload)
 
 
 def _serve(channel: Channel, core: "Core") -> None:

@@ -189,6 +189,26 @@ async def test_a_cache_of_symbolic_links(tmp_path: Path, take: Importer) -> None
     await take.refused(snapshot)
 
 
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "config.json"])
+async def test_no_link_gives_away_a_file_of_the_owner(
+    tmp_path: Path, take: Importer, name: str
+) -> None:
+    """Text files go to every peer: a stranger's folder must not point at our secrets."""
+    secret = tmp_path / "secret"
+    for place in ("m", "snapshots/0123abcd"):
+        folder = write_folder(tmp_path / place)
+        if (folder / name).exists():
+            secret.write_bytes((folder / name).read_bytes())
+            (folder / name).unlink()
+        else:
+            secret.write_text("my key")
+        (folder / name).symlink_to(secret)
+        assert (await take.refused(folder)).code == "foreign-link"
+    linked = tmp_path / "linked"  # a link to a whole folder is its owner's word
+    linked.symlink_to(write_folder(tmp_path / "plain"))
+    assert (await take(linked)).layers == 3
+
+
 async def test_optional_files_come_along(tmp_path: Path, take: Importer) -> None:
     folder = write_folder(tmp_path / "m")
     texts = {

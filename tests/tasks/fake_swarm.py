@@ -59,6 +59,10 @@ class FakeHost:
         self._made += 1
         return self._made.to_bytes(size)
 
+    async def offload(self, work: Callable[..., Any], *args: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return work(*args)
+
 
 def peer_of(number: int) -> PeerId:
     return Identity.from_seed(bytes([number]) * 32).peer

@@ -483,7 +483,7 @@ async def test_the_figures_tell_computing_from_the_way(autojump_clock: object) -
     async def body(_: FakeSwarm) -> None:
         summary = await _generate(swarm)
         assert summary.tokens_per_s == pytest.approx(7 / 0.48)  # before the last none is fed
-        assert summary.hop_ms == pytest.approx((70 - 3) / 3)
+        assert summary.hop_ms == pytest.approx((480 - 7 * 3) / 7 / 3)
         assert summary.ttft_s == pytest.approx(0.08)
 
     await _run(swarm, body)

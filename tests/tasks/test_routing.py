@@ -91,6 +91,14 @@ def test_a_chain_has_one_dtype() -> None:
         peers(members)
 
 
+def test_a_dtype_that_nobody_computes_in_is_no_stage() -> None:
+    """Else one false record, the shortest chain of all, would be chosen for every request."""
+    members = swarm(a=(0, 6), b=(6, 12))
+    false = ShardRecord(ROOT, True, 0, 12, True, "aaa", 2**40)
+    members[PeerId("c")] = member("c", false)
+    assert peers(members) == "ab"
+
+
 def test_embedding_and_head_are_needed() -> None:
     for embedding, head in ((False, True), (True, False)):
         shard = ShardRecord(ROOT, embedding, 0, 12, head, "float32", 100)

@@ -499,3 +499,26 @@ def test_our_own_standstill_is_not_the_peers_silence() -> None:
     pair.a.lane.take(1000)
     pair.a.lane.tick(due + 30)
     assert not pair.a.lane.is_silent(due + 30)
+
+
+def test_credit_costs_a_peer_more_than_us() -> None:
+    """28 bytes must not make us look at each of its 128 streams."""
+    pair = Pair()
+    lane = pair.b.lane
+    opens = b"".join(
+        frame(wire.OPEN, ident=2 * number, head=encode_request("m", {}), flags=2)
+        for number in range(1, 9)
+    )
+    lane.receive(opens, 0.0)
+    looks = 0
+    schedule = lane.outbox.schedule
+
+    def look(stream: LaneStream) -> None:
+        nonlocal looks
+        looks += 1
+        schedule(stream)
+
+    lane.outbox.schedule = look  # type: ignore[method-assign]
+    lane.receive(frame(wire.CREDIT, offset=1 << 40) * 100, 0.0)
+    assert len(lane.streams) == 8 and lane.ended is None
+    assert looks == 0

@@ -8,9 +8,12 @@ import trio
 import trio.testing
 
 from shoal.transport.address import Address
+from shoal.transport.calls import Call, Refusal, Reply
 from shoal.transport.errors import CallRefused, LinkClosed
+from shoal.transport.frame import Priority
 from shoal.transport.limits import Limits
-from shoal.transport.link import Call, IncomingStream, Link, Priority, Refusal, Reply
+from shoal.transport.link import Link
+from shoal.transport.serving import IncomingStream
 from tests.transport.fleet import LOOPBACK, Node, Proxy, clock, make_node, running, until
 
 pytestmark = pytest.mark.trio

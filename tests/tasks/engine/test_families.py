@@ -7,7 +7,7 @@ import pytest
 
 from shoal.tasks.engine import families
 from shoal.tasks.engine.errors import EngineError
-from shoal.tasks.engine.families import architecture, kv_token_bytes, stop_ids, tensor_shapes
+from shoal.tasks.engine.families import architecture, kv_token_bytes, tensor_shapes
 from shoal.tasks.engine.interface import Parts
 
 LLAMA_3_2_1B: dict[str, Any] = {
@@ -192,10 +192,3 @@ def test_parts_outside_the_model_are_refused() -> None:
     for start, stop in ((-1, 2), (3, 2), (0, 17)):
         with pytest.raises(EngineError):
             families.check_parts(arch, Parts(False, start, stop, False))
-
-
-def test_stop_ids_are_the_union() -> None:
-    assert stop_ids({"eos_token_id": 2}, {"eos_token_id": [2, 7]}, {}) == {2, 7}
-    for bad in ("2", True, -1, [1.5], list(range(100))):
-        with pytest.raises(EngineError):
-            stop_ids({"eos_token_id": bad})

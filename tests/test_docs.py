@@ -1,0 +1,66 @@
+"""What the documents name exists: commands, make targets, links, files."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from shoal.cli.main import shoal
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples" / "tiny" / "README.md",
+]
+PACKAGES = ("transport", "state", "dht", "tasks", "node", "cli")
+EVERYWHERE = {"__init__", "errors", "defaults"}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), f"`{target}` is not there"
+
+
+def test_commands_of_the_readme_exist() -> None:
+    lines = re.findall(r"(?:^|\$ |`)shoal ([^`\n#]+)", README, re.MULTILINE)
+    assert len(lines) > 5
+    for line in lines:
+        command: click.Command = shoal
+        words = [word for word in line.split() if not word.startswith('"')]
+        while words and isinstance(command, click.Group):
+            assert words[0] in command.commands, f"`shoal {line}`"
+            command = command.commands[words.pop(0)]
+        options = {name for parameter in command.params for name in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, f"`shoal {line}`"
+
+
+def test_targets_of_the_readme_exist() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE)) <= set(targets)
+
+
+def test_evidence_of_the_readme_exists() -> None:
+    """Each claim of the table names a script or tests."""
+    for line in README.split("| shown by |")[1].split("\n\n")[0].splitlines()[2:]:
+        for name in re.findall(r"`([^`]+)`", line.split("|")[2]):
+            assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_architecture_names_every_file(package: str) -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    section = text.split(f"\n## {package}\n")[1].split("\n## ")[0]
+    files = {path.stem for path in (ROOT / package).rglob("*.py")} - EVERYWHERE
+    missing = {
+        name for name in files if f"`{name}.py`" not in section and f"`{name}`" not in section
+    }
+    assert not missing, f"docs/architecture.md does not say what {sorted(missing)} are for"
+    named = {name.split("/")[-1] for name in re.findall(r"`([a-z0-9_/]+)\.py`", section)}
+    everything = {path.stem for path in ROOT.glob("*/**/*.py") if ".venv" not in path.parts}
+    assert named <= everything, named - everything

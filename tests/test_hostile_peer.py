@@ -1,0 +1,464 @@
+"""A hostile member of an open swarm against whole daemons: they live, and still answer.
+
+Everything is drawn from a seed, so a failure is one number: `SEED=… pytest -k seeds`.
+"""
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+from trio import TaskStatus
+
+from shoal.dht import canonical
+from shoal.dht.manifest import Manifest
+from shoal.node.config import NodeConfig
+from shoal.node.daemon import Node, run_node
+from shoal.state.record import Capacity, MemberRecord, ModelName, ShardRecord, seal_record
+from shoal.tasks.engine.interface import EngineEvent, Loaded, LoadShard, SessionId, Span, TokenEvent
+from shoal.transport import frame as wire
+from shoal.transport.address import Address
+from shoal.transport.calls import Call, Reply
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.errors import TransportError
+from shoal.transport.frame import Priority
+from shoal.transport.hello import OpenSwarm
+from shoal.transport.host import Host, RealHost
+from shoal.transport.identity import Identity
+from shoal.transport.link import Link
+from shoal.transport.path import PathLost
+
+HOST = RealHost()
+LOOPBACK = "127.0.0.1"
+
+
+class Parrot:
+    """An engine that answers every span for a token with tokens at once."""
+
+    def __init__(self, _host: Host, _threads: int, _memory: int) -> None:
+        self._events: dict[SessionId, Callable[[EngineEvent], None]] = {}
+
+    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+    def on_restart(self, callback: Callable[[], None]) -> None:
+        """It never crashes."""
+
+    async def load(self, shard: LoadShard) -> Loaded:
+        msgpack.packb(dict(shard.config))  # as the worker process gets it
+        return Loaded(1, 1, 0.0, frozenset({"forward"}))
+
+    async def open(
+        self, session: SessionId, tokens: int, on_event: Callable[[EngineEvent], None]
+    ) -> int:
+        self._events[session] = on_event
+        await trio.lowlevel.checkpoint()
+        return 0
+
+    def submit(self, span: Span) -> None:
+        on_event = self._events[span.session]
+        if span.want != "token":
+            return
+        for step in range(min(span.steps, 8)):
+            at, final = span.start + span.count + step, step + 1 == span.steps
+            on_event(TokenEvent(span.session, span.epoch, at, 300 + step, -1.0, final, 0.0))
+
+    def cancel(self, session: SessionId) -> None:
+        """Nothing runs."""
+
+    async def close(self, session: SessionId) -> None:
+        self._events.pop(session, None)
+        await trio.lowlevel.checkpoint()
+
+    async def export_kv(self, session: SessionId) -> bytes:
+        return b""
+
+    async def import_kv(self, session: SessionId, state: bytes) -> int:
+        return 0
+
+    async def fork(self, session: SessionId, into: SessionId) -> None:
+        """Nothing to copy."""
+
+    async def usage(self) -> dict[str, int]:
+        return {}
+
+
+async def send(node: Node, line: bytes) -> dict[str, Any]:
+    """One line to a node's control socket; the last line of its answer."""
+    stream = await trio.open_unix_socket(str(node.config.folder.control_socket))
+    async with stream:
+        await stream.send_all(line + b"\n")
+        data = b""
+        while piece := await stream.receive_some(65536):
+            data += piece
+    answer: dict[str, Any] = json.loads(data.splitlines()[-1])
+    return answer
+
+
+async def ask(node: Node, op: str, **more: Any) -> dict[str, Any]:
+    return await send(node, json.dumps({"op": op, **more}).encode())
+
+
+@asynccontextmanager
+async def swarm(folder: Path, **second: Any) -> AsyncIterator[tuple[Node, Node]]:
+    """Two daemons, as `shoal node` starts them but for their engine; both serve."""
+    with trio.fail_after(120):
+        async with trio.open_nursery() as nursery:
+
+            async def start(name: str, **more: Any) -> Node:
+                config = NodeConfig(data=folder / name, listen=LOOPBACK, memory=1 << 30, **more)
+                node: Node = await nursery.start(
+                    partial(run_node, HOST, config, engine_factory=Parrot)
+                )
+                return node
+
+            first = await start("first")
+            await until(lambda: first.serving.phase == "serving")
+            there = Address(LOOPBACK, first.endpoint.port, first.identity.peer)
+            other = await start("second", bootstrap=(there,), **second)
+            yield first, other
+            nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await trio.sleep(0.01)
+
+
+async def still_answers(*nodes: Node) -> None:
+    """An honest request through each node, and what it says of itself."""
+    for node in nodes:
+        answer = await ask(node, "run", model="tiny", prompt="hello", max_tokens=3)
+        assert answer["ok"]["tokens"] == 3, answer
+        assert (await ask(node, "status"))["ok"]["serving"]["phase"] == "serving"
+
+
+class Foe:
+    """A peer that says what it likes; every link ends and comes again under a new name."""
+
+    def __init__(self, nursery: trio.Nursery, dice: random.Random, targets: list[Node]) -> None:
+        self._nursery = nursery
+        self._dice = dice
+        self._targets = targets
+        self._words = Words(dice, targets)
+        self._links: dict[str, Link] = {}
+        self.calls = 0
+
+    async def link(self, target: Node) -> Link:
+        old = self._links.get(target.identity.peer)
+        if old is not None and old.alive:
+            return old
+        foe = await endpoint(self._nursery, Identity.from_seed(self._dice.randbytes(32)))
+        for method in target.endpoint._handlers.calls:
+            foe.handle(method, self._answer)
+        self._words.known.append(foe.peer)
+        link = await foe.dial(Address(LOOPBACK, target.endpoint.port), timeout=10)
+        self._links[target.identity.peer] = link
+        return link
+
+    def _answer(self, call: Call) -> Reply:
+        return Reply(self._words.header(), self._words.payload())
+
+    async def attack(self, rounds: int) -> None:
+        for _ in range(rounds):
+            for target in self._targets:
+                for method in sorted(target.endpoint._handlers.calls):
+                    await self._strike(await self.link(target), method)
+
+    async def garble(self, times: int) -> None:
+        """Frames that no lane of ours sends, on links that are let in."""
+        for _ in range(times):
+            for target in self._targets:
+                link = await self.link(target)
+                if (path := link._path) is not None and not path.blocked:
+                    frames = [self._words.frame() for _ in range(self._dice.randrange(1, 30))]
+                    with suppress(PathLost):
+                        path.send(b"".join(frames))
+                await trio.sleep(0.005)
+
+    async def _strike(self, link: Link, method: str) -> None:
+        """Eight calls at once, each with its post; what they come to does not matter."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(self._call, link, method)
+
+    async def _call(self, link: Link, method: str) -> None:
+        priority = self._dice.choice(list(Priority))
+        header, payload = self._words.header(), self._words.payload()
+        self.calls += 1
+        with suppress(TransportError):
+            link.post(method, header, payload, priority=priority)
+            await link.call(method, header, payload, priority=priority, timeout=0.5)
+
+
+async def endpoint(nursery: trio.Nursery, identity: Identity) -> Endpoint:
+    made = Endpoint(HOST, identity, admission=OpenSwarm(), libp2p=False)
+    await nursery.start(made.run, LOOPBACK, 0)
+    return made
+
+
+class Words:
+    """Headers and payloads: any types under the names that handlers read, and near misses."""
+
+    KEYS = (
+        *("session", "gateway", "epoch", "root", "parts", "dtype", "stages", "index", "tokens"),
+        *("steps", "stop_ids", "sampling", "start", "count", "token", "seconds", "position"),
+        *("logprob", "final", "code", "message", "lost", "offset", "digest", "private", "size"),
+    )
+
+    def __init__(self, dice: random.Random, targets: list[Node]) -> None:
+        self._dice = dice
+        self._targets = targets
+        self.known: list[Any] = [target.identity.peer for target in targets]
+        self._names = [dice.randbytes(16) for _ in range(4)]
+
+    def header(self) -> dict[str, Any]:
+        pick = self._dice.random()
+        if pick < 0.3:
+            return {key: self._value(2) for key in self._some_keys()}
+        good = self._good()
+        if pick < 0.8:
+            for key in self._some_keys()[:2]:
+                good[key] = self._value(2)
+        return good
+
+    def _some_keys(self) -> list[str]:
+        return self._dice.sample(self.KEYS, self._dice.randrange(12))
+
+    def _good(self) -> dict[str, Any]:
+        """What an honest gateway, stage or getter might say now."""
+        target = self._dice.choice(self._targets)
+        root = self._dice.choice(sorted(target.library.roots()) or ["0" * 64])
+        start = self._dice.choice([0, 0, 1, 5])
+        return {
+            "session": self._dice.choice(self._names),
+            "epoch": 1,
+            "root": root,
+            "digest": self._dice.choice([root, "0" * 64]),
+            "offset": 0,
+            "parts": [True, 0, 6, True],
+            "dtype": "float32",
+            "stages": [target.identity.peer],
+            "index": 0,
+            "tokens": 64,
+            "steps": 3,
+            "stop_ids": [1, 2],
+            "sampling": [0.0, 0, 1.0, 7],
+            "start": start,
+            "count": self._dice.choice([1, 2]),
+            "token": self._dice.choice([True, False, 17]),
+            "position": start + 1,
+            "seconds": 0.0,
+            "logprob": -1.0,
+            "final": False,
+            "code": "x",
+            "message": "y",
+        }
+
+    def _value(self, depth: int) -> Any:
+        dice = self._dice
+        flat: list[Callable[[], Any]] = [
+            lambda: None,
+            lambda: dice.choice([True, False]),
+            lambda: dice.choice([-1, 0, 1, 2**31, 2**32, 2**63, 2**64 - 1, -(2**63)]),
+            lambda: dice.choice([0.0, -0.0, 1e308, 5e-324, float("inf"), float("nan")]),
+            lambda: dice.choice(["", "x" * 5000, "\x1b[2J\x00", "../../etc/passwd", "\u202e"]),
+            lambda: dice.randbytes(dice.choice([0, 1, 16, 32, 3000])),
+            lambda: dice.choice(self.known),
+            lambda: dice.choice(self._names),
+            lambda: msgpack.Timestamp(1, 2),
+            lambda: msgpack.ExtType(5, b"x"),
+        ]
+        if depth and dice.random() < 0.3:
+            items = [self._value(depth - 1) for _ in range(dice.randrange(6))]
+            return items if dice.random() < 0.5 else {str(n): v for n, v in enumerate(items)}
+        return dice.choice(flat)()
+
+    def frame(self) -> bytes:
+        """Of a kind that exists, mostly, and that may even be in its place."""
+        dice = self._dice
+        method = dice.choice(["session.span", "member.push", "model.have", "x"])
+        heads = [b"", dice.randbytes(dice.randrange(40)), wire.encode_request(method, {"n": 1})]
+        head, payload = dice.choice(heads), dice.randbytes(dice.choice([0, 0, 5, 3000]))
+        kind = dice.choice([*range(1, 6), *range(0x10, 0x16), *range(0x20, 0x24), 0xFF])
+        flags = dice.choice([0, 1, 2, 3, 4, 6, 8, 12, 16, 18])
+        ident = dice.choice([0, 1, 2, 3, 4, 5, 2**63])
+        offset = dice.choice([0, len(payload), len(payload), 1, 10_000, 2**24 + 1, 2**63])
+        size = len(head) + len(payload)
+        return wire.PREFIX.pack(size, kind, flags, len(head), 0, ident, offset) + head + payload
+
+    def payload(self) -> bytes:
+        dice = self._dice
+        kinds: list[Callable[[], bytes]] = [
+            lambda: b"",
+            lambda: dice.randbytes(dice.randrange(64)),
+            lambda: (dice.randrange(1000)).to_bytes(4, "little") * dice.choice([1, 2]),
+            lambda: msgpack.packb(self._value(3)),
+            lambda: msgpack.packb([[2, dice.randbytes(100)]]),
+            lambda: msgpack.packb([[2, msgpack.packb([dice.randbytes(32), b"", b"\x80"])]]),
+            lambda: msgpack.packb(dict.fromkeys(self.known, 2**53)),
+            lambda: msgpack.packb([*self.known, None]),
+            lambda: b"\xdd\x00\x01\x00\x00" + b"\x90" * 65536,
+            lambda: b"\x91" * 2000,
+            lambda: bytes(70_000),
+        ]
+        return dice.choice(kinds)()
+
+
+def control_lines(dice: random.Random) -> Iterator[bytes]:
+    """Requests that a broken client could send."""
+    texts = ["", "a\0b", "\ud800", "\udc80", "\x1b[2J", "x" * 5000, "tiny", "/dev/null", "/proc"]
+    values: list[Any] = [None, True, -1, 10**400, 1e308, float("nan"), [], {}, [[]], *texts, texts]
+    keys = ("path", "name", "model", "prompt", "raw", "max_tokens", "seed", "top_k", "top_p",
+            "temperature", "stop", "uses", "address")  # fmt: skip
+    good = {"model": "tiny", "prompt": "x", "max_tokens": 1}
+    for op in (
+        "ping",
+        "status",
+        "peers",
+        "models",
+        "model_add",
+        "model_show",
+        "run",
+        "invite",
+        "?",
+    ):
+        for key in keys:
+            for value in (*dice.sample(values, 3), "a\0b", "\ud800"):
+                yield json.dumps({**good, "op": op, key: value}).encode()
+    yield from (b"[]", b'{"op": []}', b"[" * 100_000, b'"\xff"', b"", b"\0")
+
+
+async def attack(folder: Path, seed: int, rounds: int) -> int:
+    dice = random.Random(seed)
+    async with swarm(folder) as nodes, trio.open_nursery() as nursery:
+        foe = Foe(nursery, dice, list(nodes))
+        await foe.attack(rounds)
+        await foe.garble(10 * rounds)
+        await still_answers(*nodes)
+        nursery.cancel_scope.cancel()
+    return foe.calls
+
+
+@pytest.mark.trio
+async def test_no_call_of_a_peer_harms_a_daemon(tmp_path: Path) -> None:
+    assert await attack(tmp_path, seed=1, rounds=3) > 100
+
+
+@pytest.mark.long
+@pytest.mark.trio
+async def test_no_call_of_a_peer_harms_a_daemon_seeds(tmp_path: Path) -> None:
+    first = int(os.environ.get("SEED", "100"))
+    for seed in range(first, first + 5):
+        assert await attack(tmp_path / str(seed), seed, rounds=40)
+
+
+@pytest.mark.trio
+async def test_no_request_of_a_client_harms_its_daemon(tmp_path: Path) -> None:
+    lines = list(control_lines(random.Random(1)))
+    async with swarm(tmp_path) as (node, _):
+        limit = trio.CapacityLimiter(8)
+
+        async def one(line: bytes) -> None:
+            async with limit:
+                await send(node, line)
+
+        async with trio.open_nursery() as nursery:
+            for line in lines:
+                nursery.start_soon(one, line)
+        await still_answers(node)
+
+
+def evil_manifest(honest: bytes, value: bytes) -> bytes:
+    """A manifest that is canonical but for one more value in its config."""
+    fields = msgpack.unpackb(honest)
+    fields["config"] = fields["config"][:-1] + b',"zz":' + value + b"}"
+    return canonical.pack(fields)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("value", [b"1e999", b'"\\ud800"', b"1" * 30, b'{"\\udc80":[]}'])
+async def test_a_config_that_nothing_can_hold_is_a_model_error(
+    tmp_path: Path, value: bytes
+) -> None:
+    async with swarm(tmp_path, model="evil") as (first, second), trio.open_nursery() as nursery:
+        root = first.library.names()["tiny"]
+        data = evil_manifest((await first.library.manifest(root)).encode(), value)
+        await announce(nursery, second, data)
+        await until(lambda: "out of range" in second.serving.status()["text"])
+        error = (await ask(second, "run", model="evil", prompt="x"))["error"]
+        assert error["code"] == "bad-config"
+        await still_answers(first)
+        nursery.cancel_scope.cancel()
+
+
+async def announce(nursery: trio.Nursery, target: Node, data: bytes) -> Link:
+    """A member that names the model `evil` and has its manifest."""
+    identity = Identity.from_seed(b"e" * 32)
+    foe = await endpoint(nursery, identity)
+    root = hashlib.sha256(data).hexdigest()
+    foe.handle("model.manifest", lambda call: Reply({"size": len(data)}, data))
+    record = MemberRecord(
+        foe.peer, seq=1, capacity=Capacity(1, 1, True, 1.0, 1.0),
+        models=(ModelName("evil", root, 6, 1),), holdings=(root,),
+    )  # fmt: skip
+    link = await foe.dial(Address(LOOPBACK, target.endpoint.port), timeout=10)
+    sealed = seal_record(identity, record)
+    link.post("member.push", payload=msgpack.packb([[2, sealed]]), priority=Priority.CONTROL)
+    return link
+
+
+@pytest.mark.trio
+async def test_a_false_stage_of_unknown_dtype_is_no_stage(tmp_path: Path) -> None:
+    """One hop over all layers is the shortest chain there is: it must not win by a false word."""
+    async with swarm(tmp_path) as (first, second), trio.open_nursery() as nursery:
+        root = first.library.names()["tiny"]
+        identity = Identity.from_seed(b"s" * 32)
+        foe = await endpoint(nursery, identity)
+        link = await foe.dial(Address(LOOPBACK, second.endpoint.port), timeout=10)
+        shard = ShardRecord(root, True, 0, 6, True, "aaa", 2**40)
+        address = "/ip4/169.254.169.254/tcp/80"
+        record = MemberRecord(foe.peer, seq=1, addresses=(address,), shards=(shard,))
+        sealed = seal_record(identity, record)
+        link.post("member.push", payload=msgpack.packb([[2, sealed]]), priority=Priority.CONTROL)
+        await until(lambda: foe.peer in second.directory.members())
+        second.directory.publish(shards=())
+        await second._remember()
+        answer = await ask(second, "run", model="tiny", prompt="x", max_tokens=3)
+        assert answer["ok"]["tokens"] == 3, answer
+        assert "169.254" not in (tmp_path / "second" / "peers").read_text()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_many_who_ask_what_a_node_has_cost_it_one_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes a file call a chunk: 256 calls of 100 bytes were minutes of work."""
+    async with swarm(tmp_path) as (first, _), trio.open_nursery() as nursery:
+        looks = 0
+        ranges = first.exchange._ranges
+
+        def look(manifest: Manifest) -> bytes:
+            nonlocal looks
+            looks += 1
+            return ranges(manifest)
+
+        monkeypatch.setattr(first.exchange, "_ranges", look)
+        foe = await endpoint(nursery, Identity.from_seed(b"h" * 32))
+        link = await foe.dial(Address(LOOPBACK, first.endpoint.port), timeout=10)
+        header = {"root": first.library.names()["tiny"]}
+        async with trio.open_nursery() as calls:
+            for _ in range(100):
+                calls.start_soon(partial(link.call, "model.have", header, timeout=10))
+        assert looks <= 2
+        nursery.cancel_scope.cancel()
