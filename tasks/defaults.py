@@ -16,6 +16,7 @@ SESSIONS_PER_STAGE = 64
 SESSIONS_PER_GATEWAY = 16  # of one gateway at one stage
 CLOSED_REMEMBERED = 4096  # names of closed sessions at one stage
 SENT_BYTES = 256 * 2**20  # kept for replay by one stage, all sessions
+SPANS_WAITING = 32  # spans of one session that a stage's engine has not answered yet
 SESSION_IDLE = 600.0  # seconds without a message until a stage closes a session
 OPEN_TIMEOUT = 10.0  # seconds for one stage to open
 CLOSE_TIMEOUT = 2.0  # seconds for all stages to close

@@ -24,6 +24,7 @@ from .defaults import (
     SESSION_IDLE,
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
+    SPANS_WAITING,
 )
 from .engine.errors import EngineError
 from .engine.interface import (
@@ -60,6 +61,7 @@ class _Session:
     log: SentLog
     heard: float  # when the last message came
     made: int = 0  # tokens sampled here
+    waiting: int = 0  # spans the engine has and has not answered
     # Computing seconds before this stage and whether a token is wanted, by a span's end.
     spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
 
@@ -335,6 +337,10 @@ class Stage:
         hidden: bytes | memoryview | None = None,
     ) -> None:
         session.heard = self._host.now()
+        if session.waiting >= SPANS_WAITING:  # the engine's queue is memory of this process
+            self._fail(session, "too-many-spans", f"{SPANS_WAITING} spans are waiting already")
+            return
+        session.waiting += 1
         order, head = session.open, session.open.parts.head
         session.spans[message.start + message.count] = message.seconds, message.token
         span = Span(
@@ -362,8 +368,10 @@ class Stage:
         try:
             match event:
                 case HiddenEvent():
+                    session.waiting -= 1
                     self._pass_on(session, event)
                 case TokenEvent():
+                    session.waiting -= event.final or not session.single
                     self._pass_token(session, event)
                 case FailedEvent():
                     self._fail(session, event.code, event.message)

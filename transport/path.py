@@ -56,7 +56,8 @@ class Path:
                 self.tls.feed(data)
             except TransportError:
                 self._queue_outgoing()  # the alert that tells the peer why
-                self._send_rest()
+                with suppress(PathLost):
+                    await self.drain()
                 raise
 
     async def receive(self) -> bytes:
@@ -114,18 +115,24 @@ class Path:
         self.scope.cancel()
 
     def finish(self) -> None:
-        """Nothing more is sent. The tasks that serve it end; `linger` is still to come."""
-        with suppress(OSError):
-            self._socket.shutdown(trio.socket.SHUT_WR)
+        """Nothing more is written. The tasks that serve it end; `linger` is still to come."""
+        if not self.blocked:
+            self._end_sending()
         self.finished = True
         self.scope.cancel()
 
     async def linger(self) -> None:
-        """Let the peer read our last words: closing with its bytes unread would reset the
-        connection under them."""
+        """Send what is left, and let the peer read our last words: closing with its bytes
+        unread would reset the connection under them."""
         with trio.move_on_after(defaults.LINGER_S, shield=True), suppress(PathLost):
+            await self.drain()
+            self._end_sending()
             while await self._read():
                 pass
+
+    def _end_sending(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(trio.socket.SHUT_WR)
 
     def _queue_outgoing(self) -> None:
         data = self.tls.outgoing()

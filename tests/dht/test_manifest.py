@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import tracemalloc
 from typing import Any
 
@@ -314,3 +315,12 @@ def test_any_good_model_round_trips(shapes: list[tuple[int, int]], tied: bool) -
     found = dataclasses.replace(small(tied=tied), tensors=every)
     assert Manifest.decode(found.encode()) == found
     assert found.weight_bytes(True, 0, 3, True) == sum(item.size for item in every)
+
+
+@pytest.mark.parametrize("text", ["1e999", '"\\ud800"', "1" * 30, '{"\\udc80": []}', "[[-1e999]]"])
+def test_a_config_holds_only_what_every_reader_can_hold(text: str) -> None:
+    """JSON's own bytes and msgpack's of the engine must both exist: the daemon makes them."""
+    with pytest.raises(ModelError) as error:
+        canonical_config({**CONFIG, "zz": json.loads(text)})
+    assert error.value.code == "bad-config"
+    canonical_config({**CONFIG, "zz": [2**64 - 1, -(2**63), 1e308, "\U0001f600", None, True]})

@@ -58,10 +58,11 @@ def make_node(
     admission: Admission | None = None,
     limits: Limits | None = None,
     libp2p: bool = False,
+    host: RealHost | None = None,
 ) -> Node:
     """A node with handlers `echo` (inline), `slow` (a task, 50 ms) and stream `upper`."""
     endpoint = Endpoint(
-        RealHost(),
+        host or RealHost(),
         Identity.from_seed(bytes([seed]) * 32),
         admission=admission or OpenSwarm(),
         limits=limits,
