@@ -5,7 +5,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 import trio
@@ -194,7 +193,7 @@ class Node:
         return bound
 
     async def _start_parts(self, nursery: trio.Nursery) -> None:
-        await nursery.start(partial(self.directory.run, ()))
+        await nursery.start(self.directory.run)
         self.directory.publish(
             addresses=tuple(str(address) for address in self.addresses),
             version=__version__,

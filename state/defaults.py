@@ -35,4 +35,3 @@ DIAL_ADDRESSES = 4  # of one member, per round
 DIAL_YIELD = 0.3  # seconds the larger peer id leaves the smaller one to dial first
 DIAL_PAUSE = (1.0, 300.0)  # seconds after a failed round: first, most; doubled in between
 FORGET = 600.0  # seconds without a link after which a member's record is dropped
-BOOTSTRAP_PAUSE = (0.5, 60.0)  # seconds between rounds over the bootstrap addresses

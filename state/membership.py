@@ -5,7 +5,7 @@ each asks for what it lacks. A change goes to all links and is handed on once. E
 of is dialled, so that a small swarm is a full mesh. Wire: docs/spec/membership.md.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -227,17 +227,9 @@ class Membership(Directory):
 
     # Dialling.
 
-    async def run(
-        self,
-        bootstrap: Sequence[Address] = (),
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Dial the bootstrap addresses, again whenever no link is left, and every member told
-        of. Until cancelled."""
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Dial every member told of, until cancelled. Somebody else reaches the first one."""
         async with trio.open_nursery() as nursery:
-            for address in bootstrap:
-                nursery.start_soon(self._keep_bootstrap, address)
             task_status.started()
             while True:
                 self._spread_own()
@@ -268,20 +260,6 @@ class Membership(Directory):
             self._dialling -= 1
             self._roster.dialled(peer, self._host.now(), self._jitter)
             self._wake()
-
-    async def _keep_bootstrap(self, address: Address) -> None:
-        """Once at least, then whenever there is no link at all."""
-        reached = False
-        pause, most = defaults.BOOTSTRAP_PAUSE
-        while True:
-            while reached and self._endpoint.links():
-                await self._news.wait()
-            try:
-                await self._endpoint.dial(address, timeout=defaults.DIAL_TIMEOUT)
-                reached, pause = True, defaults.BOOTSTRAP_PAUSE[0]
-            except DialFailed:
-                await trio.sleep(self._jitter(pause))
-                pause = min(2 * pause, most)
 
     def _jitter(self, seconds: float) -> float:
         """Between 0.75 and 1.25 of it, so that not all dial at the same moment."""

@@ -62,7 +62,6 @@ class _State:
     text: str
     done: int = 0  # bytes fetched, of `total`
     total: int = 0
-    kv_tokens: int = 0
 
 
 class Serving:
@@ -103,26 +102,14 @@ class Serving:
         return self._state.text
 
     def status(self) -> dict[str, Any]:
-        """For `shoal status`: `phase`, a sentence, bytes fetched, and the shard once chosen."""
-        state, plan = self._state, self._plan
-        status: dict[str, Any] = {
+        """For `shoal status`: `phase`, a sentence, bytes fetched. The shard is in the record."""
+        state = self._state
+        return {
             "phase": state.phase,
             "text": state.text,
             "done_bytes": state.done,
             "total_bytes": state.total,
-            "kv_tokens": state.kv_tokens,
-            "sessions": self._stage.sessions,
         }
-        if plan is not None:
-            parts = plan.parts
-            status |= {
-                "root": plan.manifest.root,
-                "dtype": plan.dtype,
-                "layers": [parts.start, parts.stop],
-                "embedding": parts.embedding,
-                "head": parts.head,
-            }
-        return status
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Serve until cancelled. What fails is shown by `status` and tried again later."""
@@ -233,7 +220,7 @@ class Serving:
         self._stage.serve(held_of(shard, plan.arch))
         tokens = shard.kv_bytes // _kv_token_bytes(plan)
         self._publish(plan, tokens)
-        self._state = _State("serving", f"serving {self._describe(plan)}", kv_tokens=tokens)
+        self._state = _State("serving", f"serving {self._describe(plan)}")
 
     def _publish(self, plan: Plan, tokens: int) -> None:
         parts = plan.parts

@@ -1,4 +1,4 @@
-"""Messages of a session and what is kept of it; docs/spec/session.md. No I/O.
+"""Messages of a session; docs/spec/session.md. No I/O.
 
 Every message is a frozen dataclass with `header()` for the sender and a classmethod
 `parse(header)` for the receiver. Headers come from strangers: `parse` types and bounds

@@ -43,6 +43,10 @@ WORLD_CALLS = {
     "trio.serve_tcp", "trio.lowlevel.open_process", "datetime.now", "datetime.datetime.now",
     "os.fork", "os.getrandom", "os.replace", "os.rename",
 }  # fmt: skip
+WORLD_METHODS = {  # of pathlib.Path: names alone are no touch, files behind them are
+    "read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "rmdir", "unlink", "touch",
+    "iterdir", "glob", "rglob", "exists", "is_file", "is_dir", "stat", "chmod", "symlink_to",
+}  # fmt: skip
 WHY_WORLD = (
     "every part takes its `Host` (transport/host.py), or the simulator cannot replace the "
     "world and a run cannot be repeated"
@@ -119,8 +123,12 @@ def world_touches(path: str, tree: ast.Module) -> list[str]:
         if module.split(".")[0] in WORLD_MODULES
     ]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (name := dotted(node.func)) in WORLD_CALLS:
-            found.append(f"{path}:{node.lineno}: calls `{name}`: {WHY_WORLD}")
+        if not isinstance(node, ast.Call):
+            continue
+        name = dotted(node.func)
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if name in WORLD_CALLS or method in WORLD_METHODS:
+            found.append(f"{path}:{node.lineno}: calls `{name or method}`: {WHY_WORLD}")
     return found
 
 
@@ -179,6 +187,7 @@ def test_rule(rule: Rule) -> None:
         (world_touches, "import time"),
         (world_touches, "from random import random"),
         (world_touches, "def f():\n    with open('x') as g: pass"),
+        (world_touches, "def f(folder):\n    return (folder / 'x').read_text()"),
         (world_touches, "import trio\nasync def f(): await trio.to_thread.run_sync(print)"),
         (executions, "import pickle"),
         (executions, "import torch\ntorch.load('x')"),

@@ -128,7 +128,9 @@ class Node:
         async with trio.open_nursery() as nursery:
             self.port = await nursery.start(self.endpoint.run, "127.0.0.1", 0)
             self._publish(Capacity(2, 2**28, self.engine is not None, 1e9, 1e9))
-            await nursery.start(self.directory.run, bootstrap)
+            await nursery.start(self.directory.run)
+            for address in bootstrap:
+                await self.endpoint.dial(address, timeout=5)
             if checkpoint:
                 await self._add(checkpoint)
             await nursery.start(self.models.run)

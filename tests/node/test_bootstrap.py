@@ -239,3 +239,15 @@ async def test_silence_is_told_and_cleared(tmp_path: Path, monkeypatch: pytest.M
                 while health.conditions():  # noqa: ASYNC110
                     await trio.sleep(0.01)
                 nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_lost_link_is_dialled_again(tmp_path: Path) -> None:
+    async with swarm(tmp_path) as make:
+        member = await make.peer()
+        async with bootstrapping(make, member.address) as (peer, _):
+            for _ in range(2):
+                while (link := peer.endpoint.link(member.identity.peer)) is None:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                link.close("closed")
+                assert peer.endpoint.link(member.identity.peer) is None

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from typing import Any, cast
@@ -183,8 +184,19 @@ class FakeNode:
             self.directory.publish(addresses=(str(self.address),))
 
     async def run(self, *bootstrap: "FakeNode") -> None:
+        """A member that reaches each of `bootstrap` once."""
         with self.scope:
-            await self.directory.run([node.address for node in bootstrap])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.directory.run)
+                for node in bootstrap:
+                    nursery.start_soon(self._reach, node)
+
+    async def _reach(self, node: "FakeNode") -> None:
+        while self.endpoint.link(node.peer) is None:
+            with suppress(DialFailed):
+                await self.endpoint.dial(node.address, timeout=5)
+                return
+            await trio.sleep(0.5)
 
     def die(self) -> None:
         self.scope.cancel()

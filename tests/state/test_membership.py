@@ -109,20 +109,6 @@ async def test_a_dead_member_is_gone_and_comes_back(
 
 
 @pytest.mark.trio
-async def test_without_links_the_bootstrap_is_dialled_again(
-    net: FakeNet, autojump_clock: MockClock
-) -> None:
-    first, second = start(net, 2)
-    await trio.sleep(1)
-    first.die()
-    assert second.members == {second.peer}
-    back = FakeNode(net, 1, silent=True, ahead=10)
-    net.nursery.start_soon(back.run)
-    await trio.sleep(60)
-    assert second.members == {back.peer, second.peer}
-
-
-@pytest.mark.trio
 async def test_a_restart_with_a_clock_behind_still_counts_as_later(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
@@ -365,7 +351,9 @@ class RealNode:
                 self.directory.publish(
                     addresses=(str(self.address),), capacity=Capacity(1, 2**30, True, 1e9, 1e9)
                 )
-                await nursery.start(self.directory.run, bootstrap)
+                await nursery.start(self.directory.run)
+                for address in bootstrap:
+                    await self.endpoint.dial(address, timeout=5)
                 task_status.started()
                 await trio.sleep_forever()
 

@@ -118,8 +118,7 @@ async def test_it_waits_for_a_model_fetches_loads_and_publishes(autojump_clock: 
         assert (shard.root, shard.start, shard.stop, shard.head, shard.dtype) == (
             world.manifest.root, 1, 2, True, "float32",
         )  # fmt: skip
-        assert shard.kv_tokens_free == world.serving.status()["kv_tokens"] == 16 * 600
-        assert world.serving.status()["layers"] == [1, 2]
+        assert shard.kv_tokens_free == 16 * 600
 
     await world.run(body)
 
