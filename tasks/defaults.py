@@ -14,6 +14,7 @@ TEXT_PROCESSES = 4  # idle ones kept, one a model
 MAX_NEW_TOKENS = 1024  # generated where the request names no number
 SESSIONS_PER_STAGE = 64
 SESSIONS_PER_GATEWAY = 16  # of one gateway at one stage
+KV_SHARE = 0.5  # of a shard's KV that the sessions of one other node's gateway may reserve
 CLOSED_REMEMBERED = 4096  # names of closed sessions at one stage
 SENT_BYTES = 256 * 2**20  # kept for replay by one stage, all sessions
 SPANS_WAITING = 32  # spans of one session that a stage's engine has not answered yet
@@ -23,6 +24,7 @@ CLOSE_TIMEOUT = 2.0  # seconds for all stages to close
 EMIT_PACE = 0.025  # seconds between two pieces of text of one generation
 TOKEN_TIMEOUT = 120.0  # seconds a gateway waits for the next sign of the chain
 OPEN_ATTEMPTS = 3  # routes tried when stages refuse
+ROUTE_AROUND = 60.0  # seconds for which a stage that did not open is taken only for want of others
 
 # Serving.
 FLOAT32_PARAMETERS = 100_000_000  # models with fewer are served in float32

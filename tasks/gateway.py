@@ -4,7 +4,7 @@ docs/spec/session.md. The gateway is not on the path of a token: it feeds the pr
 first stage, and the stages go round without it until the head or the gateway stops them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from .defaults import (
     OPEN_TIMEOUT,
     PREFILL_BYTES,
     PREFILL_TOKENS,
+    ROUTE_AROUND,
     SPANS_UNDER_WAY,
     TOKEN_TIMEOUT,
 )
@@ -53,6 +54,7 @@ from .session import (
     pack_tokens,
     parse_cached,
     parse_dtype,
+    stage_code,
 )
 from .text.process import Message, TextDelta
 
@@ -97,6 +99,7 @@ class Gateway:
         self._directory = directory
         self._models = models
         self._runs: dict[SessionId, tuple[Run, Model]] = {}
+        self._unopened: dict[PeerId, float] = {}  # stages that did not open a session, and when
         courier.handle("session.token", self._on_token)
         courier.handle("session.progress", self._on_progress)
         courier.handle("session.failed", self._on_failed)
@@ -157,13 +160,27 @@ class Gateway:
     ) -> Sequence[Hop]:
         everyone = self._directory.members().items()
         members = {peer: record for peer, record in everyone if peer not in refused}
-        own = self._courier.peer
         try:
-            return find_route(members, model.root, model.layers, tokens, own=own, session=session)
+            return find_route(
+                members,
+                model.root,
+                model.layers,
+                tokens,
+                own=self._courier.peer,
+                session=session,
+                avoid=self._avoided(),
+            )
         except NoRoute:
             for error in refused.values():  # why the last chain was refused says more
                 raise error from None
             raise
+
+    def _avoided(self) -> Collection[PeerId]:
+        """Who did not open a session lately: a stage that refuses all shall not cost each
+        request one of its attempts."""
+        since = self._host.now() - ROUTE_AROUND
+        self._unopened = {peer: at for peer, at in self._unopened.items() if at > since}
+        return self._unopened.keys()
 
     async def _attempt(
         self, run: Run, model: Model, request: GenerateRequest, emit: Emit, began: float
@@ -228,7 +245,9 @@ class Gateway:
             )
             return parse_cached(reply.header, message.tokens)
         except (CallRefused, LinkClosed, SessionError) as error:
-            reason = SessionError(error.code, f"{run.describe(index)}: {error.message}")
+            self._unopened[hop.peer] = self._host.now()
+            code = stage_code(error.code)
+            reason = SessionError(code, f"{run.describe(index)}: {error.message}")
             raise _Refused(hop.peer, reason) from None
 
     async def _converse(self, run: Run, model: Model, start: int, answer: Answer) -> None:

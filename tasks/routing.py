@@ -5,7 +5,7 @@ exactly where one ends and the next begins; one is never entered in its middle.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..state.record import MemberRecord, ShardRecord
@@ -16,7 +16,8 @@ from .errors import NoRoute
 from .placement import holes_of, missing_sentence
 
 Members = Mapping[PeerId, MemberRecord]
-_Cost = tuple[int, int, bytes]  # hops, hops that are not our own, a random order by session
+# Hops to avoid, hops, hops that are not our own, a random order by session.
+_Cost = tuple[int, int, int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +37,18 @@ def find_route(
     *,
     own: PeerId | None = None,
     session: bytes = b"",
+    avoid: Collection[PeerId] = (),
 ) -> tuple[Hop, ...]:
     """The chain with the fewest hops whose stages have KV for `tokens` positions.
 
-    Ties go to `own`, then to an order that depends on `session`, so that sessions spread over
+    One with fewer peers to `avoid` comes first, however long it is. Ties go to `own`, then to an order that depends on `session`, so that sessions spread over
     replicas. All stages compute in one dtype. Raises NoRoute, which says what is missing.
     """
     shards = list(_shards(members, root, layers, tokens))
     chains = [
         chain
         for dtype in sorted({hop.dtype for hop in shards})
-        if (chain := _chain([h for h in shards if h.dtype == dtype], layers, own, session))
+        if (chain := _chain([h for h in shards if h.dtype == dtype], layers, own, session, avoid))
     ]
     if not chains:
         raise _no_route(members, root, layers, tokens)
@@ -66,13 +68,13 @@ def _parts(shard: ShardRecord) -> Parts:
 
 
 def _chain(
-    hops: list[Hop], layers: int, own: PeerId | None, session: bytes
+    hops: list[Hop], layers: int, own: PeerId | None, session: bytes, avoid: Collection[PeerId]
 ) -> tuple[_Cost, tuple[Hop, ...]] | None:
     """The cheapest chain, layer boundary by layer boundary (a shortest path: every hop moves on).
 
     The embedding must be at the first hop, the head at the last.
     """
-    best: dict[int, tuple[_Cost, tuple[Hop, ...]]] = {0: ((0, 0, b""), ())}
+    best: dict[int, tuple[_Cost, tuple[Hop, ...]]] = {0: ((0, 0, 0, b""), ())}
     finished: list[tuple[_Cost, tuple[Hop, ...]]] = []
     for hop in sorted(hops, key=lambda hop: (hop.parts.start, hop.parts.stop)):
         before = best.get(hop.parts.start)
@@ -80,8 +82,13 @@ def _chain(
             continue
         if any(earlier.peer == hop.peer for earlier in before[1]):
             continue  # a peer stands once in a chain
-        (count, others, order), chain = before
-        cost = (count + 1, others + (hop.peer != own), order + _order(session, hop.peer))
+        (avoided, count, others, order), chain = before
+        cost = (
+            avoided + (hop.peer in avoid),
+            count + 1,
+            others + (hop.peer != own),
+            order + _order(session, hop.peer),
+        )
         if hop.parts.stop == layers:
             if hop.parts.head:
                 finished.append((cost, (*chain, hop)))

@@ -32,6 +32,23 @@ _MAX_CODE = 32
 _MAX_MESSAGE = 300
 _MAX_SECONDS = 1e6
 
+STAGE_CODES = frozenset(
+    # Of the stage itself, of its engine (docs/spec/engine.md), of the lane (docs/spec/lane.md).
+    "bad-message not-yours unknown-session session-open session-closed stale-epoch no-shard "
+    "too-many-sessions no-memory too-many-spans unreachable stage-lost stage-failed shard-gone idle "
+    "bad-span unsupported no-embedding no-head bad-token bad-hidden too-large too-long old-epoch "
+    "gap not-finite worker-crashed shard-replaced too-many session-exists engine-unavailable "
+    "timeout unknown-method busy bad-request failed".split()
+)
+
+
+def stage_code(code: str) -> str:
+    """A stage's word for its failure, where it is one that stages have, else `stage-failed`.
+
+    The code decides how a client's command ends, so a stranger has no free choice of it.
+    """
+    return code if code in STAGE_CODES else "stage-failed"
+
 
 def _int(header: Header, key: str, low: int, high: int) -> int:
     return _bounded(header.get(key), key, low, high)
@@ -347,7 +364,7 @@ class Failed:
         code = _text(header, "code", _MAX_CODE)
         message = _text(header, "message", _MAX_MESSAGE)
         lost = PeerId(_text(header, "lost", _MAX_PEER_ID)) if "lost" in header else None
-        return cls(_session(header), _epoch(header), code, printable(message), lost)
+        return cls(_session(header), _epoch(header), stage_code(code), printable(message), lost)
 
 
 @dataclass(frozen=True, slots=True)

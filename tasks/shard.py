@@ -26,6 +26,7 @@ class Held:
     hidden: int  # values of one token's hidden state
     vocabulary: int  # token ids
     context: int  # tokens
+    kv_tokens: int  # positions of all sessions together that KV was reserved for
 
     @property
     def token_bytes(self) -> int:
@@ -89,4 +90,14 @@ def shard_of(
 
 def held_of(shard: LoadShard, arch: Architecture) -> Held:
     """What the stage checks messages against."""
-    return Held(shard.root, shard.parts, shard.dtype, arch.hidden, arch.vocab, arch.context)
+    parts = shard.parts
+    position = kv_token_bytes(arch, parts.start, parts.stop, shard.dtype)
+    return Held(
+        shard.root,
+        parts,
+        shard.dtype,
+        arch.hidden,
+        arch.vocab,
+        arch.context,
+        shard.kv_bytes // position,
+    )

@@ -20,6 +20,7 @@ from ..transport.link import Link
 from .courier import Courier
 from .defaults import (
     CLOSED_REMEMBERED,
+    KV_SHARE,
     SENT_BYTES,
     SESSION_IDLE,
     SESSIONS_PER_GATEWAY,
@@ -229,11 +230,14 @@ class Stage:
             raise SessionError("session-open", "the session is open already")
         if name in self._closed:
             raise SessionError("session-closed", "the session was closed")
-        own = sum(session.gateway == gateway for session in self._sessions.values())
+        own = [item.open.tokens for item in self._sessions.values() if item.gateway == gateway]
         mine = gateway == self._courier.peer  # the owner may use the whole of it
         held = len(self._sessions) + self._to_free.statistics().current_buffer_used
-        if held >= SESSIONS_PER_STAGE or (own >= SESSIONS_PER_GATEWAY and not mine):
+        if held >= SESSIONS_PER_STAGE or (len(own) >= SESSIONS_PER_GATEWAY and not mine):
             raise SessionError("too-many-sessions", "this stage has as many sessions as it takes")
+        share = int(self._current().kv_tokens * KV_SHARE)
+        if own and not mine and sum(own) + message.tokens > share:  # one session always may be
+            raise SessionError("no-memory", f"one gateway has at most {share} positions here")
 
     async def _open(self, session: _Session) -> Reply:
         def on_event(event: EngineEvent) -> None:

@@ -44,7 +44,7 @@ def test_demo(tmp_path: Path) -> None:
     assert len({node["peer"] for node in shown["nodes"]}) == 3
     assert shown["tokens"] == 24 and len(shown["text"]) > 24
     assert shown["ttft_ms"] > 0 and shown["tokens_per_s"] > 0 and shown["hop_ms"] >= 0
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 30
     assert list(tmp_path.iterdir()) == [], "no folder is left"
     assert processes_with(tmp_path) == [], "no process is left"
 

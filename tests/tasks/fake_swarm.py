@@ -40,6 +40,7 @@ ROOT = "ab" * 32
 VOCABULARY = 300
 EOS = 299
 CONTEXT = 2000
+KV = 10**6  # positions of one stage
 HIDDEN = 2  # values of 4 bytes
 
 
@@ -179,7 +180,7 @@ class _State:
 class FakeEngine:
     """Each position's output depends on all inputs up to it and on every layer's number."""
 
-    def __init__(self, wire: Wire, parts: Parts, *, kv_tokens: int = 10**6) -> None:
+    def __init__(self, wire: Wire, parts: Parts, *, kv_tokens: int = KV) -> None:
         self._wire = wire
         self.parts = parts
         self.kv_tokens = kv_tokens
@@ -341,7 +342,7 @@ class Node:
             swarm.host, courier, cast(Directory, swarm), FakeModels(swarm.layers)
         )
         if parts is not None:
-            self.stage.serve(Held(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT))
+            self.stage.serve(Held(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, KV))
 
     def record(self) -> MemberRecord:
         shards = []

@@ -1,6 +1,7 @@
 """The asking side: the right tokens by the right ways, and an end to every session."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import PromptTooLong, SessionError
 from shoal.tasks.gateway import GatewayEvent, GenerateRequest, Message, Routed, Summary, TextDelta
 from shoal.tasks.session import Failed, Progress, Token
+from shoal.transport.calls import Refusal
 from tests.tasks.fake_swarm import CONTEXT, EOS, VOCABULARY, FakeSwarm, Node
 
 Body = Callable[[FakeSwarm], Awaitable[None]]
@@ -402,6 +404,70 @@ async def test_a_refused_open_tries_another_replica(autojump_clock: object) -> N
         assert error.code == "no-memory"
         assert "stage 2 of 2" in error.message
         swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+async def _asked(swarm: FakeSwarm, nodes: list[Node], count: int) -> int:
+    """How often some nodes were asked to open while so many requests were answered."""
+    before = sum(len(node.stage._closed) for node in nodes)
+    for _ in range(count):
+        await _generate(swarm)
+    return sum(len(node.stage._closed) for node in nodes) - before
+
+
+@pytest.mark.trio
+async def test_false_stages_do_not_use_up_the_attempts_of_each_request(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((2,))
+    false = [Node(swarm, 70 + number, swarm.stages[0].parts) for number in range(5)]
+    swarm.nodes += false
+    for node in false:
+        node.engine.kv_tokens = 0
+
+    async def body(_: FakeSwarm) -> None:
+        with suppress(SessionError):  # three of the five may be asked first
+            await _generate(swarm)
+        await _generate(swarm)  # only two are left that are not known
+        assert await _asked(swarm, false, 20) < 5  # each once at most
+        assert await _asked(swarm, false, 20) == 0
+        for node in false:
+            node.engine.kv_tokens = 1000
+        await trio.sleep(61)
+        assert await _asked(swarm, false, 20) > 10  # one of six again
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_stage_that_refused_is_asked_again_where_there_is_no_other(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((2, 4))
+    swarm.stages[1].engine.kv_tokens = 0
+
+    async def body(_: FakeSwarm) -> None:
+        assert (await _error(swarm)).code == "no-memory"
+        swarm.stages[1].engine.kv_tokens = 1000
+        await _generate(swarm)
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_stage_has_no_free_choice_of_the_code(autojump_clock: object) -> None:
+    """Of its refusal to open: "no-route" would end a client's command with another exit code."""
+    swarm = FakeSwarm((2,))
+    refusal = Refusal("no-route", "try again later")
+    swarm.stages[0].courier.handle("session.open", lambda call: refusal)
+
+    async def body(_: FakeSwarm) -> None:
+        error = await _error(swarm)
+        assert error.code == "stage-failed"
+        assert error.message.endswith("try again later")
 
     await _run(swarm, body)
 

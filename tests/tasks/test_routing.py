@@ -54,6 +54,18 @@ def test_the_fewest_hops_win() -> None:
     assert peers(swarm(a=(0, 4), b=(4, 8), c=(8, 12), d=(4, 12))) == "ad"
 
 
+def test_who_is_to_be_avoided_is_taken_for_want_of_others_only() -> None:
+    def avoiding(members: Members, *avoid: str) -> str:
+        names = {PeerId(name) for name in avoid}
+        return "".join(hop.peer for hop in find_route(members, ROOT, LAYERS, 10, avoid=names))
+
+    members = swarm(a=(0, 6), b=(6, 12), c=(0, 12), d=(6, 12))
+    assert avoiding(members) == "c"
+    assert avoiding(members, "c", "b") == "ad"
+    assert avoiding(members, "a", "b", "c", "d") == "c"
+    assert avoiding(swarm(a=(0, 6), b=(6, 12)), "b") == "ab"
+
+
 def test_shards_join_exactly_or_not_at_all() -> None:
     with pytest.raises(NoRoute):
         peers(swarm(a=(0, 7), b=(6, 12)))

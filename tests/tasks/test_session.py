@@ -1,5 +1,6 @@
 """Messages: what is written can be read, what is malformed is refused, whatever it is."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from shoal.tasks.engine.interface import Parts, Sampling
 from shoal.tasks.errors import BadMessage
 from shoal.tasks.session import (
+    STAGE_CODES,
     Close,
     Failed,
     Feed,
@@ -16,6 +18,7 @@ from shoal.tasks.session import (
     Token,
     pack_tokens,
     parse_cached,
+    stage_code,
     unpack_tokens,
 )
 from shoal.transport.identity import PeerId
@@ -137,6 +140,17 @@ def test_a_failure_is_shortened_and_made_printable() -> None:
     sent = Failed(SESSION, 1, "c" * 50, "\x1b[2J" + "m" * 500).header()
     assert len(sent["code"]) == 32
     assert Failed.parse(sent).message.startswith("?[2Jmmm")
+
+
+@pytest.mark.parametrize("code", ["no-route", "NO", "", "\x1b[2J", "gap\n", "prompt-too-long", "é"])
+def test_a_code_that_no_stage_has_is_not_believed(code: str) -> None:
+    header = {**Failed(SESSION, 1, "gap", "a gap").header(), "code": code}
+    assert Failed.parse(header).code == "stage-failed"
+
+
+def test_codes_of_stages_are_plain_words() -> None:
+    plain = re.compile(r"[a-z0-9-]{1,32}")
+    assert all(plain.fullmatch(code) and stage_code(code) == code for code in STAGE_CODES)
 
 
 def test_tokens_are_packed_as_32_bit_numbers() -> None:

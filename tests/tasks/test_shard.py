@@ -47,3 +47,4 @@ def test_the_order_for_the_engine_names_the_files_of_its_tensors() -> None:
     assert (shard.root, shard.dtype) == (manifest.root, "bfloat16")
     held = held_of(shard, arch)
     assert (held.token_bytes, held.vocabulary, held.context) == (16, 20, 600)
+    assert held.kv_tokens == shard.kv_bytes // kv_token_bytes(arch, 1, 2, "bfloat16") == 16 * 600

@@ -222,6 +222,53 @@ async def test_sessions_are_limited_by_gateway_and_memory(autojump_clock: object
 
 
 @pytest.mark.trio
+async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage, other = swarm.stages[0], Node(swarm, 201, None)
+    assert (held := stage.stage._held) is not None
+    stage.stage._held = replace(held, kv_tokens=4 * CONTEXT)
+    stage.engine.kv_tokens = 4 * CONTEXT
+
+    async def opening(sender: Node, number: int, tokens: int = CONTEXT) -> str:
+        header = _open(swarm, session=number.to_bytes(16), tokens=tokens).header()
+        try:
+            await _call(sender, stage, "session.open", header)
+        except CallRefused as error:
+            return error.code
+        return "open"
+
+    async def body(_: FakeSwarm) -> None:
+        greedy = [await opening(swarm.client, number) for number in range(4)]
+        assert greedy == ["open", "open", "no-memory", "no-memory"]
+        assert await opening(swarm.client, 5, 1) == "no-memory"
+        assert await opening(other, 6) == "open"
+        await _call(swarm.client, stage, "session.close", Close((0).to_bytes(16)).header())
+        assert await opening(swarm.client, 7) == "open"  # what was closed counts no longer
+        assert await opening(stage, 8, 1) == "open"
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_an_only_session_may_take_all_kv_and_the_owner_too(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+    assert (held := stage.stage._held) is not None
+    stage.stage._held = replace(held, kv_tokens=CONTEXT)
+    stage.engine.kv_tokens = CONTEXT
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm, tokens=CONTEXT)
+        await _close_all(swarm)
+        for number in range(4):
+            header = _open(swarm, session=number.to_bytes(16), tokens=CONTEXT // 4).header()
+            await _call(stage, stage, "session.open", header)
+        assert stage.stage.sessions == 4
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_only_the_gateway_closes(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4))
 
