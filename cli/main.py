@@ -4,7 +4,6 @@ Only click is imported here and at the top of the command files; what a command 
 when it runs, so that `shoal --help` is quick (bench/startup.py).
 """
 
-import difflib
 import os
 import sys
 import traceback
@@ -18,29 +17,8 @@ from ..transport.errors import ShoalError
 from . import demo, errors, model, node, options, render, run, status
 
 
-class Shoal(click.Group):
-    """The command group; a mistyped command is answered with the nearest one."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], self.commands, n=1, cutoff=0.5)
-            hint = f"did you mean `{ctx.command_path} {near[0]}`?" if near else None
-            raise UnknownCommand(f"no such command `{args[0]}`", ctx, hint)
-        return super().resolve_command(ctx, args)
-
-
-class UnknownCommand(click.UsageError):
-    """A command that does not exist, with the nearest that does."""
-
-    def __init__(self, message: str, ctx: click.Context, hint: str | None) -> None:
-        super().__init__(message, ctx)
-        self.hint = hint
-
-
 @click.group(
-    cls=Shoal,
+    cls=options.Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=options.example("shoal demo", "shoal node", 'shoal run tiny "In the beginning"')
@@ -96,6 +74,8 @@ def _invoke(args: Sequence[str]) -> int:
         return stop.exit_code
     except click.Abort:
         return errors.INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as asked:
+        click.echo(asked.format_message())
     except click.UsageError as error:
         render.report_error(_sentence(error.format_message()), _usage_hint(error))
         return errors.USAGE
@@ -121,11 +101,12 @@ def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def _sentence(message: str) -> str:
     """click's message in our style: lower case first, no full stop, backticks."""
     text = " ".join(message.split()).rstrip(".").replace("'", "`")
+    text = text.replace(". Did you mean", ", did you mean")
     return text[:1].lower() + text[1:]
 
 
 def _usage_hint(error: click.UsageError) -> str:
-    if isinstance(error, UnknownCommand | options.Misused) and error.hint:
+    if isinstance(error, options.UnknownCommand | options.Misused) and error.hint:
         return error.hint
     path = error.ctx.command_path if error.ctx else "shoal"
     return f"`{path} --help` shows how it is used, with an example"

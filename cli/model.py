@@ -8,13 +8,13 @@ import click
 
 from . import render
 from .errors import CommandError
-from .options import data_flag, data_option, example, json_option
+from .options import Commands, data_flag, data_option, example, json_option
 
 if TYPE_CHECKING:
     from .progress import Bar
 
 
-@click.group(epilog=example("shoal model add ./Llama-3.2-1B", "shoal model list"))
+@click.group(cls=Commands, epilog=example("shoal model add ./Llama-3.2-1B", "shoal model list"))
 def model() -> None:
     """Add models, list them, look at one."""
 

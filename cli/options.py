@@ -1,5 +1,6 @@
 """Options that several commands share, and how their values are read."""
 
+import difflib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,27 @@ def json_option(command: Command) -> Command:
 def example(*lines: str) -> str:
     """The end of a command's help: what a person would type."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+class Commands(click.Group):
+    """A group of commands; a mistyped command is answered with the nearest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], self.commands, n=1, cutoff=0.5)
+            hint = f"did you mean `{ctx.command_path} {near[0]}`?" if near else None
+            raise UnknownCommand(f"no such command `{args[0]}`", ctx, hint)
+        return super().resolve_command(ctx, args)
+
+
+class UnknownCommand(click.UsageError):
+    """A command that does not exist, with the nearest that does."""
+
+    def __init__(self, message: str, ctx: click.Context, hint: str | None) -> None:
+        super().__init__(message, ctx)
+        self.hint = hint
 
 
 class Misused(click.BadParameter):

@@ -10,6 +10,8 @@ from . import defaults, render
 from .errors import CommandError
 from .options import data_option, example, json_option
 
+PROMPT_HINT = "give a text, or `-` to read one from standard input"
+
 
 @click.command(
     short_help="Run a model on a prompt.",
@@ -45,6 +47,8 @@ def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> No
 
     if prompt == "-":
         prompt = _read_prompt()
+    if not prompt:
+        raise CommandError("failed", "the prompt is empty", hint=PROMPT_HINT)
     options["stop"] = list(options["stop"])
     printer = None if as_json else _Printer()
     answer = request(data, "run", model=name, prompt=prompt, wait=True, on_event=printer, **options)
@@ -59,11 +63,19 @@ def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> No
 def _read_prompt() -> str:
     data = sys.stdin.buffer.read(defaults.PROMPT_LIMIT + 1)
     if len(data) > defaults.PROMPT_LIMIT:
-        raise CommandError("failed", f"the prompt has more than {defaults.PROMPT_LIMIT} bytes")
+        raise CommandError(
+            "failed",
+            f"the prompt has more than {defaults.PROMPT_LIMIT} bytes",
+            hint="shorten the prompt",
+        )
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise CommandError("failed", "the prompt on standard input is not UTF-8 text") from None
+        raise CommandError(
+            "failed",
+            "the prompt on standard input is not UTF-8 text",
+            hint="convert it, for example with `iconv -t UTF-8`",
+        ) from None
 
 
 class _Printer:

@@ -37,6 +37,8 @@ SERVE_WAITING = 32  # chunk requests of one peer held at once; more are refused 
 
 # The exchange, as a getter. Times in seconds.
 PEERS_AT_ONCE = 16  # peers that one fetch draws from at once
+VAIN_LIMIT = 2  # askings in vain, then one that never delivered makes room for another
+REMOVED_PAUSE = (15.0, 240.0)  # until one that made room is asked again: first, doubled up to
 IN_FLIGHT = 32  # chunk requests of one fetch at once, so MiB of memory
 WINDOW_START = 2  # requests in flight to a peer not yet measured
 WINDOW_MAX = 8

@@ -20,7 +20,9 @@ from .defaults import (
     HAVE_REFRESH,
     HAVE_TIMEOUT,
     PEERS_AT_ONCE,
+    REMOVED_PAUSE,
     TICK,
+    VAIN_LIMIT,
 )
 from .errors import ChunkCorrupt, FetchFailed, ModelError
 from .manifest import Manifest
@@ -93,7 +95,10 @@ class Fetch:
         self._patience = patience
         self._transfer = transfer
         self._scopes: dict[tuple[PeerId, str], trio.CancelScope] = {}
-        self._watched: set[PeerId] = set()
+        self._watches: dict[PeerId, trio.CancelScope] = {}  # who has a place
+        self._vain: Counter[PeerId] = Counter()  # askings of a peer that brought nothing
+        self._removed: Counter[PeerId] = Counter()  # how often it has lost its place
+        self._rests: dict[PeerId, float] = {}  # until when it is not met again
         self._news = trio.Event()
         self._last_chunk = 0.0  # when one came; `run` begins it, this may run in a thread
         self._bytes: Counter[PeerId] = Counter()
@@ -134,22 +139,51 @@ class Fetch:
         )
 
     def _meet(self, nursery: trio.Nursery) -> None:
-        """Ask linked peers that are new here what they have."""
-        for peer in self._peers():
-            if len(self._watched) >= PEERS_AT_ONCE:
+        """Ask linked peers that are new here what they have; never removed ones come first."""
+        now = self._host.now()
+        for peer in sorted(self._peers(), key=self._removed.__getitem__):
+            resting = self._rests.get(peer, now) > now
+            if peer in self._watches or resting or not self._is_source(peer):
+                continue
+            if len(self._watches) >= PEERS_AT_ONCE and not self._make_room(now):
                 break
-            if peer not in self._watched and self._is_source(peer):
-                self._watched.add(peer)
-                nursery.start_soon(self._watch, peer)
+            scope = self._watches[peer] = trio.CancelScope()
+            nursery.start_soon(self._watch, peer, scope)
+
+    def _make_room(self, now: float) -> bool:
+        """Take the place of a peer that says it has chunks and never brought one, if any."""
+        for peer in self._watches:
+            if self._vain[peer] >= VAIN_LIMIT and not self._transfer.delivered(peer):
+                self._remove(peer, now)
+                return True
+        return False
+
+    def _remove(self, peer: PeerId, now: float) -> None:
+        first, most = REMOVED_PAUSE
+        self._rests[peer] = now + min(first * 2 ** self._removed[peer], most)
+        self._removed[peer] += 1
+        del self._vain[peer]  # it gets as many chances when it is met again
+        self._watches.pop(peer).cancel()
+        self._transfer.offers(peer, ())  # so that nothing is asked of it meanwhile
+        for asked, digest in list(self._scopes):
+            if asked == peer:
+                self._cancel(peer, digest)
 
     def _is_source(self, peer: PeerId) -> bool:
         return peer not in self._transfer.liars and self._switchboard.link(peer) is not None
 
-    async def _watch(self, peer: PeerId) -> None:
-        """Keep up with what a peer has, until it leaves, lies, or falls silent."""
+    async def _watch(self, peer: PeerId, place: trio.CancelScope) -> None:
+        with place:
+            await self._keep_up(peer)
+        if self._watches.get(peer) is place:
+            del self._watches[peer]
+
+    async def _keep_up(self, peer: PeerId) -> None:
+        """With what a peer has, until it leaves, lies, or falls silent."""
         pause = HAVE_REFRESH
         while peer in self._peers() and self._is_source(peer):
             has = await self._ask(peer)
+            self._vain[peer] += not has
             if has is None and pause >= BACKOFF_MAX:
                 break  # room for another one; it is met again later
             if has is not None and self._transfer.offers(peer, has):
@@ -157,7 +191,6 @@ class Fetch:
                 self._news.set()
             await trio.sleep(BACKOFF_MAX if self._transfer.has_all(peer) else pause)
             pause = min(2 * pause, BACKOFF_MAX)
-        self._watched.discard(peer)
 
     async def _ask(self, peer: PeerId) -> list[str] | None:
         link = self._switchboard.link(peer)
@@ -194,6 +227,7 @@ class Fetch:
                 timeout=self._transfer.timeout(peer),
             )
         except CallRefused as error:
+            self._vain[peer] += 1
             if error.code == "not-held":
                 self._transfer.absent(peer, digest)
             else:

@@ -185,7 +185,9 @@ def _names(files: Files, folder: Path) -> set[str]:
         raise unreadable(folder, error) from None
     if absent:
         raise ModelError(
-            "no-folder", f"there is no folder `{folder}`", hint="shoal model add ./folder"
+            "no-folder",
+            f"there is no folder `{folder}`",
+            hint="`shoal model add ./folder` takes a folder with config.json in it",
         )
     return names
 

@@ -281,5 +281,7 @@ def _unknown(text: str, names: Iterable[str]) -> ModelError:
     near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
     meant = f", did you mean `{near[0]}`?" if near else ""
     return ModelError(
-        "unknown-model", f"no model {ascii(text)[:80]} is known{meant}", hint="shoal model list"
+        "unknown-model",
+        f"no model {ascii(text)[:80]} is known{meant}",
+        hint="`shoal model list` shows the known ones",
     )

@@ -106,6 +106,11 @@ class Transfer:
         source = self.sources.get(peer)
         return source is not None and self._pending <= source.has
 
+    def delivered(self, peer: PeerId) -> bool:
+        """Did the peer ever send a chunk, and the right bytes?"""
+        source = self.sources.get(peer)
+        return source is not None and source.rate is not None
+
     def choose(self, now: float) -> tuple[PeerId, str] | None:
         """The next request to send; it counts as sent."""
         if sum(len(source.asked) for source in self.sources.values()) >= IN_FLIGHT:

@@ -246,7 +246,7 @@ class Gateway:
             return parse_cached(reply.header, message.tokens)
         except (CallRefused, LinkClosed, SessionError) as error:
             self._unopened[hop.peer] = self._host.now()
-            code = stage_code(error.code)
+            code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
             reason = SessionError(code, f"{run.describe(index)}: {error.message}")
             raise _Refused(hop.peer, reason) from None
 

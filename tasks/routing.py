@@ -41,8 +41,9 @@ def find_route(
 ) -> tuple[Hop, ...]:
     """The chain with the fewest hops whose stages have KV for `tokens` positions.
 
-    One with fewer peers to `avoid` comes first, however long it is. Ties go to `own`, then to an order that depends on `session`, so that sessions spread over
-    replicas. All stages compute in one dtype. Raises NoRoute, which says what is missing.
+    One with fewer peers to `avoid` comes first, however long it is. Ties go to `own`, then to
+    an order that depends on `session`, so that sessions spread over replicas. All stages
+    compute in one dtype. Raises NoRoute, which says what is missing.
     """
     shards = list(_shards(members, root, layers, tokens))
     chains = [

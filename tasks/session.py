@@ -32,14 +32,17 @@ _MAX_CODE = 32
 _MAX_MESSAGE = 300
 _MAX_SECONDS = 1e6
 
-STAGE_CODES = frozenset(
-    # Of the stage itself, of its engine (docs/spec/engine.md), of the lane (docs/spec/lane.md).
-    "bad-message not-yours unknown-session session-open session-closed stale-epoch no-shard "
-    "too-many-sessions no-memory too-many-spans unreachable stage-lost stage-failed shard-gone idle "
-    "bad-span unsupported no-embedding no-head bad-token bad-hidden too-large too-long old-epoch "
-    "gap not-finite worker-crashed shard-replaced too-many session-exists engine-unavailable "
-    "timeout unknown-method busy bad-request failed".split()
-)
+# Of the stage itself, of its engine (docs/spec/engine.md), of the lane (docs/spec/lane.md).
+_STAGE_CODES = """
+    bad-message not-yours unknown-session session-open session-closed stale-epoch no-shard
+    too-many-sessions no-memory too-many-spans unreachable stage-lost stage-failed shard-gone idle
+
+    bad-span unsupported no-embedding no-head bad-token bad-hidden too-large too-long old-epoch
+    gap not-finite worker-crashed shard-replaced too-many session-exists engine-unavailable
+
+    timeout unknown-method busy bad-request failed
+"""
+STAGE_CODES = frozenset(_STAGE_CODES.split())
 
 
 def stage_code(code: str) -> str:

@@ -69,7 +69,11 @@ def _tokenizer(data: bytes) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_buffer(data)
     except ValueError as error:
-        raise TextError("bad-tokenizer", f"tokenizer.json cannot be read: {error}") from None
+        raise TextError(
+            "bad-tokenizer",
+            f"tokenizer.json cannot be read: {error}",
+            hint="add the model again with the tokenizer.json it was published with",
+        ) from None
     tokenizer.no_truncation()  # the file may ask for both; they belong to training
     tokenizer.no_padding()
     return tokenizer

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -128,6 +129,69 @@ def test_a_second_daemon_is_refused(start: Start, tmp_path: Path) -> None:
     assert f"process {first.process.pid}" in second.stderr
     assert f"shoal status --data {first.data}" in second.stderr
     assert first.end(signal.SIGINT) == 0
+
+
+def test_a_model_that_fits_no_node(start: Start, tmp_path: Path) -> None:
+    """Who asks is told which layers, how much memory they take, and what each node offers."""
+    small = start(tmp_path / "1", "--memory", "2MiB")
+    small.wait_until(lambda status: status["serving"]["phase"] == "failed" and status["models"])
+    refused = shoal("run", "tiny", "x", "--data", str(small.data))
+    assert refused.returncode == 13
+    assert "layers 0:6 of `tiny` (6 layers) are served by no node" in refused.stderr
+    assert "they take about 9 MiB" in refused.stderr
+    assert f"{small.ask('status')['peer']} offers 2 MiB" in refused.stderr
+    assert "hint: " in refused.stderr and "--memory" in refused.stderr
+
+
+def write_model(folder: Path) -> None:
+    """48 MiB of random weights in Llama's shape, with the embedded model's tokenizer."""
+    import torch
+    from safetensors.torch import save_file
+
+    from shoal.tasks.engine.families import architecture, tensor_shapes
+    from shoal.tasks.engine.interface import Parts
+
+    config = json.loads((embedded_folder() / "config.json").read_text())
+    config |= {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 7}
+    config |= {"head_dim": 64}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copy(embedded_folder() / "tokenizer.json", folder)
+    arch = architecture(config)
+    shapes = tensor_shapes(arch, Parts(True, 0, arch.layers, True))
+    tensors = {name: torch.randn(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def chunk_files(data: Path) -> dict[str, tuple[int, int]]:
+    """The chunks in a node's store, each with what would change if it were written again."""
+    files = (data / "models" / "chunks").glob("??/[0-9a-f]*")
+    return {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
+
+
+def test_a_daemon_killed_while_it_fetches_goes_on(start: Start, tmp_path: Path) -> None:
+    write_model(tmp_path / "big")
+    holder = start(tmp_path / "1", torch=False)
+    holder.wait_until(is_up)
+    added = shoal("model", "add", str(tmp_path / "big"), "--data", str(holder.data))
+    assert added.returncode == 0, added.stderr
+    everything = len(chunk_files(holder.data))
+    more = ("--bootstrap", holder.address, "--model", "big")
+
+    getter = start(tmp_path / "2", *more)
+    deadline = time.monotonic() + 60
+    while len(chunk_files(getter.data)) < everything // 4:
+        assert time.monotonic() < deadline, getter.log.read_text()
+    getter.kill()
+    kept = chunk_files(getter.data)
+    assert everything // 4 <= len(kept) < everything, "it was not killed in the middle"
+
+    again = start(tmp_path / "2", *more)
+    again.wait_until(serves)
+    assert kept.items() <= chunk_files(again.data).items(), "a chunk was fetched twice"
+    assert not list(again.data.glob("models/chunks/*/.*")), "what was half written stayed"
+    answer = shoal("run", "big", "x", "--raw", "--max-tokens", "2", "--data", str(again.data))
+    assert answer.returncode == 0, answer.stderr
 
 
 def test_model_commands_use_the_daemon_or_the_folder(

@@ -11,10 +11,10 @@ from trio.testing import MockClock
 
 from shoal.dht import exchange as exchange_module
 from shoal.dht.chunkstore import ChunkStore
-from shoal.dht.defaults import CHUNK, SERVE_AT_ONCE, SERVE_WAITING
+from shoal.dht.defaults import CHUNK, PEERS_AT_ONCE, SERVE_AT_ONCE, SERVE_WAITING, VAIN_LIMIT
 from shoal.dht.errors import DiskFull, FetchFailed, ModelError
 from shoal.dht.exchange import Exchange
-from shoal.dht.fetch import FetchReport
+from shoal.dht.fetch import FetchReport, pack_ranges
 from shoal.dht.library import Library
 from shoal.dht.manifest import Manifest
 from shoal.transport.calls import Answer, Call, Refusal, Reply
@@ -252,6 +252,66 @@ async def test_a_peer_that_promises_and_refuses(swarm: Swarm, autojump_clock: Mo
     assert set(report.by_peer) == {"good"}
     assert report.liars == ()
     assert sum(getter.node.asked_of.values()) < 4 * len(manifest.chunks)
+
+
+def promise(swarm: Swarm, name: str, chunks: int, answer: Answer | None) -> Node:
+    """A peer that says it has all, and answers each request so; None: never."""
+    node = swarm.network.node(name)
+
+    async def on_chunk(call: Call) -> Answer:
+        if answer is None:
+            await trio.sleep_forever()
+        assert answer is not None
+        return answer
+
+    node.handle("model.have", lambda call: Reply({}, pack_ranges([True] * chunks)))
+    node.handle("model.chunk", on_chunk)
+    return node
+
+
+async def behind_false_ones(
+    swarm: Swarm, count: int, answer: Answer | None
+) -> tuple[Member, Manifest, list[Node]]:
+    """A getter that knows a model, and meets `count` false peers before an honest one."""
+    _, manifest = await swarm.seed("good")
+    getter = await swarm.member("getter")
+    await getter.exchange.fetch_manifest(manifest.root, swarm.network.peers)
+    chunks = len(manifest.chunks)
+    false = [promise(swarm, f"false{n}", chunks, answer) for n in range(count)]
+    swarm.network.nodes[PeerId("good")] = swarm.network.nodes.pop(PeerId("good"))
+    return getter, manifest, false
+
+
+@pytest.mark.parametrize("answer", [Refusal("busy", "no"), Refusal("not-held", "no"), None])
+async def test_peers_that_promise_and_never_deliver_make_room(
+    swarm: Swarm, autojump_clock: MockClock, answer: Answer | None
+) -> None:
+    getter, manifest, _ = await behind_false_ones(swarm, PEERS_AT_ONCE, answer)
+    report = await getter.get(manifest)
+    assert set(report.by_peer) == {"good"}
+    assert report.seconds < 45
+
+
+async def test_peers_that_offer_nothing_make_room(swarm: Swarm, autojump_clock: MockClock) -> None:
+    getter, manifest, false = await behind_false_ones(swarm, PEERS_AT_ONCE, None)
+    for node in false:
+        node.handle("model.have", lambda call: Reply({}, b""))
+    assert (await getter.get(manifest)).seconds < 10
+
+
+async def test_who_made_room_waits_longer_each_time_and_behind_the_others(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    count = 4 * PEERS_AT_ONCE
+    getter, manifest, false = await behind_false_ones(swarm, count, Refusal("busy", "no"))
+    swarm.network.down.add(PeerId("good"))
+    with trio.move_on_after(600):
+        await getter.get(manifest, patience=1000.0)
+    asked = [getter.node.asked_of[node.peer] for node in false]
+    assert min(asked) >= VAIN_LIMIT
+    assert max(asked) < 40
+    swarm.network.down.clear()
+    assert (await getter.get(manifest)).seconds < 15
 
 
 async def test_links_that_break_and_come_back(swarm: Swarm, autojump_clock: MockClock) -> None:

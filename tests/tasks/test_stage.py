@@ -225,8 +225,7 @@ async def test_sessions_are_limited_by_gateway_and_memory(autojump_clock: object
 async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     stage, other = swarm.stages[0], Node(swarm, 201, None)
-    assert (held := stage.stage._held) is not None
-    stage.stage._held = replace(held, kv_tokens=4 * CONTEXT)
+    stage.stage.serve(replace(stage.stage._current(), kv_tokens=4 * CONTEXT))
     stage.engine.kv_tokens = 4 * CONTEXT
 
     async def opening(sender: Node, number: int, tokens: int = CONTEXT) -> str:
@@ -253,8 +252,7 @@ async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None
 async def test_an_only_session_may_take_all_kv_and_the_owner_too(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     stage = swarm.stages[0]
-    assert (held := stage.stage._held) is not None
-    stage.stage._held = replace(held, kv_tokens=CONTEXT)
+    stage.stage.serve(replace(stage.stage._current(), kv_tokens=CONTEXT))
     stage.engine.kv_tokens = CONTEXT
 
     async def body(_: FakeSwarm) -> None:
