@@ -118,6 +118,8 @@ def _os_hint(error: OSError) -> str:
     return {
         errno.ENOSPC: "free some space on that disk; nothing half-written was kept",
         errno.EACCES: "check who owns it, or choose another folder with `--data DIR`",
+        errno.EEXIST: "it is no folder: choose another with `--data DIR`",
+        errno.ENOTDIR: "it is no folder: choose another with `--data DIR`",
         errno.EROFS: "choose a folder that can be written with `--data DIR`",
     }.get(error.errno or 0, errors.OTHER_HINT)
 

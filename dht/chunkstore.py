@@ -96,7 +96,7 @@ class ChunkStore:
         except OSError as error:
             raise unwritable(self._folder, error) from error
         if needed > free:
-            raise DiskFull(self._folder, needed, free)
+            raise DiskFull(self._folder, needed, free, self._reserve)
 
     def used(self) -> int:
         """Bytes of all chunks."""

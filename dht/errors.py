@@ -39,13 +39,18 @@ class ChunkCorrupt(ModelError):
 
 
 class DiskFull(ModelError):
-    """No room for what is to be stored; `needed` and `free` are bytes."""
+    """No room for what is to be stored; `needed`, `free` and `reserve` are bytes.
 
-    def __init__(self, folder: Path, needed: int, free: int) -> None:
+    `free` is what may be used, beyond the reserve that always stays free.
+    """
+
+    def __init__(self, folder: Path, needed: int, free: int, reserve: int = 0) -> None:
+        beyond = f" beyond the {mebibytes(reserve)} that stay free" if reserve else ""
         super().__init__(
             "disk-full",
-            f"the disk of `{folder}` is full: {mebibytes(needed)} needed, {mebibytes(free)} free",
-            hint="free some space and run the command again; what was stored is kept",
+            f"the disk of `{folder}` is full: {mebibytes(needed)} needed, "
+            f"{mebibytes(free)} free{beyond}",
+            hint="free some space (a daemon then goes on by itself); what was stored is kept",
         )
         self.needed = needed
         self.free = free

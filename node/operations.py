@@ -93,8 +93,8 @@ class Operations:
     def _swarm_models(self) -> list[dict[str, Any]]:
         members = self._node.directory.members()
         local = self._node.library.roots()
-        known = sorted(views.known_models(members).values(), key=lambda model: model.name)
-        return [views.swarm_entry(model, members, local) for model in known]
+        named = views.named_models(members)
+        return [views.swarm_entry(model, members, local) for model in named]
 
     async def models(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         return {"models": self._swarm_models()}
@@ -109,11 +109,12 @@ class Operations:
 
     async def model_show(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         node = self._node
-        root = resolve(_text(request, "name", NAME_LIMIT), node.library, node.directory)
+        asked = _text(request, "name", NAME_LIMIT)
+        root = resolve(asked, node.library, node.directory)
         manifest: Manifest = await manifest_of(root, node.library, node.exchange, node.directory)
         members = node.directory.members()
-        known = views.known_models(members).get(root)
-        name = known.name if known else root[:16]
+        names = [model.name for model in views.named_models(members) if model.root == root]
+        name = asked if asked in names else next(iter(names), root[:16])
         local = root in node.library.roots()
         return views.model_view(name, manifest, members, local=local)
 

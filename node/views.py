@@ -40,6 +40,12 @@ def known_models(members: Members) -> dict[str, ModelName]:
     return found
 
 
+def named_models(members: Members) -> list[ModelName]:
+    """Every name that a member gives to a model, by name; one model may have several."""
+    found = {(model.name, model.root): model for r in members.values() for model in r.models}
+    return [found[key] for key in sorted(found)]
+
+
 def model_entry(name: str, manifest: Manifest, *, local: bool) -> dict[str, Any]:
     """A model of a library that no daemon serves now."""
     return {

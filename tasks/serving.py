@@ -170,7 +170,7 @@ class Serving:
                 try:
                     return resolve(name, self._library, self._directory)
                 except ModelError as error:
-                    self._say("choosing", error.message)
+                    self._say("choosing", f"{error.message}; waiting for a node that has it")
                 await self._directory.changed(version)
         return resolve(name, self._library, self._directory)
 

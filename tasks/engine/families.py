@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
+from .defaults import SHARED_HEAD_BYTES
 from .errors import EngineError
 from .interface import DType, Parts
 
@@ -348,7 +349,11 @@ def _layer_shapes(arch: Architecture, prefix: str) -> dict[str, tuple[int, ...]]
 
 
 def weight_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
-    """Bytes of a shard's weights once loaded, a tied tensor counted once."""
-    return DTYPE_BYTES[dtype] * sum(
+    """Bytes of a shard's weights once loaded, at most. A tied table counts once, but a small one
+    in bfloat16 twice: llama.py may keep it in two layouts (docs/adr/0007)."""
+    size = DTYPE_BYTES[dtype] * sum(
         math.prod(shape) for shape in tensor_shapes(arch, parts).values()
     )
+    table = DTYPE_BYTES[dtype] * arch.vocab * arch.hidden
+    both = arch.tied and parts.embedding and parts.head and dtype == "bfloat16"
+    return size + table if both and table < SHARED_HEAD_BYTES else size

@@ -192,3 +192,13 @@ def test_parts_outside_the_model_are_refused() -> None:
     for start, stop in ((-1, 2), (3, 2), (0, 17)):
         with pytest.raises(EngineError):
             families.check_parts(arch, Parts(False, start, stop, False))
+
+
+def test_a_small_tied_table_counts_twice_in_bfloat16() -> None:
+    """As much as llama.py may keep: what is offered as memory is a promise to the owner."""
+    arch = architecture(changed(vocab_size=4096))
+    whole, start = Parts(True, 0, arch.layers, True), Parts(True, 0, arch.layers, False)
+    table = arch.vocab * arch.hidden
+    single = families.weight_bytes(arch, whole, "float32") // 2
+    assert families.weight_bytes(arch, whole, "bfloat16") == single + 2 * table
+    assert families.weight_bytes(arch, start, "bfloat16") < single
