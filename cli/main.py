@@ -51,6 +51,8 @@ def invoke(args: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # what was being written may not have ended its line
         return errors.INTERRUPTED
     except BrokenPipeError:
         _forget_output()

@@ -35,8 +35,8 @@ class LocalNode:
         try:
             with open(self._log, "wb") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "shoal.cli.main", "node", "--data", str(self.data),
-                     "--parent-fd", str(theirs), *args],
+                    [sys.executable, "-P", "-m", "shoal.cli.main", "node", "--data", str(self.data),
+                     "--parent-fd", str(theirs), *args],  # -P: nothing here is imported
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs,),
                     start_new_session=True,  # Ctrl-C is ours to handle, for all of them
                 )  # fmt: skip

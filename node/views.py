@@ -156,7 +156,8 @@ def peer_view(record: MemberRecord, link: Link | None, names: Mapping[str, Model
     status = link.status if link else None
     address = next(iter(record.addresses), None)
     if status is not None:
-        address = f"{status.address[0]} port {status.address[1]}"
+        host, port = status.address[:2]
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return {
         "peer": record.peer,
         "version": record.version,

@@ -112,5 +112,5 @@ def _no_route(members: Members, root: str, layers: int, tokens: int) -> NoRoute:
         )
     return NoRoute(
         missing_sentence(members, root, layers, holes),
-        hint="start a node with enough memory: `shoal node --memory SIZE`",
+        hint="start a node for them: `shoal node --model NAME`, with `--memory SIZE` to offer more",
     )

@@ -442,7 +442,8 @@ class RealHost:
         try:
             descriptor = theirs.fileno()
             process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", module, str(descriptor), *args],
+                # -P: whatever lies in the folder we were started in is not imported
+                [sys.executable, "-P", "-m", module, str(descriptor), *args],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # a print must not reach the daemon's own output
                 env={**os.environ, **env},

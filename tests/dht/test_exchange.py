@@ -326,10 +326,10 @@ async def test_what_is_still_asked_of_who_made_room_is_given_up(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(getter.get, manifest)
         await trio.sleep(1.5 * CHUNK_TIMEOUT)
-        assert sum(node.served["waiting"] for node in false) == PEERS_AT_ONCE
+        before = sum(node.served["waiting"] for node in false)
         swarm.network.down.clear()
         await trio.sleep(1)
-        assert sum(node.served["waiting"] for node in false) == PEERS_AT_ONCE - 1
+        assert sum(node.served["waiting"] for node in false) == before - 1
         nursery.cancel_scope.cancel()
 
 
@@ -342,9 +342,8 @@ async def test_who_made_room_waits_longer_each_time(
     with trio.move_on_after(600):
         await getter.get(manifest, patience=1000.0)
     asked = [getter.node.asked_of[node.peer] for node in false]
-    print("ASKED", min(asked), max(asked), sum(asked))
     assert min(asked) >= VAIN_LIMIT
-    assert max(asked) < 40
+    assert sum(asked) < 20 * count  # every 15 s it would be 24 times
     swarm.network.down.clear()
     assert (await getter.get(manifest)).seconds < 15
 
