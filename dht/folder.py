@@ -27,6 +27,7 @@ from .manifest import (
     canonical_config,
     custom_code,
     layer_of,
+    plain_config,
 )
 from .safetensors import Slice, read_header, read_index
 
@@ -163,7 +164,8 @@ def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) ->
     names = _names(files, folder)
     config = _config(files, folder, names)
     if check_config is not None:
-        check_config(config)
+        check_config(config)  # first: what another family lacks is no fault of its config
+    config = canonical_config(config)
     texts = _texts(files, folder, names)
     weights = _weights(files, folder, names)
     tied = config.get("tie_word_embeddings") is True
@@ -199,7 +201,7 @@ def _config(files: Files, folder: Path, names: set[str]) -> dict[str, Any]:
             hint = f"this is a download cache; give one of the folders in {folder / 'snapshots'}"
         raise ModelError("no-config", f"`{folder}` has no config.json", hint=hint)
     config = _json_file(files, folder / "config.json", CONFIG_LIMIT)
-    return canonical_config(config)
+    return plain_config(config)
 
 
 def _read(files: Files, path: Path, limit: int) -> bytes:
@@ -234,7 +236,11 @@ def _json_file(files: Files, path: Path, limit: int) -> dict[str, Any]:
     try:
         value = canonical.parse_json(_read(files, path, limit), depth=CONFIG_DEPTH)
     except ValueError as error:
-        raise ModelError("bad-json", f"`{path}` is not valid JSON: {error}") from None
+        raise ModelError(
+            "bad-json",
+            f"`{path}` is not valid JSON: {error}",
+            hint="download the folder again; its files are incomplete",
+        ) from None
     if not isinstance(value, dict):
         raise ModelError("bad-json", f"`{path}` is no JSON object")
     return value

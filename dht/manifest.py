@@ -66,9 +66,7 @@ def canonical_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ModelError: `custom-code`, or `bad-config` where no layer count can be read.
     """
-    if "auto_map" in config:
-        raise custom_code("config.json")
-    kept = {k: v for k, v in config.items() if k != "transformers_version" and k[:1] != "_"}
+    kept = plain_config(config)
     layers = kept.get("num_hidden_layers")
     if type(layers) is not int or not 1 <= layers <= LAYERS_LIMIT:
         raise ModelError(
@@ -76,6 +74,14 @@ def canonical_config(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json has no `num_hidden_layers` from 1 to {LAYERS_LIMIT}",
             hint="use a model of a supported family, such as Llama",
         )
+    return kept
+
+
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, of any family: nothing is asked of its layers. Raises ModelError."""
+    if "auto_map" in config:
+        raise custom_code("config.json")
+    kept = {k: v for k, v in config.items() if k != "transformers_version" and k[:1] != "_"}
     _check_values(kept)
     return kept
 

@@ -291,7 +291,11 @@ class _Reader:
             _unsupported(f"`{key}` {str(value)[:80]!r}")
 
     def _bad(self, key: str, problem: str) -> NoReturn:
-        raise EngineError("bad-config", f"{self._what} `{key}` {problem}")
+        raise EngineError(
+            "bad-config",
+            f"{self._what} `{key}` {problem}",
+            hint="use the model's own config.json, as it was published",
+        )
 
 
 def check_parts(arch: Architecture, parts: Parts) -> None:

@@ -358,8 +358,9 @@ async def test_an_unsupported_architecture(tmp_path: Path, take: Importer) -> No
         if config["model_type"] != "llama":
             raise ShoalError(f"`{config['model_type']}` is not supported")
 
-    folder = write_folder(tmp_path / "m", model_type="mamba")
-    with pytest.raises(ShoalError, match="mamba"):
+    folder = write_folder(tmp_path / "m")
+    (folder / "config.json").write_text('{"model_type": "mamba", "n_layer": 2}')
+    with pytest.raises(ShoalError, match="mamba"):  # and not: it has no `num_hidden_layers`
         await take(folder, check_config=check)
     assert not take.host.files.writes
     await take(write_folder(tmp_path / "n"), check_config=check)

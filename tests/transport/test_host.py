@@ -284,6 +284,21 @@ async def test_a_child_talks_and_ends_with_its_socket(
 
 
 @pytest.mark.trio
+async def test_a_child_imports_nothing_from_the_folder_it_is_started_in(
+    child_modules: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a model with code"
+    folder.mkdir()
+    (folder / "signal.py").write_text("raise SystemExit(9)")
+    (folder / "socket.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(folder)
+    child = await HOST.spawn("shoal_test_echo", ["a"], {"WORD": "w"})
+    with trio.fail_after(20):
+        assert await child.socket.recv(100) == b"a w"
+        await child.stop(10)
+
+
+@pytest.mark.trio
 async def test_a_child_that_ignores_the_end_is_killed(child_modules: None) -> None:
     child = await HOST.spawn("shoal_test_stubborn", [], {})
     with trio.fail_after(20):
