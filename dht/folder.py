@@ -5,7 +5,7 @@ Accepted: `config.json`, `tokenizer.json`, and `model.safetensors` or
 Hugging Face cache needs it. Nothing in the folder is executed, and pickle files are not opened.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,9 @@ from .manifest import (
 )
 from .safetensors import Slice, read_header, read_index
 
-CheckConfig = Callable[[Mapping[str, Any]], object]
+CheckShapes = Callable[[Mapping[str, Sequence[int]]], None]
+CheckConfig = Callable[[Mapping[str, Any]], CheckShapes]
+"""Raises for a config that cannot be run; what it returns raises for shapes that do not fit it."""
 """Raises ShoalError for a model this version cannot run; its result is not used."""
 
 _FILES = {
@@ -163,13 +165,15 @@ def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) ->
     """Check everything that can be checked without reading the weights. Blocking."""
     names = _names(files, folder)
     config = _config(files, folder, names)
-    if check_config is not None:
-        check_config(config)  # first: what another family lacks is no fault of its config
+    # First: what another family lacks is no fault of its config.
+    check_shapes = check_config(config) if check_config is not None else None
     config = canonical_config(config)
     texts = _texts(files, folder, names)
     weights = _weights(files, folder, names)
     tied = config.get("tie_word_embeddings") is True
     _check_complete(weights, config, tied)
+    if check_shapes is not None:
+        check_shapes({role: place.shape for role, place in weights.items()})
     return Scan(config, texts, weights, tied)
 
 

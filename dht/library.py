@@ -137,7 +137,8 @@ class Library:
         """Keep an encoded manifest from anyone. Raises ModelError."""
         manifest = await self._host.offload(Manifest.decode, data)
         if self._check_config is not None:
-            self._check_config(manifest.config)
+            check_shapes = self._check_config(manifest.config)
+            check_shapes({role: item.shape for item in manifest.tensors for role in item.roles})
         await self._save(manifest)
         return manifest
 

@@ -19,7 +19,7 @@ from ..state.reach import dialable, seen_at
 from ..state.record import Capacity, ModelName
 from ..tasks.courier import Courier
 from ..tasks.engine.errors import EngineUnavailable
-from ..tasks.engine.families import architecture
+from ..tasks.engine.families import check_model
 from ..tasks.engine.process import EngineProcess
 from ..tasks.gateway import Gateway
 from ..tasks.models import Models
@@ -119,7 +119,7 @@ class Node:
         """Read or make what the data folder holds: identity, keys, library, measurements."""
         identity = await load_or_create_identity(host, config.data)
         credentials = await Credentials.load(host, config.folder, private=config.private)
-        library = Library(host, config.folder.library, check_config=architecture)
+        library = Library(host, config.folder.library, check_config=check_model)
         await library.open()
         capacity = await probe(host, config.data, memory=config.memory)
         return cls(host, config, identity, credentials, library, capacity, say)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..dht.library import Library
-from ..tasks.engine.families import architecture
+from ..tasks.engine.families import check_model
 from ..transport.host import Host
 from .config import DataFolder
 from .folder import open_folder
@@ -51,6 +51,6 @@ async def show_model(host: Host, data: Path, name: str) -> dict[str, Any]:
 
 
 async def _library(host: Host, data: Path) -> Library:
-    library = Library(host, DataFolder(data).library, check_config=architecture)
+    library = Library(host, DataFolder(data).library, check_config=check_model)
     await library.open()
     return library

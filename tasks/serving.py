@@ -11,6 +11,7 @@ from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..dht.manifest import Manifest
+from ..state.defaults import MODELS
 from ..state.directory import Directory
 from ..state.record import ShardRecord
 from ..transport.errors import ShoalError
@@ -204,6 +205,18 @@ class Serving:
         await self._exchange.fetch(root, digests, lambda: holders(root, self._directory), progress)
         if root not in (holdings := self._directory.own().holdings):
             self._directory.publish(holdings=(*holdings, root))
+        await self._keep_name(root)
+
+    async def _keep_name(self, root: str) -> None:
+        """Who serves a model names it too: its name outlives the node that it came from."""
+        names = self._library.names()
+        given = [model for r in self._directory.members().values() for model in r.models]
+        model = next((model for model in given if model.root == root), None)
+        own = self._directory.own().models
+        if model is None or root in names.values() or model.name in names or len(own) >= MODELS:
+            return
+        await self._library.set_name(model.name, root)
+        self._directory.publish(models=(*own, model))
 
     async def _load(self, engine: RestartingEngine, plan: Plan) -> None:
         self._say("loading", f"loading {self._describe(plan)}")

@@ -6,7 +6,7 @@ transformers' configuration classes of the four families.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -361,3 +361,21 @@ def weight_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
     table = DTYPE_BYTES[dtype] * arch.vocab * arch.hidden
     both = arch.tied and parts.embedding and parts.head and dtype == "bfloat16"
     return size + table if both and table < SHARED_HEAD_BYTES else size
+
+
+def check_model(config: Mapping[str, object]) -> Callable[[Mapping[str, Sequence[int]]], None]:
+    """Check a model before its weights are read: its config now, its tensors' shapes (by
+    parameter name) with the function returned. Both raise EngineError."""
+    arch = architecture(config)
+
+    def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
+        for role, shape in tensor_shapes(arch, Parts(True, 0, arch.layers, True)).items():
+            if role in shapes and tuple(shapes[role]) != shape:
+                raise EngineError(
+                    "bad-tensor",
+                    f"`{role}` has the shape {list(shapes[role])}, "
+                    f"config.json makes it {list(shape)}",
+                    hint="the folder's config.json belongs to another model: download it again",
+                )
+
+    return check_shapes

@@ -4,7 +4,7 @@ import json
 import os
 import pickle
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from shoal.dht import folder as folder_module
 from shoal.dht.chunkstore import ChunkStore
 from shoal.dht.defaults import CHUNK, IMPORT_BATCH
 from shoal.dht.errors import DiskFull, ModelError
-from shoal.dht.folder import import_folder
+from shoal.dht.folder import CheckShapes, import_folder
 from shoal.dht.manifest import Manifest
 from shoal.transport.errors import ShoalError
 
@@ -354,9 +354,12 @@ async def test_custom_code(tmp_path: Path, take: Importer) -> None:
 
 
 async def test_an_unsupported_architecture(tmp_path: Path, take: Importer) -> None:
-    def check(config: Mapping[str, Any]) -> None:
+    def check(config: Mapping[str, Any]) -> CheckShapes:
         if config["model_type"] != "llama":
             raise ShoalError(f"`{config['model_type']}` is not supported")
+        return seen.append
+
+    seen: list[Mapping[str, Sequence[int]]] = []
 
     folder = write_folder(tmp_path / "m")
     (folder / "config.json").write_text('{"model_type": "mamba", "n_layer": 2}')
@@ -364,6 +367,7 @@ async def test_an_unsupported_architecture(tmp_path: Path, take: Importer) -> No
         await take(folder, check_config=check)
     assert not take.host.files.writes
     await take(write_folder(tmp_path / "n"), check_config=check)
+    assert "model.norm.weight" in seen[0], "the shapes are checked too"
 
 
 @pytest.mark.parametrize(

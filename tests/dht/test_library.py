@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.dht.errors import ChunkMissing, DiskFull, ModelError
+from shoal.dht.folder import CheckShapes
 from shoal.dht.library import Library, check_name, resolve, slug
 from shoal.transport.errors import ShoalError
 
@@ -137,7 +138,7 @@ async def test_a_foreign_manifest_is_checked(tmp_path: Path) -> None:
     library = await open_library(tmp_path / "a")
     _, manifest = await library.add(write_folder(tmp_path / "m"))
 
-    def check(config: Mapping[str, Any]) -> None:
+    def check(config: Mapping[str, Any]) -> CheckShapes:
         raise ShoalError("not this one")
 
     other = Library(FakeHost(inline=True), tmp_path / "b", check_config=check)

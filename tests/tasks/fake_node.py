@@ -65,6 +65,10 @@ class FakeLibrary:
     def names(self) -> dict[str, str]:
         return self.named
 
+    async def set_name(self, name: str, root: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.named[name] = root
+
     def roots(self) -> frozenset[str]:
         return frozenset(self.kept)
 

@@ -119,6 +119,10 @@ async def test_it_waits_for_a_model_fetches_loads_and_publishes(autojump_clock: 
             world.manifest.root, 1, 2, True, "float32",
         )  # fmt: skip
         assert shard.kv_tokens_free == 16 * 600
+        assert world.library.named == {"small": world.manifest.root}
+        assert [model.name for model in world.directory.own().models] == ["small"], (
+            "its name outlives the node it came from"
+        )
 
     await world.run(body)
 

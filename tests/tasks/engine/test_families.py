@@ -202,3 +202,13 @@ def test_a_small_tied_table_counts_twice_in_bfloat16() -> None:
     single = families.weight_bytes(arch, whole, "float32") // 2
     assert families.weight_bytes(arch, whole, "bfloat16") == single + 2 * table
     assert families.weight_bytes(arch, start, "bfloat16") < single
+
+
+def test_shapes_that_are_not_the_configs() -> None:
+    arch = architecture(LLAMA_3_2_1B)
+    shapes = tensor_shapes(arch, Parts(True, 0, arch.layers, True))
+    check = families.check_model(LLAMA_3_2_1B)
+    check(shapes)
+    check({**shapes, "more.of.it": (3,)})
+    with pytest.raises(EngineError, match=r"`model.norm.weight` has the shape \[2, 2048\]"):
+        check({**shapes, "model.norm.weight": (2, 2048)})
