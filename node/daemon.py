@@ -304,7 +304,7 @@ class Node:
         while True:
             status = self.serving.status()
             if status["phase"] == "failed":
-                self.health.report("serving", status["text"])
+                self.health.report("serving", status["text"], hint=status["hint"])
             elif status["phase"] == "no-engine":
                 self.health.report("serving", status["text"], hint=TORCH_HINT)
             else:

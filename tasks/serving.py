@@ -63,6 +63,7 @@ class _State:
     text: str
     done: int = 0  # bytes fetched, of `total`
     total: int = 0
+    hint: str | None = None  # what to do about it, where that is known
 
 
 class Serving:
@@ -108,6 +109,7 @@ class Serving:
         return {
             "phase": state.phase,
             "text": state.text,
+            "hint": state.hint,
             "done_bytes": state.done,
             "total_bytes": state.total,
         }
@@ -124,8 +126,7 @@ class Serving:
                 pause = SERVE_RETRY[0]
             except ShoalError as error:
                 self._withdraw()
-                hint = f" ({error.hint})" if error.hint else ""
-                self._state = _State("failed", error.message + hint)
+                self._state = _State("failed", error.message, hint=error.hint)
                 version = self._directory.version
                 await trio.sleep(SERVE_RETRY[0])  # a lively swarm is no reason to try all the time
                 with trio.move_on_after(pause):

@@ -171,6 +171,7 @@ async def test_what_fails_is_shown_and_tried_again(autojump_clock: object) -> No
         assert "no model 'small' is known" in await world.settle("choosing")
         await trio.sleep(11)
         assert "did you mean" not in await world.settle("failed")
+        assert "shoal model list" in world.serving.status()["hint"]
         world.other_has_it("smell")
         await trio.sleep(100)
         assert "did you mean `smell`?" in await world.settle("failed")
@@ -197,7 +198,7 @@ async def test_layers_the_model_has_not_are_an_error(
     async def body() -> None:
         sentence = await world.settle("failed")
         assert "is no range of this model's 2 layers" in sentence
-        assert "use 0:2" in sentence
+        assert "use 0:2" in world.serving.status()["hint"]
 
     await world.run(body)
 
