@@ -211,7 +211,8 @@ def test_model_commands_use_the_daemon_or_the_folder(
         m["name"] for m in json.loads(shoal("model", "list", "--json", *data).stdout)["models"]
     }
     assert names >= {"mine", "again"}, "the same weights under two names are both listed"
-    assert root in shoal("model", "show", "again", *data).stdout
+    shown = json.loads(shoal("model", "show", "mine", "--json", *data).stdout)
+    assert (shown["name"], shown["root"]) == ("mine", root), "by the name it was asked for"
     bad = shoal("model", "add", str(tmp_path), *data)
     assert bad.returncode == 1 and bad.stderr.startswith("error: ") and "hint: " in bad.stderr
 

@@ -1,6 +1,6 @@
 """library: names lead to roots, roots to manifests, what is damaged is said."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,18 @@ async def test_a_foreign_manifest_is_checked(tmp_path: Path) -> None:
     await other.open()
     with pytest.raises(ShoalError, match="not this one"):
         await other.save(manifest.encode())
+
+    def check_later(config: Mapping[str, Any]) -> CheckShapes:
+        def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
+            raise ShoalError(f"not these {len(shapes)}")
+
+        return check_shapes
+
+    shapes = Library(FakeHost(inline=True), tmp_path / "c", check_config=check_later)
+    await shapes.open()
+    with pytest.raises(ShoalError, match=r"not these \d+"):
+        await shapes.save(manifest.encode())
+    assert shapes.roots() == frozenset()
     with pytest.raises(ModelError):
         await other.save(b"\xdd\xff\xff\xff\xff")
     assert other.roots() == frozenset()

@@ -136,12 +136,19 @@ class Driver:
     def __init__(self, shard: LoadShard | None = None, *, memory_bytes: int = 0) -> None:
         self.frames: list[tuple[Header, memoryview]] = []
         self.steps = 0
-        self.core = Core(self._emit, memory_bytes=memory_bytes)
+        self.soon: list[int] = []  # which of all frames so far might have waited
+        self._emitted = 0
+        self.core = Core(self._emit, self._emit_soon, memory_bytes=memory_bytes)
         if shard is not None:
             assert self.request("load", payload=load_payload(shard))[0] == "ok"
 
     def _emit(self, header: Header, payload: Buffer) -> None:
         self.frames.append((header, memoryview(bytes(payload))))
+        self._emitted += 1
+
+    def _emit_soon(self, header: Header, payload: Buffer) -> None:
+        self.soon.append(self._emitted)
+        self._emit(header, payload)
 
     def request(self, name: str, *fields: object, payload: Buffer = b"") -> tuple[Any, ...]:
         """The reply's header without its number, and its payload."""

@@ -78,6 +78,19 @@ def test_sessions_take_turns_and_do_not_mix(whole: Any, checkpoint: Any) -> None
         assert got == made.greedy(tokens, 10)
 
 
+def test_only_what_nobody_waits_for_may_wait(whole: Any) -> None:
+    """Tokens inside a lone loop; not the first, the final one, or those of one among several."""
+    session = whole.open(b"s")
+    before = 2  # frames: the load's reply and the open's
+    assert len(whole.run(prompt(session, steps=5))) == 5
+    assert whole.soon == [before + 1, before + 2, before + 3]
+    whole.soon.clear()
+    for name in (b"a", b"b"):
+        whole.submit(prompt(whole.open(name), steps=4))
+    assert len(whole.events()) == 8
+    assert whole.soon == []
+
+
 def test_a_long_prompt_gives_turns_between_its_chunks(checkpoint: Any, driver: Any) -> None:
     made = checkpoint("Llama", max_position_embeddings=1024)
     worker = driver(made.shard())

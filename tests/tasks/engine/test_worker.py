@@ -1,0 +1,42 @@
+"""The worker's sender: what may wait leaves with the next frame, or when nothing left for long."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from shoal.tasks.engine.defaults import PIECE_SECONDS
+from shoal.tasks.engine.wire import Channel, Header
+from shoal.tasks.engine.worker import Sender
+
+
+@pytest.fixture
+def channels() -> Iterator[tuple[Channel, Channel]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ends = Channel(ours.fileno()), Channel(theirs.fileno())
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def arrived(channel: Channel) -> list[Header]:
+    return [header for header, _ in channel.receive()]
+
+
+def test_frames_that_may_wait_leave_in_order_with_the_next(
+    channels: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = channels
+    now = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    sender = Sender(ours)
+    sender.send_soon(("first",), b"")
+    assert arrived(theirs) == [("first",)], "nothing had left for long"
+    sender.send_soon(("second",), b"")
+    assert arrived(theirs) == []
+    sender.send(("third",), b"")
+    assert arrived(theirs) == [("second",), ("third",)]
+    now += PIECE_SECONDS
+    sender.send_soon(("fourth",), b"")
+    assert arrived(theirs) == [("fourth",)]
