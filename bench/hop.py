@@ -33,7 +33,7 @@ from shoal.tasks.engine.kv import KV, Budget
 from shoal.tasks.engine.llama import Model
 from shoal.tasks.engine.sampling import choose
 from shoal.tasks.shard import choose_dtype, shard_of
-from shoal.transport.host import RealHost
+from shoal.transport.realhost import RealHost
 
 TINY = Path(__file__).resolve().parent.parent / "shoal" / "models" / "tiny"
 PROMPTS = ("In the beginning", "And God said", "Return the", "The LORD", "A function that")

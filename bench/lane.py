@@ -30,9 +30,9 @@ from shoal.transport.address import Address
 from shoal.transport.calls import Call, Reply
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import OpenSwarm
-from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.link import Link
+from shoal.transport.realhost import RealHost
 from shoal.transport.serving import IncomingStream
 
 GOAL = 0.7

@@ -78,7 +78,7 @@ def plan(nodes: int, layers: int) -> list[tuple[int, int]]:
 def _start(swarm: "LocalSwarm", nodes: int) -> list[dict[str, Any]]:
     """All daemons up, every layer served. The first starts alone: the others bootstrap from it."""
     from ..node.embedded import embedded_layers
-    from ..transport.host import RealHost
+    from ..transport.realhost import RealHost
     from .progress import Waiting
 
     model_layers = embedded_layers(RealHost())

@@ -10,7 +10,7 @@ import trio
 from trio import TaskStatus
 
 from ..node.daemon import Node, run_node
-from ..transport.host import RealHost
+from ..transport.realhost import RealHost
 from . import render
 from .lifecycle import STAY
 

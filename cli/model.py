@@ -51,7 +51,7 @@ def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> dict[str, An
         import trio
 
         from ..node.offline import add_model
-        from ..transport.host import RealHost
+        from ..transport.realhost import RealHost
 
         return trio.run(add_model, RealHost(), data, folder, name, bar.show)
     return request(
@@ -113,7 +113,7 @@ def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
     import trio
 
     from ..node import offline
-    from ..transport.host import RealHost
+    from ..transport.realhost import RealHost
 
     if op == "models":
         return trio.run(offline.list_models, RealHost(), data)

@@ -4,8 +4,7 @@ A stalled loop delays every peer, so heavy work belongs in `Host.offload` or a w
 busy machine the operating system can stall a step too: read the figure as a hint, not a verdict.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import trio
@@ -31,14 +30,9 @@ class StallGuard(trio.abc.Instrument):
         self._limit = limit
         self._began = host.now()
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> AbstractContextManager[None]:
         """Watch this trio run."""
-        trio.lowlevel.add_instrument(self)
-        try:
-            yield
-        finally:
-            trio.lowlevel.remove_instrument(self)
+        return self._host.watch_loop(self)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._began = self._host.now()

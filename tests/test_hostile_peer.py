@@ -31,10 +31,11 @@ from shoal.transport.endpoint import Endpoint
 from shoal.transport.errors import TransportError
 from shoal.transport.frame import Priority
 from shoal.transport.hello import OpenSwarm
-from shoal.transport.host import Host, RealHost
+from shoal.transport.host import Host
 from shoal.transport.identity import Identity
 from shoal.transport.link import Link
 from shoal.transport.path import PathLost
+from shoal.transport.realhost import RealHost
 
 HOST = RealHost()
 LOOPBACK = "127.0.0.1"

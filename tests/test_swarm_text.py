@@ -32,8 +32,8 @@ from shoal.tasks.stage import Stage
 from shoal.transport.address import Address
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import OpenSwarm
-from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity
+from shoal.transport.realhost import RealHost
 
 LAYERS = 4
 EOS = 256

@@ -1,12 +1,10 @@
 """One TCP connection under TLS: what carries a link for a while.
 
-Reads and writes the socket itself where it is the operating system's: one system call per
-wake-up instead of a failed one before each, and a write that does not pass through a task
-when the kernel has room. A socket of the simulator's has no descriptor (`fileno` is
-negative); it is used through its own methods.
+Reads and writes the socket without trio's help (`nonblocking.py`): one system call per wake-up
+instead of a failed one before each, and a write that does not pass through a task when the
+kernel has room.
 """
 
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -14,6 +12,7 @@ import trio
 
 from . import defaults
 from .errors import TransportError
+from .nonblocking import NonBlocking, non_blocking
 from .tls import Tls
 
 
@@ -32,7 +31,8 @@ class Path:
         self.scope = trio.CancelScope()  # of the tasks that serve it
         self.finished = False
         self._socket = stream.socket
-        self._fd = stream.socket.fileno()
+        self._ready: NonBlocking = non_blocking(stream.socket)
+        self._closed = False
         self._first = first
         self._rest: memoryview | None = None  # ciphertext the kernel has not taken
         self._read_bytes = defaults.SMALL_READ_BYTES
@@ -94,22 +94,16 @@ class Path:
     async def drain(self) -> None:
         """Wait until the kernel has taken everything. Raises PathLost."""
         while self._rest is not None:
-            if self._fd < 0:
-                await self._send_by_method(self._rest)
-            else:
-                await self._wait(trio.lowlevel.wait_writable)
-                self._send_rest()
+            await self._wait(self._ready.wait_writable)
+            self._send_rest()
 
     async def wait_writable(self) -> None:
         """Wait until little is unsent in the kernel (TCP_NOTSENT_LOWAT). Raises PathLost."""
-        if self._fd < 0:
-            await trio.lowlevel.checkpoint()
-        else:
-            await self._wait(trio.lowlevel.wait_writable)
+        await self._wait(self._ready.wait_writable)
 
     def close(self) -> None:
         """Close the socket; tasks that wait for it end."""
-        self._fd = -1
+        self._closed = True
         self._rest = None
         self._socket.close()
         self.scope.cancel()
@@ -141,23 +135,15 @@ class Path:
             self._rest = memoryview(data if self._rest is None else b"".join((self._rest, data)))
 
     def _send_rest(self) -> None:
-        if self._rest is None or self._fd < 0:
+        if self._rest is None or self._closed:
             return
         try:
-            sent = os.write(self._fd, self._rest)
+            sent = self._ready.write_ready(self._rest)
         except BlockingIOError:
             return
         except OSError:
             raise PathLost from None
         self._rest = self._rest[sent:] if sent < len(self._rest) else None
-
-    async def _send_by_method(self, rest: memoryview) -> None:
-        try:
-            sent = await self._socket.send(rest)
-        except (OSError, trio.ClosedResourceError):
-            raise PathLost from None
-        if self._rest is not None:
-            self._rest = self._rest[sent:] if sent < len(self._rest) else None
 
     async def _receive(self) -> bytes:
         if self._first:
@@ -174,21 +160,21 @@ class Path:
 
     async def _read(self) -> bytes:
         try:
-            if self._fd < 0:
-                data: bytes = await self._socket.recv(self._read_bytes)
-                return data
-            while True:
-                await trio.lowlevel.wait_readable(self._fd)
+            while not self._closed:
+                await self._ready.wait_readable()
                 try:
-                    return os.read(self._fd, self._read_bytes)
+                    return self._ready.read_ready(self._read_bytes)
                 except BlockingIOError:
                     continue
+            raise PathLost
         except (OSError, trio.ClosedResourceError):
             raise PathLost from None
 
-    async def _wait(self, ready: Callable[[int], Awaitable[None]]) -> None:
+    async def _wait(self, ready: Callable[[], Awaitable[None]]) -> None:
+        if self._closed:
+            raise PathLost
         try:
-            await ready(self._fd)
+            await ready()
         except (OSError, trio.ClosedResourceError):
             raise PathLost from None
 

@@ -11,7 +11,7 @@ import trio
 
 from shoal.node.config import DataFolder
 from shoal.node.control import ControlServer, Emit
-from shoal.transport.host import RealHost
+from shoal.transport.realhost import RealHost
 
 Operation = Callable[[dict[str, Any], Emit], Awaitable[Mapping[str, Any]]]
 

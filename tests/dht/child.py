@@ -17,8 +17,8 @@ from shoal.dht.library import Library
 from shoal.transport.address import Address
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import OpenSwarm
-from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity
+from shoal.transport.realhost import RealHost
 
 
 def step(done: int, total: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from shoal.dht.chunkstore import ChunkStore
 from shoal.dht.library import Library
-from shoal.transport.host import RealFiles, RealHost
+from shoal.transport.realhost import RealFiles, RealHost
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -19,8 +19,8 @@ from shoal.transport.address import Address
 from shoal.transport.calls import Answer, Reply
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import OpenSwarm
-from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.realhost import RealHost
 
 from .models import FakeHost, open_library, weights, write_folder
 

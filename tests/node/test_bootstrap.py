@@ -18,8 +18,8 @@ from shoal.node.invite import Invitation, decode
 from shoal.transport.address import Address
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed
-from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity
+from shoal.transport.realhost import RealHost
 
 HOST = RealHost()
 

@@ -14,7 +14,7 @@ from shoal.node import defaults
 from shoal.node.config import DataFolder
 from shoal.node.control import ControlServer, Emit
 from shoal.node.errors import ControlError
-from shoal.transport.host import RealHost
+from shoal.transport.realhost import RealHost
 
 HOST = RealHost()
 

@@ -19,7 +19,8 @@ from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import EngineEvent, Loaded, LoadShard, SessionId, Span
 from shoal.transport.address import Address
 from shoal.transport.errors import AddressInUse
-from shoal.transport.host import Host, RealHost
+from shoal.transport.host import Host
+from shoal.transport.realhost import RealHost
 
 HOST = RealHost()
 

@@ -14,7 +14,7 @@ from shoal.node.folder import (
     remembered_peers,
     remembered_port,
 )
-from shoal.transport.host import RealHost
+from shoal.transport.realhost import RealHost
 
 HOST = RealHost()
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from shoal.node.stall import StallGuard
-from shoal.transport.host import RealHost
+from shoal.transport.realhost import RealHost
 
 
 @pytest.mark.trio

@@ -18,9 +18,9 @@ from shoal.transport.address import Address
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.frame import Priority
 from shoal.transport.hello import OpenSwarm
-from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.link import Link
+from shoal.transport.realhost import RealHost
 from shoal.transport.signed import seal
 from tests.state.fake_net import WALL, FakeNet, FakeNode
 

@@ -9,7 +9,8 @@ import pytest
 from shoal.tasks import probe as probe_module
 from shoal.tasks.defaults import PROBE_FILE
 from shoal.tasks.probe import Speed, measure, probe
-from shoal.transport.host import Host, Machine, RealHost
+from shoal.transport.host import Host, Machine
+from shoal.transport.realhost import RealHost
 
 MACHINE = Machine(4, 8 * 2**30, 6 * 2**30, "Linux", "x86_64")
 

@@ -11,10 +11,10 @@ from shoal.transport.address import Address
 from shoal.transport.calls import Call, Reply
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import Admission, OpenSwarm
-from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.limits import Limits
 from shoal.transport.link import Link
+from shoal.transport.realhost import RealHost
 
 LOOPBACK = "127.0.0.1"
 

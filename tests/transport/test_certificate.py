@@ -17,8 +17,8 @@ from shoal.transport.certificate import (
 )
 from shoal.transport.defaults import CERTIFICATE_BYTES
 from shoal.transport.errors import TransportError
-from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity
+from shoal.transport.realhost import RealHost
 
 # The test vectors of the libp2p specification (github.com/libp2p/specs, tls/tls.md,
 # "Test vectors" 1 to 4).

@@ -18,10 +18,10 @@ from shoal.transport.errors import AddressInUse, DialFailed
 from shoal.transport.events import Windows
 from shoal.transport.frame import Priority
 from shoal.transport.hello import Hello, Invited, OpenSwarm, SwarmKey, invitation_ident
-from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.limits import Limits
 from shoal.transport.path import Path
+from shoal.transport.realhost import RealHost
 from shoal.transport.tls import Tls
 from tests.transport.fleet import LOOPBACK, Node, clock, make_node, running, until
 

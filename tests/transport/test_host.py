@@ -16,7 +16,8 @@ import pytest
 import trio
 
 from shoal.transport.errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
-from shoal.transport.host import Entry, RealHost
+from shoal.transport.host import Entry
+from shoal.transport.realhost import RealHost
 
 HOST = RealHost()
 FILES = HOST.files
@@ -59,7 +60,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from shoal.transport.host import RealFiles
+from shoal.transport.realhost import RealFiles
 while True:
     for byte in b"ab":
         RealFiles().write(Path(sys.argv[1]), bytes([byte]) * 300_000)
@@ -144,7 +145,8 @@ def test_a_second_holder_of_a_lock_is_refused(tmp_path: Path) -> None:
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from shoal.transport.host import RealFiles;"
+        "import sys, time; from pathlib import Path;"
+        "from shoal.transport.realhost import RealFiles;"
         "lock = RealFiles().lock(Path(sys.argv[1])); print(flush=True); time.sleep(60)"
     )
     path = tmp_path / "lock"
@@ -321,7 +323,7 @@ async def test_a_cancelled_stop_kills_too(child_modules: None) -> None:
 
 def test_a_child_sees_its_parent_die(child_modules: None) -> None:
     code = (
-        "import trio; from shoal.transport.host import RealHost\n"
+        "import trio; from shoal.transport.realhost import RealHost\n"
         "async def main():\n"
         "    child = await RealHost().spawn('shoal_test_echo', [], {'WORD': 'w'})\n"
         "    await child.socket.recv(100); print(child.pid, flush=True)\n"

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from shoal.transport.address import Address
 from shoal.transport.certificate import peer_of_certificate
-from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
+from shoal.transport.realhost import RealHost
 
 OURS = Identity.from_seed(bytes(range(32)))
 LISTENING = Address("192.0.2.7", 4001, OURS.peer)

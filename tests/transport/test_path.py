@@ -8,20 +8,34 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.transport.host import RealHost
+from shoal.transport.nonblocking import non_blocking
+from shoal.transport.realhost import RealHost
 from tests.transport.fleet import make_node, running, until
 
 pytestmark = pytest.mark.trio
 
 
 class Simulated:
-    """A socket without a descriptor: only its methods work."""
+    """A socket without a descriptor: only its methods work (`nonblocking.py`)."""
 
     def __init__(self, socket: trio.socket.SocketType) -> None:
         self._socket = socket
+        self._ready = non_blocking(socket)
 
     def fileno(self) -> int:
         return -1
+
+    def read_ready(self, size: int) -> bytes:
+        return self._ready.read_ready(size)
+
+    def write_ready(self, data: memoryview) -> int:
+        return self._ready.write_ready(data[:1000])
+
+    async def wait_readable(self) -> None:
+        await self._ready.wait_readable()
+
+    async def wait_writable(self) -> None:
+        await self._ready.wait_writable()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)

@@ -15,8 +15,8 @@ from OpenSSL import SSL
 from shoal.transport.certificate import Certificate
 from shoal.transport.defaults import ALPN, CERTIFICATE_BYTES, TLS_HANDSHAKE_BYTES
 from shoal.transport.errors import TransportError
-from shoal.transport.host import RealHost
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.realhost import RealHost
 from shoal.transport.tls import Tls
 
 ALICE = Identity.from_seed(bytes(range(32)))

@@ -22,7 +22,7 @@ from shoal.tasks.text.process import (
     TextDelta,
     TextProcess,
 )
-from shoal.transport.host import RealChild, RealHost
+from shoal.transport.realhost import RealChild, RealHost
 
 Files = Callable[..., ModelFiles]
 USER = (Message("user", "Hi"),)

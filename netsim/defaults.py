@@ -1,0 +1,19 @@
+"""Constants of the simulator, with their units."""
+
+from typing import Final
+
+EPOCH: Final = 1_900_000_000.0
+"""Wall-clock seconds since 1970 at the start of every simulation."""
+
+LOOPBACK_S: Final = 20e-6
+"""From a host to itself."""
+
+# Sockets.
+EPHEMERAL: Final = (32768, 60999)
+"""Ports chosen for who asks for none: Linux's range."""
+DATAGRAM_BYTES: Final = 65507
+RECEIVE_BUFFER_BYTES: Final = 212992
+"""Of a UDP socket (Linux's net.core.rmem_default); a datagram counts with its overhead."""
+DATAGRAM_OVERHEAD_BYTES: Final = 512
+TURN: Final = 16
+"""Socket calls that find what they want at once before one gives way to other tasks."""

@@ -1,0 +1,237 @@
+"""A simulated computer: its addresses, its clock, its stack of protocols, its tasks.
+
+Tasks belong to a host by a context variable, which child tasks inherit; sockets are made
+on the host of the task that asks.
+"""
+
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar, copy_context
+from typing import Any, Protocol
+
+import trio
+from trio._core._run import GLOBAL_RUN_CONTEXT
+
+from . import defaults
+from .clock import Events
+from .errors import SimError
+from .network import Attachment, Network
+from .packet import ICMP, TCP, UDP, Packet
+from .streams import Streams
+
+CURRENT: ContextVar["Host"] = ContextVar("simulated host")
+
+Deliver = Callable[[Packet], None]
+
+
+class Transport(Protocol):
+    """One protocol of a host's stack."""
+
+    def receive(self, packet: Packet) -> None: ...
+
+
+def cause() -> str:
+    """The name of the task that runs now; the stack's own timers have none."""
+    task = getattr(GLOBAL_RUN_CONTEXT, "task", None)
+    return task.name if task is not None else ""
+
+
+def error(number: int) -> OSError:
+    """The OSError that the operating system would raise."""
+    return OSError(number, os.strerror(number))
+
+
+class Program(Protocol):
+    """What a host runs, and runs again after a restart."""
+
+    async def run(self, host: "Host", *, task_status: "trio.TaskStatus[Any]") -> None: ...
+
+
+class Host:
+    """One simulated computer.
+
+    `attachments` are its interfaces. `wall_offset` (seconds) and `wall_drift` (seconds per
+    second) set its wall clock apart from the others'; trio's time is the same for all.
+    """
+
+    def __init__(self, network: Network, name: str, equip: "Callable[[Host], None]") -> None:
+        self.network = network
+        self.equip = equip  # fills `protocols`, at every start of the computer
+        self.name = name
+        self.up = True
+        self.wall_offset = 0.0
+        self.wall_drift = 0.0
+        self.attachments: list[Attachment] = []
+        self.protocols: dict[int, Transport] = {}  # by IP protocol number; filled by sockets/
+        self.groups: set[tuple[str, int]] = set()  # multicast groups joined: address, port
+        self.program: Program | None = None
+        self.nursery: trio.Nursery | None = None  # the world's, while it runs
+        self._life: trio.CancelScope | None = None  # of the program that runs
+        self._ended: trio.Event | None = None
+        self._sources: dict[str, tuple[Attachment | None, str]] = {}
+        equip(self)
+
+    @property
+    def events(self) -> Events:
+        return self.network.events
+
+    @property
+    def streams(self) -> Streams:
+        return self.network.streams
+
+    def addresses(self) -> list[str]:
+        """Every address of every interface, without loopback."""
+        return [address for item in self.attachments for address in item.addresses]
+
+    def wall(self) -> float:
+        """Seconds since 1970 by this host's own clock."""
+        now = self.events.now
+        return defaults.EPOCH + now + self.wall_offset + now * self.wall_drift
+
+    # Packets.
+
+    def source(self, destination: str) -> tuple[Attachment | None, str]:
+        """The interface and source address for a destination; no interface means loopback.
+
+        Raises OSError (ENETUNREACH).
+        """
+        found = self._sources.get(destination)
+        if found is None:
+            found = self._sources[destination] = self._choose_source(destination)
+        return found
+
+    def _choose_source(self, destination: str) -> tuple[Attachment | None, str]:
+        if destination.startswith("127.") or destination == "::1":
+            return None, destination
+        six = ":" in destination
+        usable = []
+        for item in self.attachments:
+            for address in item.addresses:
+                if address == destination:
+                    return None, destination
+                if (":" in address) == six:
+                    usable.append((item, address))
+        for item, address in usable:  # a neighbour is reached directly
+            if destination in item.segment.members:
+                return item, address
+        if not usable:
+            raise error(errno.ENETUNREACH)
+        return usable[0]
+
+    def addresses_changed(self) -> None:
+        """Forget which interface leads where."""
+        self._sources.clear()
+
+    def send(self, packet: Packet, via: Attachment | None) -> None:
+        """Put a packet on an interface, or on the loopback."""
+        if via is not None:
+            via.send(packet)
+        else:
+            self.network.events.at(self.network.events.now + defaults.LOOPBACK_S, self.take, packet)
+
+    def receive(self, packet: Packet, at: Attachment) -> None:
+        """A packet has come in on an interface."""
+        interfere = self.network.interfere
+        if interfere is not None:
+            held = interfere(packet, self.name)
+            if held < 0:
+                self.network.drop("cut", self.name, packet)
+                return
+            if held > 0:
+                self.network.events.at(self.network.events.now + held, self.take, packet)
+                return
+        self.take(packet)
+
+    def take(self, packet: Packet) -> None:
+        """Hand a packet to its protocol."""
+        network = self.network
+        if not self.up:
+            network.drop("down", self.name, packet)
+            return
+        network.delivered += 1
+        if network.trace is not None:
+            network.note("received", self.name, packet)
+        protocol = self.protocols.get(packet.proto)
+        if protocol is not None:
+            protocol.receive(packet)
+
+    # Tasks.
+
+    def start_soon(
+        self, nursery: trio.Nursery, function: Callable[..., Awaitable[Any]], *args: Any
+    ) -> None:
+        """Start a task of this host."""
+        context = copy_context()
+        context.run(CURRENT.set, self)
+        name = f"{self.name}:{getattr(function, '__qualname__', function)}"
+        context.run(lambda: nursery.start_soon(function, *args, name=name))
+
+    async def run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        """Call a coroutine function as a task of this host, and wait for it."""
+        token = CURRENT.set(self)
+        try:
+            return await function(*args)
+        finally:
+            CURRENT.reset(token)
+
+    # The program.
+
+    async def start(self, program: Program | None = None, **settings: Any) -> Any:
+        """Run a program until it ends or the host does; returns what it was started with.
+
+        Without a program it is the shoal daemon (`daemons/`), told `settings`. What a program
+        raises ends the simulation.
+        """
+        if program is None:
+            from .daemons.daemon import Daemon
+
+            program = Daemon(**settings)
+        if self.nursery is None:
+            raise SimError(f"{self.name}: the world is not running")
+        if self.running:
+            raise SimError(f"{self.name} runs a program already")
+        self.program = program
+        name = f"{self.name}:{type(program).__name__}"
+        return await self.nursery.start(self._live, program, name=name)
+
+    @property
+    def running(self) -> bool:
+        """Whether its program runs."""
+        return self._life is not None
+
+    async def _live(self, program: Program, *, task_status: trio.TaskStatus[Any]) -> None:
+        CURRENT.set(self)  # of this task and of those it starts
+        self._ended = trio.Event()
+        try:
+            with trio.CancelScope() as self._life:
+                await program.run(self, task_status=task_status)
+        except Exception:
+            if self.up:
+                raise  # after a crash nobody hears what a dying program says
+        finally:
+            self._life = None
+            self._ended.set()
+
+    async def crash(self) -> None:
+        """Power off: nothing more is sent or written, no goodbye; returns when all is gone."""
+        self.up = False
+        if self._life is not None and self._ended is not None:
+            self._life.cancel()
+            await self._ended.wait()
+        self.protocols.clear()
+        self.groups.clear()
+
+    async def restart(self) -> Any:
+        """Power on again and run the same program on the same disk."""
+        if self.program is None:
+            raise SimError(f"{self.name} has no program to run again")
+        self.equip(self)
+        self.up = True
+        return await self.start(self.program)
+
+    def __repr__(self) -> str:
+        return f"<host {self.name} {', '.join(self.addresses())}>"
+
+
+__all__ = ["CURRENT", "ICMP", "TCP", "UDP", "Host", "Transport", "cause", "error"]

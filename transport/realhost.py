@@ -1,0 +1,301 @@
+"""The world as it is: `Host`, `Files` and `Child` on this machine."""
+
+import errno
+import fcntl
+import io
+import os
+import secrets
+import shutil
+import socket as stdlib_socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import trio
+
+from .errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
+from .host import Entry, FileLock, Interface, Machine, T, Ts
+
+
+def _open_file(path: Path) -> io.FileIO:
+    """For reading; raises OSError for what is no file: a pipe would block its reader for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return io.FileIO(descriptor, "r")
+
+
+class _RealLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealFiles:
+    """`Files` on the operating system's file system."""
+
+    def read(self, path: Path, *, limit: int) -> bytes:
+        with _open_file(path) as file:
+            pieces = []
+            rest = limit + 1
+            while rest > 0 and (piece := file.read(rest)):
+                pieces.append(piece)
+                rest -= len(piece)
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if len(data) > limit:
+            raise FileTooLarge(f"`{path}` has more than {limit} bytes")
+        return data
+
+    def read_range(self, path: Path, offset: int, size: int) -> bytes:
+        with _open_file(path) as file:
+            file.seek(offset)
+            pieces = []
+            while size > 0 and (piece := file.read(size)):
+                pieces.append(piece)
+                size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def write(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with open(descriptor, "wb", buffering=0) as file:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+        self._sync_folder(path.parent)
+
+    @staticmethod
+    def _sync_folder(path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def list(self, path: Path) -> list[Entry]:
+        entries = []
+        try:
+            with os.scandir(path) as found:
+                for item in found:
+                    with suppress(FileNotFoundError):
+                        folder = item.is_dir()
+                        entries.append(
+                            Entry(item.name, folder, 0 if folder else item.stat().st_size)
+                        )
+        except FileNotFoundError:
+            return []
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def size(self, path: Path) -> int | None:
+        try:
+            return os.stat(path).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def real(self, path: Path) -> Path:
+        return Path(os.path.realpath(path))
+
+    def mode(self, path: Path) -> int:
+        return os.stat(path).st_mode & 0o7777
+
+    def make_folder(self, path: Path, *, mode: int = 0o700) -> None:
+        path.mkdir(parents=True, exist_ok=True, mode=mode)
+
+    def free_space(self, path: Path) -> int:
+        return shutil.disk_usage(path).free
+
+    def lock(self, path: Path) -> FileLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise AlreadyLocked(f"`{path}` is locked by another process") from None
+            raise
+        return _RealLock(descriptor)
+
+
+class RealChild:
+    """`Child` on a real process."""
+
+    def __init__(self, process: trio.Process, socket: trio.socket.SocketType) -> None:
+        self._process = process
+        self._socket = socket
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def socket(self) -> trio.socket.SocketType:
+        return self._socket
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    async def stop(self, grace: float) -> None:
+        self._socket.close()
+        try:
+            with trio.move_on_after(grace):
+                await self._process.wait()
+        finally:
+            with trio.CancelScope(shield=True):
+                if self._process.returncode is None:
+                    self._process.kill()
+                await self._process.wait()
+
+
+class RealHost:
+    """`Host` on this machine."""
+
+    def __init__(self) -> None:
+        self._files = RealFiles()
+
+    @property
+    def files(self) -> RealFiles:
+        return self._files
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def wall(self) -> float:
+        return time.time()
+
+    def entropy(self, size: int) -> bytes:
+        return secrets.token_bytes(size)
+
+    def machine(self) -> Machine:
+        memory = psutil.virtual_memory()
+        uname = os.uname()
+        return Machine(
+            cores=len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1,
+            memory_total=memory.total,
+            memory_available=memory.available,
+            system=uname.sysname,
+            architecture=uname.machine,
+        )
+
+    def interfaces(self) -> list[Interface]:
+        states = psutil.net_if_stats()
+        found = []
+        for name, addresses in psutil.net_if_addrs().items():
+            if name in states and not states[name].isup:
+                continue
+            for item in addresses:
+                if item.family in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6) and item.netmask:
+                    address = item.address.split("%")[0]
+                    found.append(Interface(name, address, _prefix_length(item.netmask)))
+        return found
+
+    async def resolve(self, name: str) -> list[str]:
+        try:
+            found = await trio.socket.getaddrinfo(name, None, type=trio.socket.SOCK_STREAM)
+        except OSError as error:
+            raise HostError(f"cannot resolve `{name}`: {error.strerror or error}") from error
+        return list(dict.fromkeys(str(item[4][0]) for item in found))
+
+    async def listen(self, address: str, port: int) -> trio.SocketListener:
+        family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
+        sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+            if family == trio.socket.AF_INET6:
+                sock.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
+            await _bind_and_listen(sock, address, port)
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
+        except BaseException:
+            sock.close()
+            raise
+        return trio.SocketListener(sock)
+
+    async def connect(self, address: str, port: int) -> trio.SocketStream:
+        family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
+        sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+        try:
+            await sock.connect((address, port))
+        except BaseException:
+            sock.close()
+            raise
+        return trio.SocketStream(sock)
+
+    async def listen_local(self, path: Path) -> trio.SocketListener:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        sock = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+        try:
+            await sock.bind(str(path))
+            os.chmod(path, 0o600)  # the folder is 0700, so nobody connects in between
+            sock.listen(32)
+        except BaseException:
+            sock.close()
+            raise
+        return trio.SocketListener(sock)
+
+    @contextmanager
+    def watch_loop(self, instrument: trio.abc.Instrument) -> Iterator[None]:
+        trio.lowlevel.add_instrument(instrument)
+        try:
+            yield
+        finally:
+            trio.lowlevel.remove_instrument(instrument)
+
+    async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await trio.to_thread.run_sync(work, *args)
+
+    async def spawn(self, module: str, args: Sequence[str], env: Mapping[str, str]) -> RealChild:
+        ours, theirs = stdlib_socket.socketpair()  # trio's would make the child's end non-blocking
+        try:
+            descriptor = theirs.fileno()
+            process = await trio.lowlevel.open_process(
+                # -P: whatever lies in the folder we were started in is not imported
+                [sys.executable, "-P", "-m", module, str(descriptor), *args],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # a print must not reach the daemon's own output
+                env={**os.environ, **env},
+                pass_fds=(descriptor,),
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return RealChild(process, trio.socket.from_stdlib_socket(ours))
+
+
+async def _bind_and_listen(sock: trio.socket.SocketType, address: str, port: int) -> None:
+    try:
+        await sock.bind((address, port))
+        sock.listen(128)  # two that bind at the same moment are told apart here
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(f"port {port} on {address} is in use") from None
+        raise HostError(f"cannot listen on {address} port {port}: {error.strerror}") from error
+
+
+def _prefix_length(netmask: str) -> int:
+    family = stdlib_socket.AF_INET6 if ":" in netmask else stdlib_socket.AF_INET
+    return int.from_bytes(stdlib_socket.inet_pton(family, netmask)).bit_count()
