@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..state.defaults import MEMBER_LINKS
 from ..transport.address import Address
 from . import defaults
 from .errors import BadSetting
@@ -32,6 +33,7 @@ class NodeConfig:
     memory: int | None = None  # bytes offered for weights and KV; None: measured
     threads: int | None = None  # of the engine; None: one per core
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    links: int = MEMBER_LINKS  # members are dialled while there are fewer
     private: bool = False  # make a swarm key: only peers that prove it are let in
     runtime: Path | None = None  # where the control socket goes when `data` is too long for it
 

@@ -51,7 +51,7 @@ class ManagedEngine(RestartingEngine, Protocol):
     async def run(self, *, task_status: TaskStatus[None] = ...) -> None: ...
 
 
-EngineFactory = Callable[[Host, int, int], ManagedEngine]  # host, threads, bytes of memory
+EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, threads, bytes of memory
 Say = Callable[[str], None]
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 
@@ -110,7 +110,7 @@ class Node:
         self._restarts = 0  # of the engine's worker
         self.endpoint = Endpoint(host, identity, admission=credentials.admission(config.invitation))
         credentials.answer_swarm_key(self.endpoint)
-        self.directory = Membership(host, self.endpoint, identity)
+        self.directory = Membership(host, self.endpoint, identity, links=config.links)
         self.exchange = Exchange(host, self.endpoint, library)
         self.models = Models(host, library, self.exchange, self.directory)
 
@@ -127,15 +127,16 @@ class Node:
     def compute(self, factory: EngineFactory | None) -> None:
         """Build what computes: the engine where there is one, stage, gateway, serving.
 
-        Without a factory it is the worker process, if torch is installed.
+        Without a factory it is the worker process, if torch is installed; a factory that makes
+        None says that there is none here.
         """
-        if factory is not None:
-            self.capacity = replace(self.capacity, engine=True)
         host, config, memory = self.host, self.config, self.capacity.memory_bytes
         courier = Courier(self.endpoint)
         threads = config.threads or self.capacity.cores
         make = factory or worker_process
-        self.engine = make(host, threads, memory) if self.capacity.engine else None
+        there = factory is not None or self.capacity.engine
+        self.engine = make(host, threads, memory) if there else None
+        self.capacity = replace(self.capacity, engine=self.engine is not None)
         self.stage = Stage(host, courier, self.engine)
         self.gateway = Gateway(host, courier, self.directory, self.models)
         settings = ServingSettings(memory, config.model, config.layers, config.dtype)

@@ -22,6 +22,7 @@ VOUCHED = 256  # authors without a link of ours that one peer may tell of
 BATCH = 64  # records in one message
 BATCH_BYTES = 8 * 2**20  # of one message
 DIGEST_BYTES = 256 * 2**10
+ROUND = 0.05  # seconds between two rounds of handing on and dialling: news travel together
 PULL_TIMEOUT = 10.0  # seconds
 AUTHOR_UPDATES = (20.0, 2.0)  # records of one author accepted at once, and per second
 OWN_UPDATES = (8.0, 1.0)  # the same of our own, below what others accept

@@ -44,7 +44,16 @@ Told = tuple[int, bytes]  # how near a record came from, and its sealed bytes
 class Membership(Directory):
     """The `Directory` of one node. It works from the moment it is made; `run` dials."""
 
-    def __init__(self, host: Host, endpoint: Endpoint, identity: Identity) -> None:
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        identity: Identity,
+        *,
+        links: int = defaults.MEMBER_LINKS,
+    ) -> None:
+        """`links`: members are dialled while there are fewer."""
+        self._links = links
         self._host = host
         self._endpoint = endpoint
         self._identity = identity
@@ -54,6 +63,7 @@ class Membership(Directory):
         self._pace: Pace | None = None
         self._unspread = False  # a change waits for its turn
         self._told: set[Link] = set()  # who sent its digest
+        self._to_hand_on: dict[PeerId, tuple[Told, PeerId]] = {}  # by author; and who told us
         self._dialling = 0
         self._version = 0
         self._news = trio.Event()
@@ -75,6 +85,10 @@ class Membership(Directory):
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
         return {self._own.peer: self._own, **self._roster.members()}
+
+    def told_of(self) -> frozenset[PeerId]:
+        """Everybody whose record is known, linked or not."""
+        return self._roster.authors()
 
     async def changed(self, version: int) -> int:
         while self._version <= version:
@@ -131,10 +145,17 @@ class Membership(Directory):
         with suppress(TransportError):  # the link just ended, and with it what it lacked
             link.post(method, payload=msgpack.packb(body), priority=Priority.CONTROL)
 
-    def _spread(self, told: Told, author: PeerId, source: PeerId) -> None:
+    def _hand_on(self) -> None:
+        """News of the last moments, together, to every link but their author's and source's."""
+        news, self._to_hand_on = self._to_hand_on, {}
+        if not news:
+            return
         for link in self._endpoint.links():
-            if link.peer not in (author, source):
-                self._post(link, "member.push", [told])
+            told = [
+                item for author, (item, source) in news.items() if link.peer not in (author, source)
+            ]
+            for batch in (told[i : i + _BATCH] for i in range(0, len(told), _BATCH)):
+                self._post(link, "member.push", batch)
 
     def _spread_own(self) -> None:
         """To all links, no oftener than others accept; what waits goes out from `run`."""
@@ -206,7 +227,7 @@ class Membership(Directory):
             reach = min(claimed, near)
             record = self._roster.receive(sealed, link.peer, reach, self._host.now())
             if record is not None:
-                self._spread((reach, sealed), record.peer, link.peer)
+                self._to_hand_on[record.peer] = (reach, sealed), link.peer
                 if record.peer in self._roster.live:
                     self._changed()
                 self._wake()
@@ -228,19 +249,22 @@ class Membership(Directory):
     # Dialling.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Dial every member told of, until cancelled. Somebody else reaches the first one."""
+        """Hand on news and dial members told of, until cancelled. Somebody else reaches the
+        first one."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
                 self._spread_own()
+                self._hand_on()
                 with trio.move_on_after(self._start_dials(nursery)):
                     await self._news.wait()
+                await trio.sleep(defaults.ROUND)
 
     def _start_dials(self, nursery: trio.Nursery) -> float:
         """Dial who is due; the seconds until somebody else may be. News end the wait earlier."""
         now = self._host.now()
         links = len(self._endpoint.links()) + self._dialling
-        room = min(defaults.MEMBER_LINKS - links, defaults.DIALS - self._dialling)
+        room = min(self._links - links, defaults.DIALS - self._dialling)
         for peer, addresses in self._roster.next_dials(now, room):
             self._dialling += 1
             room -= 1

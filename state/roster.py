@@ -8,6 +8,7 @@ dropped after a while without a link.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from math import inf
 
 from ..transport.address import Address
@@ -31,6 +32,7 @@ class Known:
     heard: float  # when it was last told of, or linked
     due: float  # when to dial
     pause: float = defaults.DIAL_PAUSE[0]  # after the next failure
+    rank: bytes = b""  # in which order this node dials those who are due together
     dialling: bool = False
 
 
@@ -40,7 +42,7 @@ class Roster:
     def __init__(self, own: PeerId) -> None:
         self._own = own
         self._known: dict[PeerId, Known] = {}
-        self.live: set[PeerId] = set()
+        self.live: dict[PeerId, None] = {}  # in order of their links
         self.reclaimed: int | None = None  # a sequence number of our own that others know
 
     # What is known.
@@ -51,6 +53,10 @@ class Roster:
 
     def known(self, peer: PeerId) -> Known | None:
         return self._known.get(peer)
+
+    def authors(self) -> frozenset[PeerId]:
+        """Whose records are known."""
+        return frozenset(self._known)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -143,7 +149,10 @@ class Roster:
             # Both ends of a link learn of each other at once: the larger peer id waits a little.
             due = now + (defaults.DIAL_YIELD if self._own > record.peer else 0.0)
             pace = Pace(*defaults.AUTHOR_UPDATES, now)
-            self._known[record.peer] = Known(record, sealed, reach, source, pace, now, due)
+            rank = sha256(f"{self._own} {record.peer}".encode()).digest()
+            self._known[record.peer] = Known(
+                record, sealed, reach, source, pace, now, due, rank=rank
+            )
             return
         if record.addresses != known.record.addresses:
             known.due = min(known.due, now)
@@ -154,14 +163,14 @@ class Roster:
 
     def linked(self, peer: PeerId, reach: Reach) -> None:
         """A link came up."""
-        self.live.add(peer)
+        self.live[peer] = None
         if known := self._known.get(peer):
             known.reach = max(known.reach, reach)
             known.pause = defaults.DIAL_PAUSE[0]
 
     def unlinked(self, peer: PeerId, now: float) -> None:
         """The link is gone; its peer is dialled again for a while."""
-        self.live.discard(peer)
+        self.live.pop(peer, None)
         if known := self._known.get(peer):
             known.heard = now
             known.due = now + known.pause
@@ -169,11 +178,18 @@ class Roster:
     # Dialling.
 
     def next_dials(self, now: float, most: int) -> list[tuple[PeerId, list[Address]]]:
-        """Whom to dial now, at most `most` of them, and where; each ends with `dialled`."""
+        """Whom to dial now, at most `most` of them, and where; each ends with `dialled`.
+
+        Of those who are due every node prefers others, so that a swarm too large for a full mesh
+        becomes a random graph.
+        """
         self._forget(now)
         found: list[tuple[PeerId, list[Address]]] = []
-        for peer, known in sorted(self._waiting(), key=lambda item: item[1].due):
-            if len(found) >= most or known.due > now:
+        if most <= 0:
+            return found
+        due = [item for item in self._waiting() if item[1].due <= now]
+        for peer, known in sorted(due, key=lambda item: item[1].rank):
+            if len(found) >= most:
                 break
             addresses = dialable(known.record.addresses, peer, known.reach)
             if addresses:

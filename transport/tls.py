@@ -24,6 +24,8 @@ _RECORD_OVERHEAD = 22  # header, content type, authentication tag
 _SLACK = 512  # room for an alert or a key update beside what was written
 _FLIGHT_BYTES = 8192  # more than a handshake flight of ours
 _PARTIAL_WRITE = 1  # SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and does not export
+# SSL_MODE_RELEASE_BUFFERS, not exported either: an idle connection holds 36 KiB instead of 61.
+_RELEASE_BUFFERS = 0x10
 _ALL_OPTIONS = SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION
 
 
@@ -225,6 +227,7 @@ def _make_context(certificate: Certificate, server: bool) -> SSL.Context:
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_tls13_ciphersuites(_CIPHERS)
     context.clear_mode(_PARTIAL_WRITE)
+    context.set_mode(_RELEASE_BUFFERS)
     context.use_privatekey(certificate.key)
     context.use_certificate(certificate.x509)
     context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _check_certificate)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import trio
 
+from shoal.state import defaults
 from shoal.state.membership import Membership
 from shoal.transport.address import Address
 from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
@@ -169,6 +170,7 @@ class FakeNode:
     ip: str = "127.0.0.1"
     silent: bool = False
     ahead: float = 0.0  # seconds of the wall clock
+    links: int = defaults.MEMBER_LINKS
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def __post_init__(self) -> None:
@@ -179,7 +181,9 @@ class FakeNode:
         self.net.by_peer[self.peer] = self.endpoint
         self.net.at[self.ip, 4000 + self.number] = self.endpoint
         host = FakeHost(str(self.number), self.ahead)
-        self.directory = Membership(cast(Host, host), cast(Endpoint, self.endpoint), self.identity)
+        self.directory = Membership(
+            cast(Host, host), cast(Endpoint, self.endpoint), self.identity, links=self.links
+        )
         if not self.silent:
             self.directory.publish(addresses=(str(self.address),))
 

@@ -318,11 +318,8 @@ async def test_neighbours_dial_each_others_local_addresses(
 
 
 @pytest.mark.trio
-async def test_links_are_bounded(
-    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(defaults, "MEMBER_LINKS", 3)
-    nodes = start(net, 8)
+async def test_links_are_bounded(net: FakeNet, autojump_clock: MockClock) -> None:
+    nodes = start(net, 8, links=3)
     await trio.sleep(5)
     # Whoever is dialled takes the link: the first one serves all.
     assert len(nodes[0].endpoint.links()) == 7
