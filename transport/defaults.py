@@ -29,7 +29,7 @@ HALF_OPEN: Final = 128
 HALF_OPEN_PER_SUBNET: Final = 8
 HALF_OPEN_LOOPBACK: Final = 128
 HANDSHAKE_S: Final = 10.0
-IDLE_S: Final = 1.0
+IDLE_S: Final = 1.5
 SILENT_S: Final = 3.0
 GRACE_S: Final = 4.5
 
@@ -39,6 +39,8 @@ REORDERED_IDS: Final = 16 * KIB
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 1 * MIB
 """An acknowledgement goes out by itself after so many frames or bytes."""
+PATIENCE: Final = 1.5
+"""So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
 PING_S: Final = 10.0
 """A busy link measures its round trip at least this often."""
 FRAME_OVERHEAD_BYTES: Final = 64
@@ -58,6 +60,8 @@ SEND_AHEAD_BYTES: Final = 128 * KIB
 """Bytes a stream's sender may run ahead of the wire."""
 SMALL_PAYLOAD_BYTES: Final = 16 * KIB
 """Payloads up to this are copied, so that they do not pin the buffer they came in."""
+TICK_S: Final = 0.25
+"""Between two looks, in seconds, at which links are quiet; well under `STALL_S`."""
 COALESCE_S: Final = 100e-6
 """Frames queued this soon after a direct write wait for the writer and leave together."""
 REDIAL_S: Final = 0.25

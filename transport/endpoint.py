@@ -126,6 +126,7 @@ class Endpoint:
             self.port = self._door.port = int(listener.socket.getsockname()[1])
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                nursery.start_soon(self._tick)
                 task_status.started(self.port)
                 await self._accept(listener, nursery)
         finally:
@@ -324,6 +325,16 @@ class Endpoint:
         return path
 
     # Links.
+
+    async def _tick(self) -> None:
+        """The one timer of all links."""
+        while True:
+            while not self._links:
+                await self._news.park()
+            now = self._host.now()
+            for link in list(self._links.values()):
+                link.tick(now)
+            await trio.sleep(defaults.TICK_S)
 
     def _take_up(self, connected: Connected) -> None:
         """An accepted connection becomes a link, or carries one again."""

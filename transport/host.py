@@ -147,6 +147,10 @@ class Host(Protocol):
         """`size` unpredictable bytes."""
         ...
 
+    def pid(self) -> int:
+        """The number of this process."""
+        ...
+
     def machine(self) -> Machine: ...
 
     def interfaces(self) -> list[Interface]:

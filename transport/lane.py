@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import frame as wire
-from .defaults import PING_S, SMALL_PAYLOAD_BYTES, STALL_S
+from .defaults import PATIENCE, PING_S, SMALL_PAYLOAD_BYTES, STALL_S
 from .events import (
     Answered,
     Called,
@@ -58,6 +58,8 @@ class Lane:
         self._ping_mark = 0
         self._pinged = now
         self._role = 0 if dialled else 1
+        # One side's ping shows both that the other is there: the one that dialled is first.
+        self._idle_s = limits.idle_s * (1 if dialled else PATIENCE)
         self._limits = limits
         self._remote = remote
         self._cutter = Cutter()
@@ -117,7 +119,7 @@ class Lane:
         if (late := now - self._ticked) > STALL_S:
             self.heard = min(now, self.heard + late)
         if self._ping_sent is None:
-            ping_at = min(self.heard + self._limits.idle_s, self._pinged + PING_S)
+            ping_at = min(self.heard + self._idle_s, self._pinged + PING_S)
             if now < ping_at:
                 self._ticked = ping_at
                 return ping_at

@@ -167,49 +167,11 @@ class RealChild:
                 await self._process.wait()
 
 
-class RealHost:
-    """`Host` on this machine."""
-
-    def __init__(self) -> None:
-        self._files = RealFiles()
-
-    @property
-    def files(self) -> RealFiles:
-        return self._files
+class TrioHost:
+    """The part of `Host` that trio does: on this machine, or on a simulated one."""
 
     def now(self) -> float:
         return trio.current_time()
-
-    def wall(self) -> float:
-        return time.time()
-
-    def entropy(self, size: int) -> bytes:
-        return secrets.token_bytes(size)
-
-    def machine(self) -> Machine:
-        memory = psutil.virtual_memory()
-        uname = os.uname()
-        return Machine(
-            cores=len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1,
-            memory_total=memory.total,
-            memory_available=memory.available,
-            system=uname.sysname,
-            architecture=uname.machine,
-        )
-
-    def interfaces(self) -> list[Interface]:
-        states = psutil.net_if_stats()
-        found = []
-        for name, addresses in psutil.net_if_addrs().items():
-            if name in states and not states[name].isup:
-                continue
-            for item in addresses:
-                if item.family in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6) and item.netmask:
-                    address = item.address.split("%")[0]
-                    found.append(Interface(name, address, _prefix_length(item.netmask)))
-        return found
 
     async def resolve(self, name: str) -> list[str]:
         try:
@@ -241,6 +203,51 @@ class RealHost:
             sock.close()
             raise
         return trio.SocketStream(sock)
+
+
+class RealHost(TrioHost):
+    """`Host` on this machine."""
+
+    def __init__(self) -> None:
+        self._files = RealFiles()
+
+    @property
+    def files(self) -> RealFiles:
+        return self._files
+
+    def wall(self) -> float:
+        return time.time()
+
+    def entropy(self, size: int) -> bytes:
+        return secrets.token_bytes(size)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def machine(self) -> Machine:
+        memory = psutil.virtual_memory()
+        uname = os.uname()
+        return Machine(
+            cores=len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1,
+            memory_total=memory.total,
+            memory_available=memory.available,
+            system=uname.sysname,
+            architecture=uname.machine,
+        )
+
+    def interfaces(self) -> list[Interface]:
+        states = psutil.net_if_stats()
+        found = []
+        for name, addresses in psutil.net_if_addrs().items():
+            if name in states and not states[name].isup:
+                continue
+            for item in addresses:
+                if item.family in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6) and item.netmask:
+                    address = item.address.split("%")[0]
+                    found.append(Interface(name, address, _prefix_length(item.netmask)))
+        return found
 
     async def listen_local(self, path: Path) -> trio.SocketListener:
         with suppress(FileNotFoundError):

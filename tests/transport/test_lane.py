@@ -475,11 +475,25 @@ def test_a_quiet_link_pings_and_measures_its_round_trip() -> None:
     pair = Pair()
     pair.settle(now=0.25)
     assert pair.a.lane.rtt == 0.25
-    assert pair.a.lane.tick(0.5) == 1.25
-    pair.a.lane.tick(1.25)
+    assert pair.a.lane.tick(0.5) == 1.75
+    pair.a.lane.tick(1.75)
     assert pair.a.lane.take(1000) != b""
     assert not pair.a.lane.is_silent(3.2)
     assert pair.a.lane.is_silent(3.25)
+
+
+def test_the_side_that_dialled_pings_for_both() -> None:
+    """Twin: with one patience both would ping, each time, in the same moment."""
+    pair = Pair()
+    pair.settle()
+    pings = {"a": 0, "b": 0}
+    for quarter in range(1, 37):
+        now = quarter / 4
+        for name, side in (("a", pair.a), ("b", pair.b)):
+            side.lane.tick(now)
+            pings[name] += side.lane.outbox.has_output
+        pair.settle(now=now)
+    assert pings == {"a": 6, "b": 0}
 
 
 def test_bytes_or_a_pong_prevent_silence() -> None:
