@@ -9,6 +9,7 @@ NOT_RUNNING = 10
 LOCKED = 11
 NOT_AUTHORISED = 12
 CANNOT_SERVE = 13
+CANNOT_SIMULATE = 14
 INTERRUPTED = 130
 
 EXIT_CODES = {
@@ -19,6 +20,7 @@ EXIT_CODES = {
     LOCKED: "another daemon already runs on this data folder",
     NOT_AUTHORISED: "the swarm or the invitation does not let this node in",
     CANNOT_SERVE: "the swarm cannot serve the model now: layers or memory are missing",
+    CANNOT_SIMULATE: "a scenario is wrong, or this machine lacks what its run needs",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
@@ -31,6 +33,8 @@ EXIT_OF_ERROR = {  # an unknown name is 1: waiting does not help there
     "cannot-serve": CANNOT_SERVE,
     "no-route": CANNOT_SERVE,
     "no-fit": CANNOT_SERVE,
+    "bad-scenario": CANNOT_SIMULATE,
+    "cannot-simulate": CANNOT_SIMULATE,
 }
 
 # An error that brings no hint of its own still ends with one.

@@ -62,9 +62,15 @@ class Events:
 class SimClock(trio.abc.Clock):
     """Trio's time is `events.now`. `on_idle` is called when nothing can ever happen again."""
 
-    def __init__(self, events: Events, on_idle: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        events: Events,
+        on_idle: Callable[[], None],
+        after_instant: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self.events = events
         self._on_idle = on_idle
+        self._after_instant = after_instant  # told how many events have run
 
     def start_clock(self) -> None:
         """Virtual time needs no start."""
@@ -74,7 +80,13 @@ class SimClock(trio.abc.Clock):
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Run the network until a task can go on, or until `deadline`."""
-        ready = _run.GLOBAL_RUN_CONTEXT.runner.runq
+        self._after_instant(self.events.count)
+        runner = _run.GLOBAL_RUN_CONTEXT.runner
+        if runner.waiting_for_idle:  # `wait_all_tasks_blocked` is due: trio needs an idle moment
+            return 1.0
+        if runner.entry_queue.queue:  # trio hears of it by a descriptor; as at the end of a run,
+            return 0  # when timers without tasks would otherwise go on for ever
+        ready = runner.runq
         self.events.run_until(deadline, ready)
         if not ready and deadline == math.inf:
             self._on_idle()

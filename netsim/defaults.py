@@ -7,13 +7,22 @@ EPOCH: Final = 1_900_000_000.0
 
 LOOPBACK_S: Final = 20e-6
 """From a host to itself."""
+DNS_ROUND_TRIP_S: Final = 0.02
+"""From asking the system's resolver to its answer."""
 
 # Sockets.
 EPHEMERAL: Final = (32768, 60999)
 """Ports chosen for who asks for none: Linux's range."""
+LOOPBACK_MTU: Final = 65536
 DATAGRAM_BYTES: Final = 65507
 RECEIVE_BUFFER_BYTES: Final = 212992
 """Of a UDP socket (Linux's net.core.rmem_default); a datagram counts with its overhead."""
 DATAGRAM_OVERHEAD_BYTES: Final = 512
 TURN: Final = 16
 """Socket calls that find what they want at once before one gives way to other tasks."""
+
+# Light hosts.
+LIGHT_PORT: Final = 4001
+"""Their UDP port, where nothing else is said."""
+ADVANCE_TURNS: Final = 64
+"""Parts of a run without tasks, between which garbage may be collected."""

@@ -13,6 +13,14 @@ class NotSimulated(SimError):
     """Code under simulation reached for the real world (a thread, a process, a real socket)."""
 
 
+class Stuck(SimError):
+    """A task has kept the processor without giving way, so that virtual time stands still."""
+
+
+class BadTrace(SimError):
+    """A file that is no trace, or the beginning of one."""
+
+
 class NothingLeft(SimError):
     """Every task waits and no event is due: nothing can ever happen again."""
 

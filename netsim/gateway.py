@@ -1,18 +1,55 @@
 """A box between two segments: what every NAT, firewall and carrier NAT has in common."""
 
-from ipaddress import IPv4Network
+import copy
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network
+from typing import Final, Protocol
 
+import trio
+
+from .host import Host
 from .link import LinkSpec
+from .nat.segments import reset_for
 from .network import Attachment, Network, Segment
-from .packet import Packet
+from .packet import ICMP, IP4_HEADER, IP6_HEADER, TCP, UDP, Addr, Icmp, Packet
+from .sockets.groups import is_group
+
+ICMP_BYTES: Final = 36  # header, and the head of the packet that it is about
+
+Allowed = frozenset[tuple[int, int]]
+"""(protocol, destination port) pairs that may go out."""
+
+
+class Filter(Protocol):
+    """Who says which packets may pass: of IPv6, or of IPv4 without translation."""
+
+    def allows_out(self, packet: Packet) -> bool: ...
+
+    def allows_in(self, packet: Packet) -> bool: ...
+
+    def clear(self) -> None: ...
+
+
+class Service(Protocol):
+    """What a gateway runs on its inner address (`nat/igd.py`)."""
+
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None: ...
+
+    def rebooted(self) -> None: ...
+
+    def announce(self) -> None: ...
 
 
 class Gateway:
     """Passes packets between `inside` and `outside`; subclasses translate and filter.
 
     `wan` is its plug outside, behind the access link; `lan` its plug inside, the default
-    route of everybody there.
+    route of everybody there. This one is a plain router. `allow` limits what may leave;
+    `blocked` is "drop", or "reject" for an ICMP error to who tried. `prefix` (a /64) is routed to
+    the inside, past `six` where that is set.
     """
+
+    routed = True  # inside IPv4 addresses are reachable from outside
 
     def __init__(
         self,
@@ -24,33 +61,207 @@ class Gateway:
         link: LinkSpec | None = None,
         site: int = 0,
         inside: str = "192.168.1.0/24",
+        addresses: Iterable[str] = (),
+        allow: Allowed | None = None,
+        blocked: str = "drop",
+        prefix: str | None = None,
     ) -> None:
+        check("blocked", blocked, ("drop", "reject"))
         self.network = network
         self.name = name
         self.up = True
         self.inside = Segment(network, f"{name}/lan", 0.0)
         self.wan = outside.attach(self, name="wan", link=link, site=site)
-        outside.assign(self.wan, address)
-        hosts = IPv4Network(inside).hosts()
+        self.outside = outside
+        for each in (address, *addresses):
+            outside.assign(self.wan, each)
         self.lan = self.inside.attach(self, name="lan")
-        self.inside.assign(self.lan, str(next(hosts)))
+        lan = IPv4Network(inside)
+        self.inside.prefix = lan.prefixlen
+        self._free = iter(lan.hosts())
+        self.inside.assign(self.lan, next(map(str, self._free)))
         self.inside.gateway = self.lan
-        self._free = hosts
+        self.six: Filter | None = None
+        self.box: Host | None = None  # the gateway's own computer, where it runs a service
+        self.service: Service | None = None
+        self.forwards: dict[tuple[int, int], Addr] = {}  # (protocol, outer port): inner address
+        self.forwarded: dict[tuple[int, Addr], int] = {}  # the other way round
+        self.prefix = prefix
+        self._free6 = iter(IPv6Network(prefix).hosts()) if prefix is not None else None
+        if self._free6 is not None:
+            self.inside.assign(self.lan, str(next(self._free6)))
+        self._allow = allow
+        self._reject = blocked == "reject"
+        self._power = 0  # counts reboots, so that an older one does not switch it on
+
+    # Addresses.
+
+    @property
+    def address(self) -> str:
+        """Its first outer IPv4 address."""
+        return self.wan.addresses[0]
 
     def free_address(self) -> str:
-        """An unused address of the inside."""
-        return str(next(self._free))
+        """An unused IPv4 address of the inside. Raises ValueError where there is none."""
+        for text in map(str, self._free):
+            if text not in self.inside.members:
+                return text
+        raise ValueError(f"the inside of gateway `{self.name}` has no address left")
+
+    def free_address6(self) -> str:
+        """An unused IPv6 address of the routed prefix. Raises ValueError where there is none."""
+        if self._free6 is None:
+            raise ValueError(f"gateway `{self.name}` has no IPv6 (`ipv6=True`)")
+        return str(next(self._free6))
+
+    def route(self, address: str) -> None:
+        """Lead an inside host's address here from outside, where addresses are not translated:
+        IPv6, and IPv4 of a gateway that is `routed`."""
+        gateway: Gateway | None = self
+        while gateway is not None and (":" in address or gateway.routed):
+            segment = gateway.outside
+            segment.members[address] = gateway.wan
+            outer = segment.gateway.owner if segment.gateway is not None else None
+            gateway = outer if isinstance(outer, Gateway) else None
+
+    # Packets.
 
     def receive(self, packet: Packet, at: Attachment) -> None:
-        if at is self.lan:
-            self.outbound(packet)
+        to = packet.dst[0]
+        if at is self.lan and (to in at.addresses or is_group(to)):
+            self._take(packet)
+            return
+        packet.ttl -= 1
+        if packet.ttl <= 0:
+            self.network.drop("ttl", self.name, packet)
+            self.unreachable(packet, at, "ttl")
+        elif at is self.lan:
+            self._from_inside(packet)
+        elif ":" in to:
+            if self.six is None or self.six.allows_in(packet):
+                self.deliver_inside(packet)
         else:
             self.inbound(packet)
 
+    def _from_inside(self, packet: Packet) -> None:
+        if self._allow is not None and not self._may_leave(packet):
+            self.network.drop("firewall", self.name, packet)
+            if self._reject:
+                self.unreachable(packet, self.lan, "admin")
+        elif ":" in packet.dst[0]:
+            if self.six is None or self.six.allows_out(packet):
+                self.wan.send(packet)
+        else:
+            self.outbound(packet)
+
+    def _may_leave(self, packet: Packet) -> bool:
+        assert self._allow is not None
+        return packet.proto == ICMP or (packet.proto, packet.dst[1]) in self._allow
+
+    def _take(self, packet: Packet) -> None:
+        """A packet to the gateway itself, from inside."""
+        if self.box is not None:
+            self.box.receive(packet, self.lan)
+        elif not is_group(packet.dst[0]):
+            self.refuse(packet, self.lan)
+
     def outbound(self, packet: Packet) -> None:
-        """A packet from inside. This one passes it on as it is."""
+        """An IPv4 packet from inside. This one passes it on as it is."""
         self.wan.send(packet)
 
     def inbound(self, packet: Packet) -> None:
-        """A packet from outside."""
-        self.lan.send(packet)
+        """An IPv4 packet from outside."""
+        self.deliver_inside(packet)
+
+    def deliver_inside(self, packet: Packet) -> None:
+        """Send to the inside, unless nobody there has that address: never out again."""
+        if packet.dst[0] in self.inside.members:
+            self.lan.send(packet)
+        else:
+            self.network.drop("no-route", self.name, packet)
+
+    # Ports that lead inside, asked for by the inside (UPnP, PCP) or set by the owner.
+
+    def forward(self, proto: int, port: int, inner: Addr) -> None:
+        """Lead an outer port to an inside endpoint, for everybody, until `unforward`."""
+        self.unforward(proto, port)
+        self.forwards[proto, port] = inner
+        self.forwarded[proto, inner] = port
+
+    def unforward(self, proto: int, port: int) -> None:
+        inner = self.forwards.pop((proto, port), None)
+        if inner is not None and self.forwarded.get((proto, inner)) == port:
+            del self.forwarded[proto, inner]
+
+    # Errors.
+
+    def unreachable(self, packet: Packet, at: Attachment, kind: str, source: str = "") -> None:
+        """Tell the sender of `packet`, which came in at `at`; never about an ICMP error."""
+        if packet.proto == ICMP:
+            return
+        six = ":" in packet.src[0]
+        mine = source or next((a for a in at.addresses if (":" in a) == six), packet.dst[0])
+        size = ICMP_BYTES + (IP6_HEADER if six else IP4_HEADER)
+        about = Icmp(kind, packet)
+        at.send(Packet(ICMP, (mine, 0), (packet.src[0], 0), size, about, self.name, "gateway"))
+
+    def refuse(self, packet: Packet, at: Attachment) -> None:
+        """Answer as a computer does whose port is closed."""
+        if packet.proto == UDP:
+            self.unreachable(packet, at, "port", source=packet.dst[0])
+        elif packet.proto == TCP:
+            answer = reset_for(packet, self.name)
+            if answer is not None:
+                at.send(answer)
+
+    # Life.
+
+    def clear(self) -> None:
+        """Forget every mapping and session. Subclasses forget theirs."""
+        if self.six is not None:
+            self.six.clear()
+
+    def reboot(self, seconds: float = 0.0) -> None:
+        """Off for so long; mappings, sessions and port forwards are gone, addresses stay."""
+        self.clear()
+        self.forwards.clear()
+        self.forwarded.clear()
+        self._power += 1
+        self.up = seconds <= 0
+        self.network.events.at(self.network.events.now + seconds, self._switch_on, self._power)
+
+    def _switch_on(self, power: int) -> None:
+        if power == self._power:
+            self.up = True
+            if self.service is not None:
+                self.service.rebooted()
+                self.service.announce()
+
+    def redial(self, address: str) -> None:
+        """A new outer address; old ones lead nowhere, flows through them are gone."""
+        before = list(self.wan.addresses)
+        self.outside.assign(self.wan, address)
+        for old in before:
+            self.outside.release(self.wan, old)
+        self.clear()
+        if self.service is not None:
+            self.service.announce()
+
+    async def serve(self, nursery: trio.Nursery) -> None:
+        """Run the gateway's own service in `nursery`; returns when it answers."""
+        if self.service is not None and self.box is not None:
+            self.box.nursery = nursery
+            await self.box.run(nursery.start, self.service.run, self.box)
+
+
+def check(knob: str, value: object, known: Iterable[object]) -> None:
+    """Raises ValueError for a value that this knob does not have."""
+    if value not in tuple(known):
+        raise ValueError(f"{knob} is {value!r}; it can be {', '.join(map(repr, known))}")
+
+
+def readdressed(icmp: Icmp, src: Addr, dst: Addr) -> Icmp:
+    """The same error, about the packet as it was written on this side of the translation."""
+    twin = copy.copy(icmp)
+    twin.src, twin.dst = src, dst
+    return twin

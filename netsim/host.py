@@ -8,7 +8,7 @@ import errno
 import os
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, copy_context
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT
@@ -20,6 +20,10 @@ from .network import Attachment, Network
 from .packet import ICMP, TCP, UDP, Packet
 from .streams import Streams
 
+if TYPE_CHECKING:
+    from .disk import Disk
+    from .sockets.local import LocalStack
+
 CURRENT: ContextVar["Host"] = ContextVar("simulated host")
 
 Deliver = Callable[[Packet], None]
@@ -29,6 +33,14 @@ class Transport(Protocol):
     """One protocol of a host's stack."""
 
     def receive(self, packet: Packet) -> None: ...
+
+
+class Interface(NamedTuple):
+    """One address of a host: the interface's name, an IP address, its prefix length."""
+
+    name: str
+    address: str
+    prefix: int
 
 
 def cause() -> str:
@@ -64,12 +76,14 @@ class Host:
         self.wall_drift = 0.0
         self.attachments: list[Attachment] = []
         self.protocols: dict[int, Transport] = {}  # by IP protocol number; filled by sockets/
-        self.groups: set[tuple[str, int]] = set()  # multicast groups joined: address, port
+        self.local: LocalStack  # Unix sockets; made by `equip`
+        self.disk: Disk | None = None  # where a program wants one
         self.program: Program | None = None
         self.nursery: trio.Nursery | None = None  # the world's, while it runs
         self._life: trio.CancelScope | None = None  # of the program that runs
+        self._system: dict[trio.CancelScope, None] = {}  # of trio's system tasks it began
         self._ended: trio.Event | None = None
-        self._sources: dict[str, tuple[Attachment | None, str]] = {}
+        self.routes: dict[str, tuple[Attachment | None, str]] = {}  # replaced when they change
         equip(self)
 
     @property
@@ -84,6 +98,24 @@ class Host:
         """Every address of every interface, without loopback."""
         return [address for item in self.attachments for address in item.addresses]
 
+    def interfaces(self) -> list[Interface]:
+        """Every address with its prefix length, loopback first."""
+        found = [Interface("lo", "127.0.0.1", 8), Interface("lo", "::1", 128)]
+        for item in self.attachments:
+            for address in item.addresses:
+                prefix = item.segment.prefix6 if ":" in address else item.segment.prefix
+                found.append(Interface(item.name, address, prefix))
+        return found
+
+    def default_gateway(self, *, six: bool = False) -> str | None:
+        """The address of the router that leads out; None where there is none."""
+        for item in self.attachments:
+            gateway = item.segment.gateway
+            for address in gateway.addresses if gateway is not None else ():
+                if (":" in address) == six:
+                    return address
+        return None
+
     def wall(self) -> float:
         """Seconds since 1970 by this host's own clock."""
         now = self.events.now
@@ -96,9 +128,9 @@ class Host:
 
         Raises OSError (ENETUNREACH).
         """
-        found = self._sources.get(destination)
+        found = self.routes.get(destination)
         if found is None:
-            found = self._sources[destination] = self._choose_source(destination)
+            found = self.routes[destination] = self._choose_source(destination)
         return found
 
     def _choose_source(self, destination: str) -> tuple[Attachment | None, str]:
@@ -119,12 +151,20 @@ class Host:
             raise error(errno.ENETUNREACH)
         return usable[0]
 
+    def has(self, address: str) -> bool:
+        """Whether an address is its own."""
+        if address.startswith("127.") or address == "::1":
+            return True
+        return any(address in item.addresses for item in self.attachments)
+
     def addresses_changed(self) -> None:
         """Forget which interface leads where."""
-        self._sources.clear()
+        self.routes = {}
 
     def send(self, packet: Packet, via: Attachment | None) -> None:
-        """Put a packet on an interface, or on the loopback."""
+        """Put a packet on an interface, or on the loopback; nothing once the power is off."""
+        if not self.up:
+            return
         if via is not None:
             via.send(packet)
         else:
@@ -200,6 +240,11 @@ class Host:
         """Whether its program runs."""
         return self._life is not None
 
+    async def ended(self) -> None:
+        """Wait until its program has ended."""
+        if self._ended is not None:
+            await self._ended.wait()
+
     async def _live(self, program: Program, *, task_status: trio.TaskStatus[Any]) -> None:
         CURRENT.set(self)  # of this task and of those it starts
         self._ended = trio.Event()
@@ -211,16 +256,38 @@ class Host:
                 raise  # after a crash nobody hears what a dying program says
         finally:
             self._life = None
+            for scope in list(self._system):
+                scope.cancel()
             self._ended.set()
+
+    async def as_its_own(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run a system task that ends when the program does, as with a process."""
+        with trio.CancelScope() as scope:
+            self._system[scope] = None
+            try:
+                await function(*args)
+            finally:
+                del self._system[scope]
 
     async def crash(self) -> None:
         """Power off: nothing more is sent or written, no goodbye; returns when all is gone."""
         self.up = False
-        if self._life is not None and self._ended is not None:
+        if self.disk is not None:
+            self.disk.crash()
+        if self._life is not None:
             self._life.cancel()
-            await self._ended.wait()
+        self._disconnect()
+        await self.ended()
         self.protocols.clear()
-        self.groups.clear()
+        for item in self.attachments:
+            item.segment.leave_all(item)
+
+    def _disconnect(self) -> None:
+        """End every connection, so that nobody who lingers waits for one."""
+        self.local.power_off()
+        tcp: Any = self.protocols.get(TCP)
+        if tcp is not None:
+            tcp.power_off()
 
     async def restart(self) -> Any:
         """Power on again and run the same program on the same disk."""

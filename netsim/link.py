@@ -11,18 +11,61 @@ from typing import Final
 LOST: Final = -1.0
 OVERFLOWED: Final = -2.0
 TOO_BIG: Final = -3.0
-REASONS: Final = {LOST: "lost", OVERFLOWED: "queue", TOO_BIG: "mtu"}
+CUT: Final = -4.0
+REASONS: Final = {LOST: "lost", OVERFLOWED: "queue", TOO_BIG: "mtu", CUT: "cut"}
+
+_ROUNDING: Final = 1e-9  # seconds: what sums of floats may be off
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
     """Gilbert-Elliott loss: per packet, the chance to go bad and to become good again, and
-    the loss in each state."""
+    the loss in each state.
+
+    In the long run `bad / (bad + good)` of the packets meet the bad state, and a stay in it
+    lasts `1 / good` packets on average (Gilbert 1960, Elliott 1963).
+    """
 
     bad: float
     good: float
     loss_bad: float
     loss_good: float = 0.0
+
+    @property
+    def loss(self) -> float:
+        """The share of packets lost in the long run."""
+        share = self.bad / (self.bad + self.good)
+        return share * self.loss_bad + (1 - share) * self.loss_good
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a cycle, in seconds from its start: `delay` seconds are added, falling evenly
+    to nothing at the end of the phase where it `fades`; `loss` is the chance of each packet."""
+
+    start: float
+    length: float
+    delay: float
+    loss: float = 0.0
+    fades: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """What comes again every `period` seconds, at all links at once: a low satellite's handover."""
+
+    period: float
+    phases: tuple[Phase, ...]
+
+    def at(self, now: float) -> tuple[float, float]:
+        """The additional delay in seconds, and the loss."""
+        turn = now % self.period
+        for phase in self.phases:
+            into = turn - phase.start
+            if 0 <= into < phase.length:
+                part = 1 - into / phase.length if phase.fades else 1.0
+                return phase.delay * part, phase.loss
+        return 0.0, 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,59 +73,145 @@ class PipeSpec:
     """One direction. Seconds, bytes per second, probabilities."""
 
     delay: float = 0.0
-    jitter: float = 0.0  # up to so much is added to the delay, per packet, order kept
+    # Up to so much is added to the delay; drawn anew once it is so old, as packets close to
+    # each other meet the same weather. The order is kept.
+    jitter: float = 0.0
     rate: float | None = None  # bytes per second; None: no queue
-    queue: float = 0.25  # seconds of `rate` that wait before packets are dropped
+    queue: float = 0.25  # seconds of `rate` that may wait; what does not fit is dropped
     loss: float = 0.0
     burst: Burst | None = None
-    reorder: float = 0.0  # chance that a packet overtakes: it skips the jitter and the order
-    duplicate: float = 0.0
+    reorder: float = 0.0  # chance that a packet comes late and others overtake it
+    reorder_delay: float = 0.01  # by so much
+    duplicate: float = 0.0  # chance that a packet arrives twice
     mtu: int = 1500  # bytes, IP header included
+    cycle: Cycle | None = None
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether anything here is drawn."""
+        drawn = self.jitter or self.loss or self.burst or self.reorder or self.duplicate
+        return bool(drawn or (self.cycle and any(phase.loss for phase in self.cycle.phases)))
 
 
 class Pipe:
-    """The state of one direction: when it is free again, and its draw of luck."""
+    """The state of one direction: when it is free again, and its draw of luck.
 
-    __slots__ = ("_bad", "_free", "_last", "_plain", "_random", "spec")
+    `random` may be absent where nothing is drawn (`PipeSpec.by_chance`).
+    """
 
-    def __init__(self, spec: PipeSpec, random: Random) -> None:
-        self.spec = spec
-        self._random = random
+    __slots__ = (
+        "_bad",
+        "_delay",
+        "_extra",
+        "_free",
+        "_last",
+        "_mtu",
+        "_plain",
+        "_queue",
+        "_random",
+        "_redraw",
+        "_seconds",
+        "duplicates",
+        "spec",
+    )
+
+    def __init__(self, spec: PipeSpec, random: Random | None) -> None:
         self._free = 0.0  # when the queue is empty
         self._last = 0.0  # the latest arrival so far
+        self._extra = 0.0  # today's weather, and until when
+        self._redraw = 0.0
         self._bad = False
+        self._mtu = 0
+        self.change(spec, random)
+
+    def change(self, spec: PipeSpec, random: Random | None) -> None:
+        """Another specification from now on; what is under way stays so."""
+        if random is None and spec.by_chance:
+            raise ValueError("this link leaves something to chance and got no stream to draw from")
+        self.spec = spec
+        self._random = random
+        self._delay = spec.delay
+        self._seconds = 1 / spec.rate if spec.rate is not None else 0.0  # per byte
+        self._queue = spec.queue + _ROUNDING
+        self._plain = not (spec.by_chance or spec.cycle)
+        self.duplicates = bool(spec.duplicate)  # ask `again` about each packet
+        self._mtu = spec.mtu if self._mtu >= 0 else -spec.mtu
+
+    @property
+    def cut(self) -> bool:
+        """Nothing passes in this direction."""
+        return self._mtu < 0
+
+    @cut.setter
+    def cut(self, cut: bool) -> None:
+        # Every size is above a negative one: the check costs nothing where nothing is cut.
+        self._mtu = -self.spec.mtu if cut else self.spec.mtu
+
+    def waiting(self, now: float) -> float:
+        """Bytes that are not sent yet."""
+        return max(0.0, self._free - now) / self._seconds if self._seconds else 0.0
 
     def offer(self, now: float, size: int) -> float:
         """When a packet of `size` bytes offered `now` arrives; negative: why it does not."""
-        spec = self.spec
-        if size > spec.mtu:
-            return TOO_BIG
-        when = now
-        if spec.rate is not None:
-            start = self._free if self._free > now else now
-            if start - now > spec.queue:
-                return OVERFLOWED
-            when = self._free = start + size / spec.rate
-        if (spec.loss or spec.burst) and self._is_lost():
-            return LOST
-        when += spec.delay
-        if spec.jitter:
-            if spec.reorder and self._random.random() < spec.reorder:
-                return when
-            when += self._random.random() * spec.jitter
+        if size > self._mtu:
+            return CUT if self._mtu < 0 else TOO_BIG
+        if self._seconds:
+            free = self._free
+            if free > now:
+                when = free + size * self._seconds
+                if when - now > self._queue:
+                    return OVERFLOWED
+            else:
+                when = now + size * self._seconds
+            self._free = when
+            when += self._delay
+        else:
+            when = now + self._delay
+        if self._plain:
+            # A packet of a plain pipe can only overtake what was sent before a change of it.
             if when < self._last:
                 when = self._last
             self._last = when
+            return when
+        return self._by_chance(now, when)
+
+    def _by_chance(self, now: float, when: float) -> float:
+        spec = self.spec
+        loss = spec.loss
+        if spec.cycle is not None:
+            delay, lost = spec.cycle.at(now)
+            when += delay
+            loss = max(loss, lost)
+        random = self._random
+        if random is None:
+            return self._in_order(when)
+        if spec.burst is not None:
+            loss = max(loss, self._burst_loss(spec.burst, random))
+        if loss and random.random() < loss:
+            return LOST
+        if spec.jitter:
+            if now >= self._redraw:
+                self._extra = random.random() * spec.jitter
+                self._redraw = now + spec.jitter
+            when += self._extra
+        if spec.reorder and random.random() < spec.reorder:
+            return max(when, self._last) + spec.reorder_delay
+        return self._in_order(when)
+
+    def _in_order(self, when: float) -> float:
+        if when < self._last:
+            when = self._last
+        self._last = when
         return when
 
-    def _is_lost(self) -> bool:
-        burst = self.spec.burst
-        if burst is None:
-            return self._random.random() < self.spec.loss
-        turn = self._random.random()
+    def _burst_loss(self, burst: Burst, random: Random) -> float:
+        turn = random.random()
         self._bad = turn >= burst.good if self._bad else turn < burst.bad
-        loss = burst.loss_bad if self._bad else burst.loss_good
-        return self._random.random() < max(loss, self.spec.loss)
+        return burst.loss_bad if self._bad else burst.loss_good
+
+    def again(self) -> bool:
+        """Whether the packet just offered arrives a second time."""
+        return self._random is not None and self._random.random() < self.spec.duplicate
 
 
 @dataclass(frozen=True, slots=True)

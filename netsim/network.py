@@ -7,13 +7,18 @@ of its own, never inside somebody else's call.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from random import Random
+from typing import Final, Protocol
 
 from .clock import Events
-from .link import REASONS, LinkSpec, Pipe
-from .packet import Packet
+from .link import REASONS, TOO_BIG, LinkSpec, Pipe, PipeSpec
+from .packet import ICMP, Icmp, Packet
 from .streams import Streams
 from .trace import Trace
+
+BROADCAST: Final = "255.255.255.255"
+NAMELESS_ROUTER: Final = "192.0.0.8"
+"""The source of ICMP from a router without an address of its own (RFC 7600, section 4.8)."""
 
 
 class Owner(Protocol):
@@ -43,6 +48,7 @@ class Network:
         self.delivered = 0
         self.dropped = 0
         self.interfere: Interfere | None = None
+        self.contents: dict[bytes, bytes] = {}  # large ones of disks, each kept once
 
     def note(self, what: str, host: str, packet: Packet) -> None:
         """Write a record of this packet."""
@@ -72,14 +78,23 @@ class Attachment:
     def __init__(
         self, segment: "Segment", owner: Owner, name: str, link: LinkSpec, site: int
     ) -> None:
-        streams = segment.network.streams
         self.segment = segment
         self.owner = owner
         self.name = name  # of the interface: "eth0", "wan"
         self.site = site  # row of the latency matrix
         self.addresses: list[str] = []
-        self.up = Pipe(link.up, streams.get(f"{owner.name}/{name}", "up"))
-        self.down = Pipe(link.down, streams.get(f"{owner.name}/{name}", "down"))
+        self.up = Pipe(link.up, self._luck(link.up, "up"))
+        self.down = Pipe(link.down, self._luck(link.down, "down"))
+
+    def _luck(self, spec: PipeSpec, way: str) -> Random | None:
+        """The stream of a pipe; a stream has 2.5 KB, so that only those have one who draw."""
+        streams = self.segment.network.streams
+        return streams.get(f"{self.owner.name}/{self.name}", way) if spec.by_chance else None
+
+    def change(self, link: LinkSpec) -> None:
+        """Another link from now on; what is under way stays so."""
+        self.up.change(link.up, self._luck(link.up, "up"))
+        self.down.change(link.down, self._luck(link.down, "down"))
 
     def send(self, packet: Packet) -> None:
         """Put a packet on the wire."""
@@ -89,9 +104,12 @@ class Attachment:
         now = network.events.now
         if network.trace is not None:
             network.note("sent", self.owner.name, packet)
-        when = self.up.offer(now, packet.size)
+        up = self.up
+        when = up.offer(now, packet.size)
         if when < 0:
             network.drop(REASONS[when], self.owner.name, packet)
+            if when == TOO_BIG:
+                self._complain(packet, up.spec.mtu, self)
             return
         to = segment.find(packet.dst[0], self)
         if to is None:
@@ -99,6 +117,21 @@ class Attachment:
             return
         when += segment.latency(self, to)
         network.events.at(when, to.arrive, packet)
+        if up.duplicates and up.again():
+            network.events.at(when, to.arrive, packet.copy())
+
+    def spread(self, packet: Packet) -> None:
+        """Put a packet for a group, or for all, on the wire: a copy for each who listens."""
+        segment = self.segment
+        network = segment.network
+        network.sent += 1
+        network.note("sent", self.owner.name, packet)
+        when = self.up.offer(network.events.now, packet.size)
+        if when < 0:
+            network.drop(REASONS[when], self.owner.name, packet)
+            return
+        for to in segment.listeners(packet.dst[0], self):
+            network.events.at(when + segment.latency(self, to), to.arrive, packet.copy())
 
     def arrive(self, packet: Packet) -> None:
         """At the far end of the wire: the down pipe is still to pass."""
@@ -106,10 +139,27 @@ class Attachment:
         when = self.down.offer(network.events.now, packet.size)
         if when < 0:
             network.drop(REASONS[when], self.owner.name, packet)
-        elif when <= network.events.now:
+            if when == TOO_BIG:
+                self._complain(packet, self.down.spec.mtu, self.segment.find(packet.src[0], self))
+            return
+        if self.down.duplicates and self.down.again():  # before a gateway changes its addresses
+            network.events.at(when, self.deliver, packet.copy())
+        if when <= network.events.now:
             self.deliver(packet)
         else:
             network.events.at(when, self.deliver, packet)
+
+    def _complain(self, packet: Packet, mtu: int, to: "Attachment | None") -> None:
+        """The router at a narrow link tells the sender (RFC 1191); never about an ICMP packet."""
+        if to is None or packet.proto == ICMP:
+            return
+        source = packet.dst[0] if ":" in packet.dst[0] else NAMELESS_ROUTER
+        told = Packet(
+            ICMP, (source, 0), (packet.src[0], 0), 56, Icmp("too-big", packet, mtu), "", ""
+        )
+        network = self.segment.network
+        delay = 0.0 if to is self else self.segment.latency(self, to)
+        network.events.at(network.events.now + delay, to.deliver, told)
 
     def deliver(self, packet: Packet) -> None:
         if self.owner.up:
@@ -128,6 +178,10 @@ class Segment:
         self.name = name
         self.members: dict[str, Attachment] = {}  # by IP address
         self.gateway: Attachment | None = None  # for every other address
+        self.prefix = 24  # length of the network's prefix, as its hosts see it
+        self.prefix6 = 64
+        self.carries_groups = True  # multicast and broadcast; the public internet does not
+        self._groups: dict[str, dict[Attachment, None]] = {}
         self._latency = latency
 
     def attach(
@@ -147,6 +201,28 @@ class Segment:
         """Take an address away (a re-dial, an unplugged cable)."""
         del self.members[address]
         attachment.addresses.remove(address)
+
+    def join(self, group: str, attachment: Attachment) -> None:
+        """From now on `attachment` gets what is sent to the group here."""
+        self._groups.setdefault(group, {})[attachment] = None
+
+    def leave(self, group: str, attachment: Attachment) -> None:
+        self._groups.get(group, {}).pop(attachment, None)
+
+    def leave_all(self, attachment: Attachment) -> None:
+        """A computer without power is in no group."""
+        for joined in self._groups.values():
+            joined.pop(attachment, None)
+
+    def listeners(self, group: str, sender: Attachment) -> list[Attachment]:
+        """Who else gets what `sender` sends to a group; all but the router for a broadcast."""
+        if not self.carries_groups:
+            return []
+        if group == BROADCAST:
+            found = [item for item in self.members.values() if item is not self.gateway]
+        else:
+            found = list(self._groups.get(group, ()))
+        return [item for item in dict.fromkeys(found) if item is not sender]
 
     def find(self, address: str, sender: Attachment) -> Attachment | None:
         """Who gets packets for `address`."""

@@ -10,22 +10,27 @@ async def main() -> None:
 world.run(main)
 """
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from ipaddress import IPv6Network
 from typing import Any
 
+import outcome
 import trio
-from trio._core import _run
 
+from . import defaults
 from .clock import Events, SimClock
+from .dns import Resolver
 from .errors import NothingLeft
 from .gateway import Gateway
 from .host import Host
+from .light import Core, LightHost
 from .link import LinkSpec
-from .nat.kinds import build
+from .memory import deterministic_collection
+from .nat.kinds import DUAL, build
 from .network import Network, Segment
-from .sockets.factory import Resolver, SocketFactory, equip
+from .sockets.factory import SocketFactory, equip
 from .streams import Streams
+from .strict import strict
 from .trace import Trace
 
 
@@ -35,13 +40,18 @@ class World:
     def __init__(self, seed: int = 0, *, trace: Trace | None = None, latency: Any = 0.01) -> None:
         self.seed = seed
         self.trace = trace
+        self.fuzz = False  # draw the order of tasks that could run at the same instant
+        self.patience = 30.0  # seconds of real time that a task may compute without giving way
         self.events = Events()
         self.streams = Streams(seed)
         self.network = Network(self.events, self.streams, trace)
         self.internet = Segment(self.network, "internet", latency)
+        self.internet.carries_groups = False
         self.names: dict[str, list[str]] = {}  # DNS
         self.hosts: dict[str, Host] = {}
+        self.lights: dict[str, LightHost] = {}
         self.gateways: dict[str, Gateway] = {}
+        self.at_end: list[Callable[[], None]] = []  # called when `main` has returned
         self._nursery: trio.Nursery | None = None
         self._addresses = 0
         self._scope: trio.CancelScope | None = None
@@ -56,12 +66,14 @@ class World:
         behind: Gateway | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
+        ipv6: bool | None = None,
     ) -> Host:
         """A new host on the internet, or on the inside of a gateway.
 
-        A host behind a gateway shares that one's `link`; its own is the LAN's.
+        A host behind a gateway shares that one's `link`; its own is the LAN's. It has an IPv6
+        address as well if `ipv6` says so, or, unless that says no, if its gateway has.
         """
-        if name in self.hosts:
+        if name in self.hosts or name in self.lights:
             raise ValueError(f"there is a host `{name}` already")
         host = Host(self.network, name, equip)
         segment = behind.inside if behind is not None else self.internet
@@ -70,10 +82,43 @@ class World:
         if address is None:
             address = behind.free_address() if behind is not None else self.public_address()
         segment.assign(attachment, address)
+        if ipv6 or (ipv6 is None and behind is not None and behind.prefix is not None):
+            six = behind.free_address6() if behind is not None else self.public_address6()
+            segment.assign(attachment, six)
+        if behind is not None:
+            for each in attachment.addresses:
+                behind.route(each)
         host.nursery = self._nursery
         self.hosts[name] = host
         self.names[name] = host.addresses()
         return host
+
+    def light(
+        self,
+        name: str,
+        core: Core,
+        *,
+        address: str | None = None,
+        behind: Gateway | None = None,
+        link: LinkSpec | None = None,
+        site: int = 0,
+        port: int = defaults.LIGHT_PORT,
+    ) -> LightHost:
+        """A new light host (`light.py`). A world of them alone needs no `run`, but `advance`."""
+        if name in self.lights or name in self.hosts:
+            raise ValueError(f"there is a host `{name}` already")
+        light = LightHost(self.network, name, core)
+        segment = behind.inside if behind is not None else self.internet
+        attachment = segment.attach(light, link=link, site=site)
+        if address is None:
+            address = behind.free_address() if behind is not None else self.public_address()
+        segment.assign(attachment, address)
+        if behind is not None:
+            behind.route(address)
+        light.plug(attachment, port)
+        self.lights[name] = light
+        self.names[name] = attachment.addresses
+        return light
 
     def gateway(
         self,
@@ -84,14 +129,22 @@ class World:
         address: str | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
+        ipv6: bool = False,
         **knobs: Any,
     ) -> Gateway:
-        """A NAT or firewall (`nat/kinds.py` lists them) on the internet, or behind another."""
+        """A NAT or firewall (`nat/kinds.py` lists them) on the internet, or behind another.
+
+        With `ipv6` its inside has global addresses as well, behind a firewall (RFC 6092).
+        """
         if address is None:
             address = behind.free_address() if behind is not None else self.public_address()
+        if ipv6 or kind in DUAL:
+            knobs["prefix"] = str(IPv6Network(self.public_address6()).supernet(new_prefix=64))
         outside = behind.inside if behind is not None else self.internet
         gateway = build(kind, self.network, name, outside, address, link=link, site=site, **knobs)
         self.gateways[name] = gateway
+        if self._nursery is not None:
+            self._nursery.start_soon(gateway.serve, self._nursery)
         return gateway
 
     def public_address(self) -> str:
@@ -100,12 +153,29 @@ class World:
         number = self._addresses
         return f"{11 + (number >> 16)}.{number >> 8 & 255}.{number & 255}.1"
 
+    def public_address6(self) -> str:
+        """An unused public IPv6 address, the first of a /64 of its own."""
+        self._addresses += 1
+        number = self._addresses
+        return f"2600:{number >> 16:x}:{number & 0xFFFF:x}::1"
+
     # Running.
 
     def run(self, main: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         """Run `main` in virtual time until it returns. Raises NothingLeft where it never would."""
-        with _deterministic():
-            return trio.run(self._main, main, args, clock=SimClock(self.events, self._on_idle))
+        shuffle = self.streams.get("", "schedule") if self.fuzz else None
+        with strict(shuffle=shuffle, patience=self.patience) as collector:
+            clock = SimClock(self.events, self._on_idle, collector.turn)
+            return trio.run(self._main, main, args, clock=clock)
+
+    def advance(self, until: float) -> None:
+        """Run events up to the time `until`, without trio: for a world of light hosts alone."""
+        events = self.events
+        begin, turns = events.now, defaults.ADVANCE_TURNS
+        with deterministic_collection() as collector:
+            for turn in range(1, turns + 1):
+                events.run_until(begin + (until - begin) * turn / turns if turn < turns else until)
+                collector.turn(events.count)
 
     async def _main(self, main: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
         trio.socket.set_custom_socket_factory(SocketFactory())
@@ -114,33 +184,17 @@ class World:
             async with trio.open_nursery() as self._nursery:
                 for host in self.hosts.values():
                     host.nursery = self._nursery
-                result = await main(*args)
+                for gateway in self.gateways.values():
+                    await gateway.serve(self._nursery)
+                try:  # what it raises comes out as it is, not as one of a group
+                    result = await outcome.acapture(main, *args)
+                finally:
+                    for release in self.at_end:
+                        release()
                 self._nursery.cancel_scope.cancel()
-            return result
+            return result.unwrap()
         raise NothingLeft("every task waits, and nothing is left that could wake one")
 
     def _on_idle(self) -> None:
         if self._scope is not None:
             self._scope.cancel()
-
-
-class _InOrder:
-    """Trio's scheduler asks this instead of a random generator: tasks run in order of age."""
-
-    def shuffle(self, batch: list[Any]) -> None:
-        batch.reverse()
-
-    def random(self) -> float:
-        return 1.0
-
-
-@contextmanager
-def _deterministic() -> Iterator[None]:
-    """Make trio's scheduling a function of the program alone, for the time of a run."""
-    scheduler: Any = _run
-    before = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r
-    scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r = True, _InOrder()
-    try:
-        yield
-    finally:
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r = before

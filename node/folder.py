@@ -1,6 +1,5 @@
 """The data folder: made private, locked by one daemon at a time, and its small files."""
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +33,7 @@ def _open_folder(host: Host, folder: DataFolder) -> FileLock:
         lock = host.files.lock(folder.lock)
     except AlreadyLocked:
         raise _in_use(host, folder) from None
-    host.files.write(folder.pid, str(os.getpid()).encode())
+    host.files.write(folder.pid, str(host.pid()).encode())
     return lock
 
 

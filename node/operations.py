@@ -49,11 +49,11 @@ class Operations:
         }
 
     async def ping(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        return {"pid": os.getpid(), "version": __version__}
+        return {"pid": self._host.pid(), "version": __version__}
 
     async def stop(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         self._node.stop()
-        return {"pid": os.getpid()}
+        return {"pid": self._host.pid()}
 
     async def status(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         node = self._node
@@ -65,7 +65,7 @@ class Operations:
             "peer": own.peer,
             "version": __version__,
             "data": str(node.config.data),
-            "pid": os.getpid(),
+            "pid": self._host.pid(),
             "uptime_s": self._host.now() - node.began,
             "addresses": list(own.addresses),
             "private": node.credentials.private,

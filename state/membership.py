@@ -38,7 +38,8 @@ __all__ = [
     "ShardRecord",
 ]
 
-Told = tuple[int, bytes]  # how near a record came from, and its sealed bytes
+Told = tuple[int, int, bytes]
+"""How near a record came from, for how many seconds its author had no link, its sealed bytes."""
 
 
 class Membership(Directory):
@@ -63,7 +64,8 @@ class Membership(Directory):
         self._pace: Pace | None = None
         self._unspread = False  # a change waits for its turn
         self._told: set[Link] = set()  # who sent its digest
-        self._to_hand_on: dict[PeerId, tuple[Told, PeerId]] = {}  # by author; and who told us
+        self._to_hand_on: dict[PeerId, PeerId] = {}  # author: who told us
+        self._handed_on = -defaults.HAND_ON
         self._dialling = 0
         self._version = 0
         self._news = trio.Event()
@@ -86,7 +88,7 @@ class Membership(Directory):
     def members(self) -> Mapping[PeerId, MemberRecord]:
         return {self._own.peer: self._own, **self._roster.members()}
 
-    def told_of(self) -> frozenset[PeerId]:
+    def everybody(self) -> frozenset[PeerId]:
         """Everybody whose record is known, linked or not."""
         return self._roster.authors()
 
@@ -131,7 +133,7 @@ class Membership(Directory):
 
     def _link_up(self, link: Link) -> None:
         self._roster.linked(link.peer, _nearness(link))
-        self._post(link, "member.push", [(Reach.LOOPBACK, self._sealed)])
+        self._post(link, "member.push", [(Reach.LOOPBACK, 0, self._sealed)])
         self._post(link, "member.digest", self._roster.digest())
         self._changed()
 
@@ -145,17 +147,26 @@ class Membership(Directory):
         with suppress(TransportError):  # the link just ended, and with it what it lacked
             link.post(method, payload=msgpack.packb(body), priority=Priority.CONTROL)
 
-    def _hand_on(self) -> None:
-        """News of the last moments, together, to every link but their author's and source's."""
-        news, self._to_hand_on = self._to_hand_on, {}
-        if not news:
-            return
+    def _hand_on(self) -> float:
+        """News to every link but their author's and source's: at once where there were none
+        of late, else together; the seconds until then."""
+        if not self._to_hand_on:
+            return defaults.FORGET
+        now = self._host.now()
+        if (wait := self._handed_on + defaults.HAND_ON - now) > 0:
+            return max(wait, _LEAST_WAIT)
+        self._handed_on = now
+        taken, self._to_hand_on = self._to_hand_on, {}
+        news = [(author, source, self._told_of(author)) for author, source in taken.items()]
         for link in self._endpoint.links():
             told = [
-                item for author, (item, source) in news.items() if link.peer not in (author, source)
+                item
+                for author, source, item in news
+                if item is not None and link.peer not in (author, source)
             ]
             for batch in (told[i : i + _BATCH] for i in range(0, len(told), _BATCH)):
                 self._post(link, "member.push", batch)
+        return defaults.FORGET
 
     def _spread_own(self) -> None:
         """To all links, no oftener than others accept; what waits goes out from `run`."""
@@ -167,7 +178,7 @@ class Membership(Directory):
         if self._pace.take(now):
             self._unspread = False
             for link in links:
-                self._post(link, "member.push", [(Reach.LOOPBACK, self._sealed)])
+                self._post(link, "member.push", [(Reach.LOOPBACK, 0, self._sealed)])
 
     # What peers send.
 
@@ -209,10 +220,16 @@ class Membership(Directory):
         told: list[Told] = []
         for name in dict.fromkeys(name for name in names[:_BATCH] if isinstance(name, str)):
             if name == self._own.peer:
-                told.append((Reach.LOOPBACK, self._sealed))
-            elif known := self._roster.known(PeerId(name)):
-                told.append((known.reach, known.sealed))
+                told.append((Reach.LOOPBACK, 0, self._sealed))
+            elif (item := self._told_of(PeerId(name))) is not None:
+                told.append(item)
         return Reply(payload=msgpack.packb(told))
+
+    def _told_of(self, author: PeerId) -> Told | None:
+        known = self._roster.known(author)
+        if known is None:
+            return None
+        return known.reach, self._roster.age(author, self._host.now()), known.sealed
 
     def _blame(self, link: Link, error: BadRecord) -> Refusal:
         """The sender wrote or handed on what nobody may: it loses the link."""
@@ -223,16 +240,18 @@ class Membership(Directory):
     async def _take(self, link: Link, payload: bytes | memoryview) -> None:
         """Believe what is signed and new; hand it on. Raises BadRecord, the sender's fault."""
         near = _nearness(link)
-        for claimed, sealed in _told(payload):
+        for claimed, age, sealed in _told(payload):
             reach = min(claimed, near)
-            record = self._roster.receive(sealed, link.peer, reach, self._host.now())
-            if record is not None:
-                self._to_hand_on[record.peer] = (reach, sealed), link.peer
-                if record.peer in self._roster.live:
-                    self._changed()
-                self._wake()
-            self._reclaim()
+            record = self._roster.receive(sealed, link.peer, reach, self._host.now(), age)
+            if record is None:
+                continue
+            self._to_hand_on[record.peer] = link.peer
+            if record.peer in self._roster.live:
+                self._changed()
+            self._wake()
             await trio.lowlevel.checkpoint()  # a signature takes 0.1 ms: others run in between
+        self._reclaim()
+        await trio.lowlevel.checkpoint()
 
     def _reclaim(self) -> None:
         """Step over a later record of our own. Seldom, so that two nodes with one key, which
@@ -255,8 +274,8 @@ class Membership(Directory):
             task_status.started()
             while True:
                 self._spread_own()
-                self._hand_on()
-                with trio.move_on_after(self._start_dials(nursery)):
+                wait = min(self._hand_on(), self._start_dials(nursery))
+                with trio.move_on_after(wait):
                     await self._news.wait()
                 await trio.sleep(defaults.ROUND)
 
@@ -272,7 +291,7 @@ class Membership(Directory):
         wait = self._roster.next_due() - now if room > 0 else defaults.FORGET
         if self._unspread:
             wait = min(wait, 1 / defaults.OWN_UPDATES[1])
-        return min(max(wait, _LEAST_WAIT), defaults.FORGET)
+        return min(max(wait, _LEAST_WAIT), defaults.FORGET / 10)
 
     async def _dial(self, peer: PeerId, addresses: Iterable[Address]) -> None:
         try:
@@ -310,8 +329,8 @@ def _unpack(payload: bytes | memoryview, limit: int, kind: type[Any]) -> Any:
     return unpack(payload, kind)
 
 
-def _told(payload: bytes | memoryview) -> list[tuple[Reach, bytes]]:
-    """The records in a message: pairs of how near they came from and the sealed bytes.
+def _told(payload: bytes | memoryview) -> list[tuple[Reach, int, bytes]]:
+    """The records in a message, each as `Told`.
 
     Read item by item: eight million empty lists are 8 MiB here, and 600 in memory.
     """
@@ -330,14 +349,18 @@ def _told(payload: bytes | memoryview) -> list[tuple[Reach, bytes]]:
         count = flat.read_array_header()
         if count > _BATCH:
             raise BadRecord(f"a message has over {_BATCH} records")
-        items = [(flat.read_array_header(), flat.unpack(), flat.unpack()) for _ in range(count)]
+        items = [
+            (flat.read_array_header(), flat.unpack(), flat.unpack(), flat.unpack())
+            for _ in range(count)
+        ]
     except (ValueError, msgpack.UnpackException):
         raise BadRecord("a message has something else than records") from None
     if flat.tell() != len(payload) or any(
-        (size, type(reach), type(sealed)) != (2, int, bytes) for size, reach, sealed in items
+        (size, type(reach), type(age), type(sealed)) != (3, int, int, bytes) or age < 0
+        for size, reach, age, sealed in items
     ):
         raise BadRecord("a message has something else than records")
-    return [(Reach(min(max(reach, 0), 2)), sealed) for _, reach, sealed in items]
+    return [(Reach(min(max(reach, 0), 2)), age, sealed) for _, reach, age, sealed in items]
 
 
 def _digest(payload: bytes | memoryview) -> dict[PeerId, int]:

@@ -5,6 +5,7 @@ their records always have room. Others are hearsay of some linked peer, within i
 dropped after a while without a link.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class Known:
     reach: Reach
     source: PeerId  # who told of it
     pace: Pace
-    heard: float  # when it was last told of, or linked
+    heard: float  # when it last had a link, ours or somebody's who told of it
     due: float  # when to dial
     pause: float = defaults.DIAL_PAUSE[0]  # after the next failure
     rank: bytes = b""  # in which order this node dials those who are due together
@@ -42,6 +43,7 @@ class Roster:
     def __init__(self, own: PeerId) -> None:
         self._own = own
         self._known: dict[PeerId, Known] = {}
+        self._by_bytes: dict[bytes, Known] = {}  # by the sealed record
         self.live: dict[PeerId, None] = {}  # in order of their links
         self.reclaimed: int | None = None  # a sequence number of our own that others know
 
@@ -62,8 +64,17 @@ class Roster:
         return len(self._known)
 
     def digest(self) -> dict[PeerId, int]:
-        """What this node vouches for: live members and their sequence numbers."""
-        return {peer: record.seq for peer, record in self.members().items()}
+        """What this node can tell: everybody's sequence number, those of live members first."""
+        found = {peer: record.seq for peer, record in self.members().items()}
+        return found | {peer: known.record.seq for peer, known in self._known.items()}
+
+    def age(self, peer: PeerId, now: float) -> int:
+        """Seconds since that peer had a link of which this node knows, rounded up.
+
+        It travels with the record, so that who is gone is forgotten by all at the same time,
+        however long they tell each other.
+        """
+        return 0 if peer in self.live else math.ceil(now - self._known[peer].heard)
 
     def lacking(self, digest: Mapping[PeerId, int], own_seq: int) -> list[PeerId]:
         """Whose records to ask for; one's own where a later one than ours goes about."""
@@ -78,19 +89,26 @@ class Roster:
     # Taking in.
 
     def receive(
-        self, sealed: bytes, source: PeerId, reach: Reach, now: float
+        self, sealed: bytes, source: PeerId, reach: Reach, now: float, age: float = 0.0
     ) -> MemberRecord | None:
-        """The record, if it is news. Cheap checks come first, the signature last.
+        """The record, if it is news, of a member that had a link `age` seconds ago.
+
+        Cheap checks come first, the signature last.
 
         Raises BadRecord where `source` is to blame: it wrote or handed on what nobody may.
         """
+        if (known := self._by_bytes.get(sealed)) is not None:  # most come by many ways
+            self._heard_again(known, reach, now - age)
+            return None
         author, seq = peek(sealed)
         if author == self._own:
             self._reclaim(sealed)
             return None
         known = self._known.get(author)
         if known is not None and seq <= known.record.seq:
-            known.reach = max(known.reach, reach)
+            self._heard_again(known, reach, now - age)
+            return None
+        if age >= defaults.FORGET:
             return None
         if not self._admits(author, source) or (known and not known.pace.take(now)):
             return None
@@ -102,8 +120,16 @@ class Roster:
             if source == author:
                 raise
             return None  # its author's mistake, or a later version's custom
-        self._store(record, sealed, source, reach, now)
+        self._store(record, sealed, source, reach, now, now - age)
         return record
+
+    @staticmethod
+    def _heard_again(known: Known, reach: Reach, heard: float) -> None:
+        known.reach = max(known.reach, reach)
+        known.heard = max(known.heard, heard)
+
+    def _drop(self, peer: PeerId) -> None:
+        del self._by_bytes[self._known.pop(peer).sealed]
 
     def _reclaim(self, sealed: bytes) -> None:
         """Only our own key can have made it: this node before a restart with a clock that was
@@ -138,11 +164,17 @@ class Roster:
             (p for p, k in self._known.items() if k.source == heaviest and p not in self.live),
             key=lambda peer: self._known[peer].heard,
         )
-        del self._known[oldest]
+        self._drop(oldest)
         return True
 
     def _store(
-        self, record: MemberRecord, sealed: bytes, source: PeerId, reach: Reach, now: float
+        self,
+        record: MemberRecord,
+        sealed: bytes,
+        source: PeerId,
+        reach: Reach,
+        now: float,
+        heard: float,
     ) -> None:
         known = self._known.get(record.peer)
         if known is None:
@@ -150,13 +182,15 @@ class Roster:
             due = now + (defaults.DIAL_YIELD if self._own > record.peer else 0.0)
             pace = Pace(*defaults.AUTHOR_UPDATES, now)
             rank = sha256(f"{self._own} {record.peer}".encode()).digest()
-            self._known[record.peer] = Known(
-                record, sealed, reach, source, pace, now, due, rank=rank
-            )
+            known = Known(record, sealed, reach, source, pace, heard, due, rank=rank)
+            self._known[record.peer] = self._by_bytes[sealed] = known
             return
         if record.addresses != known.record.addresses:
             known.due = min(known.due, now)
-        known.record, known.sealed, known.heard = record, sealed, now
+        del self._by_bytes[known.sealed]
+        self._by_bytes[sealed] = known
+        known.record, known.sealed = record, sealed
+        known.heard = max(known.heard, heard)
         known.reach = max(known.reach, reach)
 
     # Links.
@@ -226,4 +260,4 @@ class Roster:
     def _forget(self, now: float) -> None:
         gone = [peer for peer, known in self._unlinked() if now - known.heard > defaults.FORGET]
         for peer in gone:
-            del self._known[peer]
+            self._drop(peer)

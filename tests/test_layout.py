@@ -56,7 +56,7 @@ WHY_WORLD = (
 # What runs in a process of its own, started through Host.spawn; and the seam itself.
 ENGINE_WORKER = {
     f"tasks/engine/{name}.py"
-    for name in ("worker", "core", "llama", "weights", "kv", "sampling", "session")
+    for name in ("worker", "core", "compute", "llama", "weights", "kv", "sampling", "session")
 }
 BEYOND_THE_SEAM = {
     "transport/realhost.py",
@@ -67,7 +67,7 @@ BEYOND_THE_SEAM = {
 # What the simulator runs outside of the simulated time: it stands before, behind or beside it.
 AROUND_THE_SIMULATION = (
     "netsim/strict.py", "netsim/plugin.py", "netsim/seeds.py", "netsim/netns/", "netsim/scenario/",
-    "netsim/report/",
+    "netsim/report/", "netsim/population/data.py", "netsim/daemons/realfiles.py",
 )  # fmt: skip
 # Constants and types, which the simulated world is written in; what they would do is banned below.
 SIMULATED_WITH = {"socket", "random"}

@@ -8,6 +8,7 @@ id (libp2p specification, `peer-ids/peer-ids.md`).
 import shlex
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NewType
 
@@ -55,6 +56,7 @@ def base58_decode(text: str) -> bytes:
     return bytes(zeros) + number.to_bytes((number.bit_length() + 7) // 8)
 
 
+@lru_cache(4096)  # base58 takes 25 µs, and records name their authors by their keys
 def peer_id_of(public_key: bytes) -> PeerId:
     """The peer id of a raw Ed25519 public key (32 bytes)."""
     if len(public_key) != KEY_BYTES:

@@ -1,10 +1,66 @@
-"""The kinds of gateway by name."""
+"""The kinds of gateway by name, and what each can be told."""
 
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
 
 from ..gateway import Gateway
 from ..link import LinkSpec
 from ..network import Network, Segment
+from ..packet import TCP, UDP
+from .cgn import TIMERS as CGN_TIMERS
+from .cgn import Cgn
+from .conntrack import LinuxNat
+from .firewall import Firewall, PublicFirewall
+from .igd import KNOBS as IGD_KNOBS
+from .igd import add_igd
+from .rfc import BEHAVIOURS, RfcNat
+from .sessions import Timers
+
+Make = Callable[..., Gateway]
+
+CAMPUS: Final = frozenset({(TCP, 80), (TCP, 443), (TCP, 53), (UDP, 53)})
+"""What a network that blocks UDP lets out: the web, and questions to DNS."""
+
+KINDS: Final[Mapping[str, Make]] = MappingProxyType(
+    {
+        "router": Gateway,
+        "public-firewall": PublicFirewall,
+        "linux-drop": LinuxNat,
+        "linux-accept": partial(LinuxNat, input="accept"),
+        "linux-reject": partial(LinuxNat, input="reject"),
+        "linux-random": partial(LinuxNat, source="random"),
+        "linux-fully-random": partial(LinuxNat, source="fully-random"),
+        "linux-persistent": partial(LinuxNat, source="persistent"),
+        "full-cone": partial(LinuxNat, overlay="full-cone"),
+        "address-restricted": partial(LinuxNat, overlay="address-restricted"),
+        "port-restricted": partial(LinuxNat, overlay="port-restricted"),
+        "full-cone-hairpin": partial(LinuxNat, overlay="full-cone", hairpin="external"),
+        # Named by mapping and filtering. Address-dependent mappings never preserve a port.
+        **{
+            f"{m}m-{f}f": partial(
+                RfcNat, mapping=m, filtering=f, ports="preserve" if m == "ei" else "random"
+            )
+            for m in BEHAVIOURS
+            for f in BEHAVIOURS
+        },
+        "cgn": Cgn,
+        "firewall6": LinuxNat,
+        "udp-blocked": partial(LinuxNat, allow=CAMPUS),
+        "no-network": partial(LinuxNat, allow=frozenset(), blocked="reject"),
+    }
+)
+"""Every kind by name; `probes.py` says which have a twin in the kernel, and which rules make it."""
+
+DUAL: Final = frozenset({"firewall6"})
+"""Kinds whose inside has IPv6, behind a firewall, without being asked: all others need `ipv6`."""
+
+_SIX_KNOBS: Final = ("filtering6", "unsolicited6")
+_TIMERS: Final = tuple(Timers.__slots__)
 
 
 def build(
@@ -18,7 +74,52 @@ def build(
     site: int = 0,
     **knobs: Any,
 ) -> Gateway:
-    """A gateway of that kind. Raises ValueError for one that is not known."""
-    if kind == "router":
-        return Gateway(network, name, outside, address, link=link, site=site, **knobs)
-    raise ValueError(f"no gateway of kind `{kind}`")
+    """A gateway of that kind. Raises ValueError for a kind or a knob that is not known."""
+    make = KINDS.get(kind)
+    if make is None:
+        raise ValueError(f"no gateway of kind `{kind}`{_nearest(kind, KINDS)}")
+    known = knobs_of(kind)
+    for knob in knobs:
+        if knob not in known:
+            raise ValueError(f"a gateway of kind `{kind}` has no `{knob}`{_nearest(knob, known)}")
+    igd = {knob: knobs.pop(knob) for knob in IGD_KNOBS if knob in knobs}
+    six = {knob[:-1]: knobs.pop(knob) for knob in _SIX_KNOBS if knob in knobs}
+    if "timers" in known:
+        _gather_timers(kind, knobs)
+    gateway = make(network, name, outside, address, link=link, site=site, **knobs)
+    if gateway.prefix is not None and kind not in ("router", "cgn"):
+        gateway.six = Firewall(gateway, **{"unsolicited": "admin"} | six)
+    elif six:
+        raise ValueError(f"`{next(iter(six))}6` needs `ipv6=True`")
+    if igd and igd.get("igd", True):
+        if gateway.routed:
+            raise ValueError(f"a gateway of kind `{kind}` translates nothing, so has no `igd`")
+        add_igd(gateway, **igd)
+    return gateway
+
+
+def knobs_of(kind: str) -> list[str]:
+    """What a kind can be told, beside its link and its place."""
+    make = KINDS[kind]
+    made = make.func if isinstance(make, partial) else make
+    assert inspect.isclass(made)
+    found = [*IGD_KNOBS, *_SIX_KNOBS]
+    for cls in made.__mro__[:-1]:
+        parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+        found += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if "timers" in found:
+        found += _TIMERS
+    return sorted(set(found) - {"link", "site"})
+
+
+def _gather_timers(kind: str, knobs: dict[str, Any]) -> None:
+    """Single timers (`udp_new=35.0`) beside the kind's others."""
+    single = {timer: float(knobs.pop(timer)) for timer in _TIMERS if timer in knobs}
+    if single:
+        base = knobs.get("timers") or (CGN_TIMERS if kind == "cgn" else Timers())
+        knobs["timers"] = replace(base, **single)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    found = get_close_matches(word, list(known), 1, 0.5)
+    return f" (did you mean `{found[0]}`?)" if found else f" (known: {', '.join(known)})"

@@ -1,64 +1,100 @@
-"""What every simulated socket has in common: life, options, waiting."""
+"""What every simulated socket has in common: life, options, waiting; and what streams share."""
 
 import errno
 import socket as stdlib
-from collections.abc import Callable
-from typing import Any, Self
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, ClassVar, Self, TypeVar
 
 import outcome
 import trio
+from trio import _socket as tinternal
 from trio import socket as tsocket
 from trio._core._run import GLOBAL_RUN_CONTEXT
 
 from .. import defaults
+from ..errors import NotSimulated
 from ..host import Host, error
+
+T = TypeVar("T")
+Option = tuple[int, int]
+
+COMMON: dict[Option, int] = {
+    (stdlib.SOL_SOCKET, stdlib.SO_REUSEADDR): 0,
+    (stdlib.SOL_SOCKET, stdlib.SO_REUSEPORT): 0,
+    (stdlib.SOL_SOCKET, stdlib.SO_KEEPALIVE): 0,
+    (stdlib.SOL_SOCKET, stdlib.SO_BROADCAST): 0,
+    (stdlib.SOL_SOCKET, stdlib.SO_OOBINLINE): 0,
+    (stdlib.SOL_SOCKET, stdlib.SO_PRIORITY): 0,
+    (stdlib.SOL_SOCKET, stdlib.SO_RCVBUF): defaults.RECEIVE_BUFFER_BYTES,
+    (stdlib.SOL_SOCKET, stdlib.SO_SNDBUF): defaults.RECEIVE_BUFFER_BYTES,
+}
+"""Options of SOL_SOCKET that every socket takes, and their values at birth."""
+_SMALLEST_BUFFER = {stdlib.SO_RCVBUF: 2304, stdlib.SO_SNDBUF: 4608}  # socket(7)
+_FLAGS = frozenset(
+    {
+        stdlib.SO_REUSEADDR,
+        stdlib.SO_REUSEPORT,
+        stdlib.SO_KEEPALIVE,
+        stdlib.SO_BROADCAST,
+        stdlib.SO_OOBINLINE,
+    }
+)
 
 
 class Waiters:
-    """Tasks that wait for one thing, woken in order."""
+    """The task that waits for one thing; a second one is an error, as in trio itself."""
 
-    __slots__ = ("_tasks",)
+    __slots__ = ("_task",)
 
     def __init__(self) -> None:
-        self._tasks: dict[trio.lowlevel.Task, None] = {}
+        self._task: trio.lowlevel.Task | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._tasks)
+        return self._task is not None
 
     async def wait(self) -> Any:
-        """Sleep until woken; returns what the waker hands over."""
-        task = GLOBAL_RUN_CONTEXT.task
-        self._tasks[task] = None
+        """Sleep until woken; returns what the waker hands over. Raises BusyResourceError."""
+        if self._task is not None:
+            await trio.lowlevel.checkpoint()
+            raise trio.BusyResourceError("another task is already reading / writing this socket")
+        self._task = GLOBAL_RUN_CONTEXT.task
+        return await trio.lowlevel.wait_task_rescheduled(self._abort)
 
-        def abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
-            del self._tasks[task]
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        return await trio.lowlevel.wait_task_rescheduled(abort)
+    def _abort(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def wake(self, value: Any = None) -> bool:
-        """Wake the one that has waited longest; False where none does."""
-        if not self._tasks:
+        """Wake the task that waits; False where none does."""
+        task = self._task
+        if task is None:
             return False
-        task = next(iter(self._tasks))
-        del self._tasks[task]
+        self._task = None
         trio.lowlevel.reschedule(task, outcome.Value(value))
         return True
 
     def wake_all(self) -> None:
-        while self.wake():
-            pass
+        self.wake()
+
+    def fail(self, problem: BaseException) -> None:
+        """Let the task that waits raise."""
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task, outcome.Error(problem))
 
 
 class SimSocket(tsocket.SocketType):
     """A socket without a descriptor (`fileno()` is negative)."""
+
+    OPTIONS: ClassVar[dict[Option, int]] = COMMON
 
     def __init__(self, host: Host, family: int, kind: int, proto: int) -> None:
         self.host = host
         self._family = stdlib.AddressFamily(family)
         self._kind = stdlib.SocketKind(kind)
         self._proto = proto
-        self._options: dict[tuple[int, int], Any] = {}
+        self._options: dict[Option, Any] = {}  # those that were set
         self._closed = False
         self._turns = 0
 
@@ -79,7 +115,20 @@ class SimSocket(tsocket.SocketType):
         return False
 
     def fileno(self) -> int:
-        return -1
+        return -1 if self._closed else -2  # -1 tells trio's streams that it is closed
+
+    def detach(self) -> int:
+        raise NotSimulated(f"{self.host.name}: a simulated socket has no descriptor to detach")
+
+    def dup(self) -> tsocket.SocketType:
+        raise NotSimulated(f"{self.host.name}: a simulated socket cannot be duplicated")
+
+    def get_inheritable(self) -> bool:
+        return False
+
+    def set_inheritable(self, inheritable: bool) -> None:
+        if inheritable:
+            raise NotSimulated(f"{self.host.name}: no process could inherit a simulated socket")
 
     def __enter__(self) -> Self:
         return self
@@ -87,17 +136,76 @@ class SimSocket(tsocket.SocketType):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<{type(self).__name__} of {self.host.name}, {state}>"
+
     def close(self) -> None:
         """Close; who waits gets ClosedResourceError."""
         self._closed = True
 
+    # Options.
+
     def setsockopt(self, level: int, option: int, value: Any = None, length: Any = None) -> None:
+        """Set an option. Raises OSError (ENOPROTOOPT where this socket has none such)."""
         self._check()
-        self._options[level, option] = value
+        if (level, option) not in self.OPTIONS:
+            raise error(errno.ENOPROTOOPT)
+        number = number_of(value)
+        if level == stdlib.SOL_SOCKET:
+            number = _as_linux_keeps(option, number)
+        self._options[level, option] = number
 
     def getsockopt(self, level: int, option: int, buflen: int = 0) -> Any:
+        """An int, or with `buflen` bytes. Raises OSError (ENOPROTOOPT)."""
         self._check()
-        return self._options.get((level, option), 0)
+        value = self._get(level, option)
+        if not buflen:
+            return value
+        return value if isinstance(value, bytes) else value.to_bytes(4, sys.byteorder)[:buflen]
+
+    def _get(self, level: int, option: int) -> Any:
+        if level == stdlib.SOL_SOCKET:
+            fixed = self._fixed(option)
+            if fixed is not None:
+                return fixed
+        key = level, option
+        if key not in self.OPTIONS:
+            raise error(errno.ENOPROTOOPT)
+        return self._options.get(key, self.OPTIONS[key])
+
+    def _fixed(self, option: int) -> int | None:
+        """Options of SOL_SOCKET that only tell."""
+        match option:
+            case stdlib.SO_TYPE:
+                return int(self._kind)
+            case stdlib.SO_DOMAIN:
+                return int(self._family)
+            case stdlib.SO_PROTOCOL:
+                return self._proto
+            case stdlib.SO_ACCEPTCONN:
+                return int(self._listens())
+            case stdlib.SO_ERROR:
+                return self._take_error()
+        return None
+
+    def _listens(self) -> bool:
+        return False
+
+    def _take_error(self) -> int:
+        """The pending error's number, which is then forgotten; 0 for none."""
+        return 0
+
+    # Names and turns.
+
+    async def _resolve(self, address: Any, *, local: bool) -> Any:
+        """An address with its names looked up, by trio's own rules. Raises OSError, ValueError."""
+        only6 = self._family == stdlib.AF_INET6 and self._get(
+            stdlib.IPPROTO_IPV6, stdlib.IPV6_V6ONLY
+        )
+        return await tinternal._resolve_address_nocp(
+            self._kind, self._family, self._proto, ipv6_v6only=only6, address=address, local=local
+        )
 
     def _check(self) -> None:
         if self._closed:
@@ -113,3 +221,115 @@ class SimSocket(tsocket.SocketType):
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
+
+
+class StreamSocket(SimSocket):
+    """What trio's stream methods are made of: the four non-blocking ones of a subclass.
+
+    `take_ready` and `write_ready` do at once what can be done or raise BlockingIOError;
+    `wait_readable` and `wait_writable` return when trying again is worth it, and raise
+    ClosedResourceError when the socket is closed under the one that waits.
+    """
+
+    def take_ready(self, size: int, *, peek: bool = False) -> bytes:
+        """What has come, up to `size` bytes; b"" at the end. `peek` leaves it there."""
+        raise NotImplementedError
+
+    def write_ready(self, data: Any) -> int:
+        """Bytes taken, at least one of a non-empty `data`."""
+        raise NotImplementedError
+
+    async def wait_readable(self) -> None:
+        raise NotImplementedError
+
+    def read_ready(self, size: int) -> bytes:
+        """As `take_ready`."""
+        return self.take_ready(size)
+
+    async def recv(self, buflen: int, flags: int = 0) -> bytes:
+        if buflen < 0:
+            raise ValueError("negative buffersize in recv")
+        peek = bool(flags & stdlib.MSG_PEEK)
+        return await self._until(lambda: self.take_ready(buflen, peek=peek), self.wait_readable)
+
+    async def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        view = memoryview(buffer).cast("B")
+        data = await self.recv(nbytes or len(view), flags)
+        view[: len(data)] = data
+        return len(data)
+
+    async def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, Any]:
+        return await self.recv(bufsize, flags), None
+
+    async def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
+        return await self.recv_into(buffer, nbytes, flags), None
+
+    async def recvmsg(
+        self, bufsize: int, ancbufsize: int = 0, flags: int = 0
+    ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+        return await self.recv(bufsize, flags), [], 0, None
+
+    async def recvmsg_into(
+        self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0
+    ) -> tuple[int, list[tuple[int, int, bytes]], int, Any]:
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        data = await self.recv(sum(map(len, views)), flags)
+        scatter(data, views)
+        return len(data), [], 0, None
+
+    async def send(self, data: Any, flags: int = 0) -> int:
+        return await self._until(lambda: self.write_ready(data), self.wait_writable)
+
+    async def sendto(self, data: Any, *args: Any) -> int:
+        return await self.send(data)  # the address of a connected stream is not looked at
+
+    async def sendmsg(
+        self,
+        buffers: Iterable[Any],
+        ancdata: Iterable[Any] = (),
+        flags: int = 0,
+        address: Any = None,
+    ) -> int:
+        if any(True for _ in ancdata):
+            raise NotSimulated(f"{self.host.name}: ancillary data over a stream is not simulated")
+        return await self.send(b"".join(map(bytes, buffers)), flags)
+
+    async def _until(self, attempt: Callable[[], T], wait: Callable[[], Awaitable[None]]) -> T:
+        self._check()
+        await self._turn()
+        while True:
+            self._check()
+            try:
+                return attempt()
+            except BlockingIOError:
+                await wait()
+
+
+def number_of(value: Any) -> int:
+    """The int that an option's value stands for. Raises OSError (EINVAL), TypeError."""
+    if isinstance(value, int):
+        return int(value)
+    if value is None:
+        raise TypeError("an option's value is an int or bytes")
+    data = bytes(value)
+    if len(data) < 4:
+        raise error(errno.EINVAL)
+    return int.from_bytes(data[:4], sys.byteorder, signed=True)
+
+
+def scatter(data: bytes, views: Iterable[memoryview]) -> None:
+    """Fill buffers one after the other."""
+    for view in views:
+        part = data[: len(view)]
+        view[: len(part)] = part
+        data = data[len(part) :]
+
+
+def _as_linux_keeps(option: int, number: int) -> int:
+    """Flags are 0 or 1; buffers are doubled for the kernel's own use (socket(7))."""
+    if option in _FLAGS:
+        return int(bool(number))
+    if option in _SMALLEST_BUFFER:
+        allowed = min(number, defaults.RECEIVE_BUFFER_BYTES) if number >= 0 else 0
+        return max(allowed * 2, _SMALLEST_BUFFER[option])
+    return number

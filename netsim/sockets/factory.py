@@ -1,14 +1,18 @@
-"""Where trio asks for sockets and names, while a simulation runs."""
+"""Where trio asks for sockets, while a simulation runs; and what a host is equipped with."""
 
 import socket as stdlib
-from typing import Any
 
 import trio
 
 from ..errors import NoHost, NotSimulated
-from ..host import CURRENT, UDP, Host
+from ..host import CURRENT, ICMP, TCP, UDP, Host
 from .base import SimSocket
-from .udp import UdpSocket, UdpStack
+from .icmp import IcmpStack
+from .local import LocalSocket, LocalStack
+from .tcpsocket import TcpSocket
+from .tcpstack import TcpStack
+from .udp import UdpSocket
+from .udpstack import UdpStack
 
 
 def current_host() -> Host:
@@ -21,7 +25,13 @@ def current_host() -> Host:
 
 def equip(host: Host) -> None:
     """Give a host its stack."""
-    host.protocols[UDP] = UdpStack(host)
+    icmp = IcmpStack(host)
+    udp = UdpStack(host, icmp)
+    host.protocols[ICMP], host.protocols[UDP] = icmp, udp
+    icmp.listeners[UDP] = udp
+    host.protocols[TCP] = icmp.listeners[TCP] = TcpStack(host)
+    if not hasattr(host, "local"):  # names of Unix sockets stay on the disk
+        host.local = LocalStack(host)
 
 
 class SocketFactory(trio.abc.SocketFactory):
@@ -35,30 +45,10 @@ class SocketFactory(trio.abc.SocketFactory):
             stack = host.protocols[UDP]
             assert isinstance(stack, UdpStack)
             return UdpSocket(stack, family)
+        if kind == stdlib.SOCK_STREAM and family in (stdlib.AF_INET, stdlib.AF_INET6):
+            tcp = host.protocols[TCP]
+            assert isinstance(tcp, TcpStack)
+            return TcpSocket(tcp, family)
+        if kind == stdlib.SOCK_STREAM and family == stdlib.AF_UNIX:
+            return LocalSocket(host)
         raise NotSimulated(f"{host.name}: no sockets of family {family}, type {kind}")
-
-
-class Resolver(trio.abc.HostnameResolver):
-    """Names of the simulated DNS."""
-
-    def __init__(self, names: dict[str, list[str]]) -> None:
-        self._names = names
-
-    async def getaddrinfo(
-        self, host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
-    ) -> Any:
-        await trio.lowlevel.checkpoint()
-        name = host.decode() if isinstance(host, bytes) else host
-        found = []
-        for address in self._names.get(name, []):
-            kind = stdlib.AF_INET6 if ":" in address else stdlib.AF_INET
-            if family in (0, kind):
-                where: Any = (address, int(port or 0))
-                found.append((kind, type or stdlib.SOCK_STREAM, proto or 6, "", where))
-        if not found:
-            raise stdlib.gaierror(stdlib.EAI_NONAME, "Name or service not known")
-        return found
-
-    async def getnameinfo(self, sockaddr: Any, flags: int) -> tuple[str, str]:
-        await trio.lowlevel.checkpoint()
-        return str(sockaddr[0]), str(sockaddr[1])

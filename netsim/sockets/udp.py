@@ -1,158 +1,422 @@
-"""UDP: the sockets, and the part of a host's stack that finds them."""
+"""UDP sockets.
+
+Datagrams larger than the link's MTU are not fragmented: they are lost with the reason "mtu",
+as on the many paths that drop fragments.
+"""
 
 import errno
 import socket as stdlib
 from collections import deque
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 import trio
 
 from .. import defaults
-from ..host import Host, cause, error
-from ..packet import IP4_HEADER, IP6_HEADER, UDP, UDP_HEADER, Addr, Packet
-from .base import SimSocket, Waiters
+from ..errors import NotSimulated
+from ..host import cause, error
+from ..network import Attachment
+from ..packet import IP4_HEADER, IP6_HEADER, UDP, UDP_HEADER, Addr, Icmp, Packet
+from .base import COMMON, Option, SimSocket, Waiters, scatter
+from .groups import MTU_DISCOVER, MTU_DISCOVER6, OPTIONS4, OPTIONS6, is_group
+from .icmp import UDP_ERRORS
+from .udpstack import UdpStack
 
 _OVERHEAD4 = IP4_HEADER + UDP_HEADER
 _OVERHEAD6 = IP6_HEADER + UDP_HEADER
+_MAPPED = "::ffff:"
+_FLAGS = stdlib.MSG_PEEK | stdlib.MSG_TRUNC | stdlib.MSG_DONTWAIT | stdlib.MSG_NOSIGNAL
+_NEVER_FRAGMENT = 2  # IP_PMTUDISC_DO
+_ROUTES = 256  # destinations a socket remembers
 
-
-class UdpStack:
-    """Finds the socket of a datagram: by its exact address, else by the port."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.sockets: dict[Addr, UdpSocket] = {}
-        self._next = host.streams.get(host.name, "ports").randrange(*defaults.EPHEMERAL)
-
-    def receive(self, packet: Packet) -> None:
-        dst = packet.dst
-        sockets = self.sockets
-        socket = sockets.get(dst)
-        if socket is None:
-            socket = sockets.get(("::" if ":" in dst[0] else "0.0.0.0", dst[1]))
-        if socket is not None:
-            socket.take(packet)
-
-    def free_port(self, address: str) -> int:
-        """A port nobody uses. Raises OSError (EADDRINUSE)."""
-        low, high = defaults.EPHEMERAL
-        for _ in range(high - low + 1):
-            self._next = self._next + 1 if self._next < high else low
-            if (address, self._next) not in self.sockets:
-                return self._next
-        raise error(errno.EADDRINUSE)
+Item = tuple[bytes, Addr]
+Route = tuple[Addr, Addr, Attachment | None, int, bool]
+"""Destination, source, interface, bytes of headers, whether it means many."""
 
 
 class UdpSocket(SimSocket):
-    """A datagram socket."""
+    """A datagram socket of IPv4 or IPv6. Linux's behaviour: udp(7), ip(7), ipv6(7)."""
+
+    OPTIONS: ClassVar[dict[Option, int]] = {**COMMON, **OPTIONS4}
+    OPTIONS_SIX: ClassVar[dict[Option, int]] = {**COMMON, **OPTIONS4, **OPTIONS6}
 
     def __init__(self, stack: UdpStack, family: int) -> None:
         super().__init__(stack.host, family, stdlib.SOCK_DGRAM, stdlib.IPPROTO_UDP)
         self._stack = stack
-        self._any = "::" if family == stdlib.AF_INET6 else "0.0.0.0"
-        self._overhead = _OVERHEAD6 if family == stdlib.AF_INET6 else _OVERHEAD4
-        self._name: Addr | None = None
-        self._peer: Addr | None = None
-        self._queue: deque[tuple[bytes, Addr]] = deque()
+        self._is_six = family == stdlib.AF_INET6
+        if self._is_six:
+            self.OPTIONS = self.OPTIONS_SIX  # type: ignore[misc]
+        self._local: str | None = None  # None: every address of the host
+        self.port = 0
+        self.peer: Addr | None = None
+        self.takes_all = False  # bound to every address and not connected
+        self._queue: deque[Item] = deque()
         self._queued = 0
+        self._limit = defaults.RECEIVE_BUFFER_BYTES
         self._readers = Waiters()
+        self._error = 0  # the pending error
+        self._done_writing = False
+        self._routes: dict[Any, Route] = {}
+        self._routes_of: Any = None  # the host's routes that these were made from
+
+    # Names.
 
     async def bind(self, address: Any) -> None:
         self._check()
         await trio.lowlevel.checkpoint()
-        self._bind(str(address[0]) or self._any, int(address[1]))
+        found = await self._resolve(address, local=True)
+        self._bind(_plain(found[0]), _port(found[1]))
 
     def _bind(self, address: str, port: int) -> None:
-        if self._name is not None:
+        if self.port:
             raise error(errno.EINVAL)
-        if address != self._any and self.host.source(address)[0] is not None:
+        local = None if address in ("0.0.0.0", "::") else address
+        if local is not None and not is_group(local) and not self.host.has(local):
             raise error(errno.EADDRNOTAVAIL)
-        if not port:
-            port = self._stack.free_port(address)
-        if (address, port) in self._stack.sockets:
-            raise error(errno.EADDRINUSE)
-        self._name = address, port
-        self._stack.sockets[self._name] = self
+        if address == "0.0.0.0" and self._is_six:
+            local = address
+        self._local, self.port = local, port or self._stack.free_port()
+        try:
+            self._stack.enter(self)
+        except OSError:
+            self._local, self.port = None, 0
+            raise
+        self.takes_all = local is None
+
+    def families(self) -> list[bool]:
+        """Which kinds of packets it takes: IPv4 is False, IPv6 is True."""
+        if not self._is_six:
+            return [False]
+        if self._local is not None:
+            return [":" in self._local]
+        return [True] if self._get(stdlib.IPPROTO_IPV6, stdlib.IPV6_V6ONLY) else [False, True]
+
+    @property
+    def shares_port(self) -> bool:
+        return bool(self._options.get((stdlib.SOL_SOCKET, stdlib.SO_REUSEPORT)))
+
+    def conflicts(self, other: "UdpSocket") -> bool:
+        """Whether both cannot have the port (Linux: udp_lib_lport_inuse)."""
+        mine, theirs = self._local, other._local
+        if mine != theirs and None not in (mine, theirs) and "0.0.0.0" not in (mine, theirs):
+            return False
+        reuse = stdlib.SOL_SOCKET, stdlib.SO_REUSEADDR
+        if self._options.get(reuse) and other._options.get(reuse):
+            return False
+        return not (self.shares_port and other.shares_port)
 
     def getsockname(self) -> Any:
         self._check()
-        return self._name or (self._any, 0)
+        if self._local is None:
+            return ("::", self.port, 0, 0) if self._is_six else ("0.0.0.0", self.port)
+        return self._shown((self._local, self.port))
+
+    def getpeername(self) -> Any:
+        self._check()
+        if self.peer is None:
+            raise error(errno.ENOTCONN)
+        return self._shown(self.peer)
+
+    def _shown(self, address: Addr) -> Any:
+        """An address as this family writes it."""
+        if not self._is_six:
+            return address
+        ip, port = address
+        return (ip if ":" in ip else _MAPPED + ip, port, 0, 0)
 
     async def connect(self, address: Any) -> None:
         self._check()
         await trio.lowlevel.checkpoint()
-        if self._name is None:
-            self._bind(self._any, 0)
-        self._peer = str(address[0]), int(address[1])
+        found = await self._resolve(address, local=False)
+        to, source, *_ = self._route(found)
+        if not self.port:
+            self._bind("::" if self._is_six else "0.0.0.0", 0)
+        self._stack.leave(self)
+        if self._local is None:
+            self._local = source[0]
+        self.peer, self.takes_all = to, False
+        self._stack.enter(self)
+
+    # Options.
+
+    def setsockopt(self, level: int, option: int, value: Any = None, length: Any = None) -> None:
+        self._check()
+        if level in (stdlib.IPPROTO_IP, stdlib.IPPROTO_IPV6):
+            if self._stack.memberships.option(self, level, option, value):
+                return
+            if option == stdlib.IPV6_V6ONLY and level == stdlib.IPPROTO_IPV6 and self.port:
+                raise error(errno.EINVAL)
+            self._routes.clear()
+        super().setsockopt(level, option, value, length)
+        if (level, option) == (stdlib.SOL_SOCKET, stdlib.SO_RCVBUF):
+            self._limit = self._options[level, option]
+
+    def _take_error(self) -> int:
+        pending, self._error = self._error, 0
+        return pending
+
+    def _raise_pending(self) -> None:
+        if self._error:
+            raise error(self._take_error())
+
+    # Sending.
 
     async def sendto(self, data: Any, *args: Any) -> int:
+        address = args[-1]
         await self._turn()
-        return self.send_datagram(bytes(data), args[-1])
+        if address not in self._routes and not self._is_numeric(address):
+            self._check()
+            address = await self._resolve(address, local=False)
+        return self.send_datagram(bytes(data), address)
+
+    def _is_numeric(self, address: Any) -> bool:
+        """Whether trio's resolution would give back the same."""
+        if type(address) is tuple and type(address[1]) is int:
+            try:
+                stdlib.inet_pton(self._family, address[0])
+            except (OSError, TypeError):
+                return False
+            return len(address) == 2 or self._is_six
+        return False
 
     async def send(self, data: Any, flags: int = 0) -> int:
         await self._turn()
-        if self._peer is None:
+        self._check()
+        if self.peer is None:
             raise error(errno.EDESTADDRREQ)
-        return self.send_datagram(bytes(data), self._peer)
+        return self.send_datagram(bytes(data), self.peer)
+
+    async def sendmsg(
+        self,
+        buffers: Iterable[Any],
+        ancdata: Iterable[Any] = (),
+        flags: int = 0,
+        address: Any = None,
+    ) -> int:
+        if any(True for _ in ancdata):
+            raise NotSimulated(f"{self.host.name}: ancillary data of datagrams is not simulated")
+        data = b"".join(map(bytes, buffers))
+        return await (self.send(data) if address is None else self.sendto(data, address))
 
     def send_datagram(self, data: bytes, to: Any) -> int:
-        """Send now. Raises OSError."""
-        self._check()
+        """Send now, to a numeric address. Raises OSError."""
+        if self._closed:
+            raise error(errno.EBADF)
+        if self._error:
+            self._raise_pending()
+        host = self.host
+        if self._routes_of is not host.routes:
+            self._routes_of = host.routes
+            self._routes.clear()
+        route = self._routes.get(to)
+        if route is None:
+            if not to[1]:
+                raise error(errno.EINVAL)
+            if not self.port:
+                self._bind("::" if self._is_six else "0.0.0.0", 0)
+            if len(self._routes) >= _ROUTES:
+                self._routes.clear()
+            route = self._routes[to] = self._route(to)
+        destination, source, via, overhead, means_many = route
         size = len(data)
-        if size > defaults.DATAGRAM_BYTES:
-            raise error(errno.EMSGSIZE)
-        if self._name is None:
-            self._bind(self._any, 0)
-        assert self._name is not None
-        via, source = self.host.source(to[0])
-        if self._name[0] != self._any:
-            source = self._name[0]
-        packet = Packet(
-            UDP,
-            (source, self._name[1]),
-            (to[0], to[1]),
-            size + self._overhead,
-            data,
-            self.host.name,
-            cause(),
-        )
-        self.host.send(packet, via)
+        if size > defaults.DATAGRAM_BYTES or self._done_writing:
+            raise error(errno.EPIPE if self._done_writing else errno.EMSGSIZE)
+        packet = Packet(UDP, source, destination, size + overhead, data, host.name, cause())
+        if self._options:
+            self._apply(packet)
+        if means_many:
+            self._stack.memberships.send(self, packet, via)
+        else:
+            host.send(packet, via)
         return size
+
+    def _route(self, to: Any) -> Route:
+        """How to send to a numeric address. Raises OSError."""
+        address, port = to[0], _port(to[1])
+        six = ":" in address
+        if six:
+            address = _plain(address)
+            six = ":" in address
+        if address in ("0.0.0.0", "::"):
+            address = "::1" if six else "127.0.0.1"
+        means_many = is_group(address)
+        via: Attachment | None
+        if means_many:
+            via, source = self._stack.memberships.source(self, address)
+        else:
+            via, source = self.host.source(address)
+        if self._local is not None and not is_group(self._local):
+            if (":" in self._local) != six:
+                raise error(errno.ENETUNREACH if six else errno.EINVAL)
+            if via is not None and self._local in ("127.0.0.1", "::1"):
+                raise error(errno.EINVAL)
+            source = self._local
+        overhead = _OVERHEAD6 if six else _OVERHEAD4
+        return (address, port), (source, self.port), via, overhead, means_many
+
+    def _apply(self, packet: Packet) -> None:
+        """Options that are seen on the wire. Raises OSError (EMSGSIZE, EACCES)."""
+        six = ":" in packet.dst[0]
+        level = stdlib.IPPROTO_IPV6 if six else stdlib.IPPROTO_IP
+        ttl = self._options.get((level, stdlib.IPV6_UNICAST_HOPS if six else stdlib.IP_TTL))
+        if ttl:
+            packet.ttl = ttl
+        whole = self._options.get((level, MTU_DISCOVER6 if six else MTU_DISCOVER))
+        if whole == _NEVER_FRAGMENT and packet.size > self._stack.icmp.mtu(packet.dst[0]):
+            raise error(errno.EMSGSIZE)
+
+    def fail(self, icmp: Icmp) -> None:
+        """The network reports an error about a datagram to our peer."""
+        number = UDP_ERRORS[":" in icmp.dst[0]].get(icmp.kind, 0)
+        if not number:
+            return
+        if self._readers:
+            self._readers.fail(error(number))
+        else:
+            self._error = number
+
+    # Receiving.
+
+    def score(self, packet: Packet) -> int:
+        """How well a datagram fits; negative: not at all (Linux: compute_score)."""
+        score = self.score_local(packet.dst[0])
+        if self.peer is None or score < 0:
+            return score
+        return score + 4 if packet.src == self.peer else -1
+
+    def score_local(self, address: str) -> int:
+        """For the local address alone: own family before the other's, exact before any."""
+        local = self._local
+        if local is None or local == "0.0.0.0":
+            return 1 if self._is_six == (":" in address) else 0
+        return 3 if local == address else -1
 
     def take(self, packet: Packet) -> None:
         """A datagram has come."""
-        if self._peer is not None and packet.src != self._peer:
-            return
         item = packet.data, packet.src
         if self._readers.wake(item):
             return
         cost = len(packet.data) + defaults.DATAGRAM_OVERHEAD_BYTES
-        if self._queued + cost > defaults.RECEIVE_BUFFER_BYTES:
+        if self._queued + cost > self._limit:
             self.host.network.drop("buffer", self.host.name, packet)
             return
         self._queued += cost
         self._queue.append(item)
 
     async def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, Any]:
-        self._check()
-        if self._queue:
+        if flags or self._is_six or self._closed or self._error or bufsize < 0:
+            return (await self._receive(bufsize, flags))[:2]
+        if self._queue:  # from here on `_receive` for the usual case
             await self._turn()
-            data, source = self._queue.popleft()
-            self._queued -= len(data) + defaults.DATAGRAM_OVERHEAD_BYTES
+            item = self._next(0)
         else:
             item = await self._readers.wait()
-            if item is None:
-                raise trio.ClosedResourceError
-            data, source = item
-        return (data, source) if len(data) <= bufsize else (data[:bufsize], source)
+        return item if len(item[0]) <= bufsize else (item[0][:bufsize], item[1])
 
-    async def recv(self, bufsize: int, flags: int = 0) -> bytes:
-        return (await self.recvfrom(bufsize, flags))[0]
+    async def _receive(self, size: int, flags: int) -> tuple[bytes, Any, int]:
+        """Data, source and MSG_TRUNC where it was cut."""
+        self._before_receiving(size, flags)
+        if self._queue:
+            await self._turn()
+        data, source = self._next(flags) if self._queue else await self._wait(flags)
+        shown = self._shown(source) if self._is_six else source
+        if len(data) <= size:
+            return data, shown, 0
+        return data[:size], shown, stdlib.MSG_TRUNC
+
+    def _before_receiving(self, size: int, flags: int) -> None:
+        self._check()
+        if size < 0:
+            raise ValueError("negative buffersize in recvfrom")
+        if flags & ~_FLAGS:
+            raise error(errno.EOPNOTSUPP)
+        self._raise_pending()
+
+    def _next(self, flags: int) -> Item:
+        if flags & stdlib.MSG_PEEK:
+            return self._queue[0]
+        item = self._queue.popleft()
+        self._queued -= len(item[0]) + defaults.DATAGRAM_OVERHEAD_BYTES
+        return item
+
+    async def _wait(self, flags: int) -> Item:
+        item: Item = await self._readers.wait()
+        if flags & stdlib.MSG_PEEK:
+            self._queued += len(item[0]) + defaults.DATAGRAM_OVERHEAD_BYTES
+            self._queue.appendleft(item)
+        return item
+
+    async def recv(self, buflen: int, flags: int = 0) -> bytes:
+        return (await self._receive(buflen, flags))[0]
+
+    async def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        return (await self.recvfrom_into(buffer, nbytes, flags))[0]
+
+    async def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
+        view = memoryview(buffer).cast("B")
+        data, source, _ = await self._receive(nbytes or len(view), flags)
+        view[: len(data)] = data
+        return len(data), source
+
+    async def recvmsg(
+        self, bufsize: int, ancbufsize: int = 0, flags: int = 0
+    ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+        data, source, cut = await self._receive(bufsize, flags)
+        return data, [], cut, source
+
+    async def recvmsg_into(
+        self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0
+    ) -> tuple[int, list[tuple[int, int, bytes]], int, Any]:
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        data, source, cut = await self._receive(sum(map(len, views)), flags)
+        scatter(data, views)
+        return len(data), [], cut, source
+
+    def is_readable(self) -> bool:
+        return bool(self._queue or self._error)
+
+    async def wait_writable(self) -> None:
+        self._check()
+        await trio.lowlevel.checkpoint()
+
+    # The end, and what datagram sockets do not do.
+
+    def shutdown(self, flag: int) -> None:
+        self._check()
+        if self.peer is None:
+            raise error(errno.ENOTCONN)
+        if flag in (stdlib.SHUT_WR, stdlib.SHUT_RDWR):
+            self._done_writing = True
+
+    def listen(self, backlog: int = 0) -> None:
+        self._check()
+        raise error(errno.EOPNOTSUPP)
+
+    async def accept(self) -> Any:
+        self._check()
+        await trio.lowlevel.checkpoint()
+        raise error(errno.EOPNOTSUPP)
 
     def close(self) -> None:
         if self._closed:
             return
         super().close()
-        if self._name is not None and self._stack.sockets.get(self._name) is self:
-            del self._stack.sockets[self._name]
-        self._readers.wake_all()
+        self._stack.leave(self)
+        self._stack.memberships.closed(self)
+        self._readers.fail(trio.ClosedResourceError("another task closed this socket"))
+
+
+def _plain(address: str) -> str:
+    """An address as packets have it: IPv4 without its IPv6 form, IPv6 in canonical text."""
+    if ":" not in address:
+        return address
+    packed = stdlib.inet_pton(stdlib.AF_INET6, address.split("%")[0])
+    if packed[:12] == bytes(10) + b"\xff\xff":
+        return stdlib.inet_ntop(stdlib.AF_INET, packed[12:])
+    return stdlib.inet_ntop(stdlib.AF_INET6, packed)
+
+
+def _port(number: int) -> int:
+    if not 0 <= number <= 65535:
+        raise OverflowError("port must be 0-65535.")
+    return number

@@ -2,26 +2,23 @@
 
 Implements docs/spec/engine.md, sections session and spans. The owner calls `handle` for each frame
 and `step` while `busy`; sessions take turns, so a long prompt delays the others by one chunk
-at most.
+at most. The rules are here; what is computed is a `Compute`, torch's (`compute.py`) or another.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import psutil
-import torch
 
+from .budget import Budget
 from .defaults import ANSWER_BYTES, PREFILL_CHUNK, WAITING_SPANS
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, architecture, kv_token_bytes, weight_bytes
-from .interface import Loaded, LoadShard, SessionId, Span
-from .kv import KV, Budget, raw_bytes
-from .llama import Model
+from .interface import DType, Loaded, LoadShard, Parts, Sampling, SessionId, Span
 from .messages import loaded_value, parse_load, parse_span
-from .sampling import choose
-from .session import Answer, Job, Session
-from .weights import TORCH_DTYPES
+from .session import Answer, Job, Session, State
 from .wire import Buffer, Header, WireError
 
 Emit = Callable[[Header, Buffer], None]
@@ -30,8 +27,45 @@ Request = Callable[[Header, memoryview], Result]
 _FEATURES = frozenset({"forward", "logits", "token", "export"})
 
 
+class Compute(Protocol):
+    """The weights of one shard. A row stands for one position; batches of rows are the
+    computer's own (tensors), and the core only carries them. All raise EngineError."""
+
+    arch: Architecture
+    parts: Parts
+    dtype: DType
+
+    def state(self, root: str, tokens: int, budget: Budget) -> State:
+        """Memory for the keys and values of `tokens` positions, taken from the budget."""
+        ...
+
+    def source(self, span: Span) -> Any:
+        """A span's input: token ids, or rows; `not-finite`."""
+        ...
+
+    def fed_back(self, token: int) -> Any:
+        """One sampled token as the next input."""
+        ...
+
+    def advance(self, source: Any, first: int, count: int, state: State, position: int) -> Any:
+        """Rows of `count` positions of `source` from its `first`, which stands at `position`."""
+        ...
+
+    def values(self, rows: Any, logits: bool, position: int) -> Any:
+        """What leaves the shard: the rows, or their logits; `not-finite`."""
+        ...
+
+    def joined(self, outputs: list[Any]) -> Buffer:
+        """Several outputs of `values`, in order, as bytes."""
+        ...
+
+    def choose(self, rows: Any, sampling: Sampling, position: int) -> tuple[int, float]:
+        """The token after the last row, and its log-probability; `not-finite`."""
+        ...
+
+
 class Core:
-    """One shard, many sessions; torch calls happen inside `handle` (load) and `step`."""
+    """One shard, many sessions; computing happens inside `handle` (load) and `step`."""
 
     def __init__(self, emit: Emit, emit_soon: Emit | None = None, *, memory_bytes: int = 0) -> None:
         """`emit` sends a frame; `emit_soon` may let it wait for the next one, which follows
@@ -39,7 +73,7 @@ class Core:
         self._emit = emit
         self._emit_soon = emit_soon or emit
         self._memory_bytes = memory_bytes
-        self._model: Model | None = None
+        self._model: Compute | None = None
         self._root = ""
         self._weight_bytes = 0
         self._budget = Budget(0)
@@ -54,6 +88,28 @@ class Core:
             "fork": self._fork,
             "usage": self._usage,
         }
+
+    # The machine it runs on.
+
+    def compute(self, arch: Architecture, shard: LoadShard) -> Compute:
+        """Load the weights of a shard."""
+        from .compute import TorchCompute  # the rules alone need no torch
+
+        return TorchCompute(arch, shard)
+
+    def clock(self) -> float:
+        """Seconds, for measuring."""
+        return time.perf_counter()
+
+    def available_bytes(self) -> int:
+        """Memory that is there."""
+        return int(psutil.virtual_memory().available)
+
+    def resident_bytes(self) -> int:
+        """Memory that the worker has."""
+        return int(psutil.Process().memory_info().rss)
+
+    # What the owner calls.
 
     @property
     def busy(self) -> bool:
@@ -96,18 +152,16 @@ class Core:
             self._emit(("ok", number, value), data)
 
     def _load(self, header: Header, payload: memoryview) -> Result:
-        started = time.perf_counter()
+        started = self.clock()
         self._unload()
         shard = parse_load(payload)
         arch = architecture(shard.config)
         size = weight_bytes(arch, shard.parts, shard.dtype)
         self._check_memory(size, shard.kv_bytes)
-        self._model = Model(arch, shard)
+        self._model = self.compute(arch, shard)
         self._root, self._weight_bytes = shard.root, size
         self._budget = Budget(shard.kv_bytes)
-        loaded = Loaded(
-            size, self._token_bytes(arch, shard), time.perf_counter() - started, _FEATURES
-        )
+        loaded = Loaded(size, self._token_bytes(arch, shard), self.clock() - started, _FEATURES)
         return loaded_value(loaded), b""
 
     def _unload(self) -> None:
@@ -119,7 +173,7 @@ class Core:
         self._budget = Budget(0)
 
     def _check_memory(self, weights: int, kv: int) -> None:
-        limit = self._memory_bytes or psutil.virtual_memory().available
+        limit = self._memory_bytes or self.available_bytes()
         if weights + kv > limit:
             raise EngineError(
                 "no-memory",
@@ -142,8 +196,7 @@ class Core:
                 "too-long",
                 f"{tokens} positions were asked for, the context is {model.arch.context}",
             )
-        kv = KV(self._root, model.arch, model.parts, model.dtype, tokens, self._budget)
-        self._sessions[name] = Session(name, kv)
+        self._sessions[name] = Session(name, model.state(self._root, tokens, self._budget))
         return 0, b""
 
     def _close(self, header: Header, payload: memoryview) -> Result:
@@ -173,11 +226,11 @@ class Core:
             "kv_bytes_reserved": self._budget.reserved,
             "kv_bytes_limit": self._budget.limit,
             "weight_bytes": self._weight_bytes,
-            "rss_bytes": psutil.Process().memory_info().rss,
+            "rss_bytes": self.resident_bytes(),
         }
         return usage, b""
 
-    def _loaded(self) -> Model:
+    def _loaded(self) -> Compute:
         if self._model is None:
             raise EngineError("no-shard", "no shard is loaded")
         return self._model
@@ -248,7 +301,7 @@ class Core:
             raise EngineError("old-epoch", f"epoch {session.epoch} has begun")
 
     @staticmethod
-    def _check_limits(session: Session, span: Span, model: Model) -> None:
+    def _check_limits(session: Session, span: Span, model: Compute) -> None:
         size = {
             "hidden": span.count * model.arch.hidden * DTYPE_BYTES[model.dtype],
             "logits": span.count * model.arch.vocab * 4,
@@ -278,28 +331,23 @@ class Core:
         job = session.job or self._begin(session)
         if job is None:
             return
-        started = time.perf_counter()
+        started = self.clock()
         model = self._loaded()
         count = min(PREFILL_CHUNK, job.count - job.done)
         position = job.start + job.done
-        x = job.source if count == job.count else job.source[job.done : job.done + count]
-        if not job.source.is_floating_point():
-            x = model.embed(x)
-        x = model.forward(x, session.kv, position)
+        x = model.advance(job.source, job.done, count, session.kv, position)
         session.kv.length = position + count
         job.done += count
         if job.span.want == "token":
             if job.done == job.count:
                 self._token(session, job, model, x, started)
             else:
-                job.seconds += time.perf_counter() - started
+                job.seconds += self.clock() - started
             return
-        out = x if job.span.want == "hidden" else model.logits(x)
-        _check_finite(out, position)
-        job.outputs.append(out)
-        job.seconds += time.perf_counter() - started
+        job.outputs.append(model.values(x, job.span.want == "logits", position))
+        job.seconds += self.clock() - started
         if job.done == job.count:
-            self._values(session, job)
+            self._values(session, job, model)
 
     def _begin(self, session: Session) -> Job | None:
         """The next span as a job, or None when it was answered already."""
@@ -316,28 +364,16 @@ class Core:
             raise EngineError(
                 "gap", f"the span starts at {span.start}, {session.kv.length} positions are cached"
             )
-        job.source = self._source(span)
+        job.source = self._loaded().source(span)
         return job
 
-    def _source(self, span: Span) -> torch.Tensor:
-        if span.hidden is None:
-            return torch.tensor(span.tokens)
-        model = self._loaded()
-        hidden = torch.frombuffer(span.hidden, dtype=TORCH_DTYPES[model.dtype])
-        hidden = hidden.view(span.count, model.arch.hidden)
-        _check_finite(hidden, span.start)
-        return hidden
-
-    def _token(
-        self, session: Session, job: Job, model: Model, x: torch.Tensor, started: float
-    ) -> None:
+    def _token(self, session: Session, job: Job, model: Compute, rows: Any, started: float) -> None:
         span = job.span
         position = job.start + job.count
-        logits = model.logits(x[-1:])[0].numpy()
-        token, logprob = choose(logits, span.sampling, position)
+        token, logprob = model.choose(rows, span.sampling, position)
         job.emitted += 1
         final = job.emitted == span.steps or token in span.stop_ids
-        seconds = job.seconds + time.perf_counter() - started
+        seconds = job.seconds + self.clock() - started
         header = ("token", session.name, span.epoch, position, token, logprob, final, seconds)
         job.answer.add(header)
         if final:
@@ -347,14 +383,13 @@ class Core:
             # The first one is waited for; a session that is not alone may have to wait for another.
             at_once = job.emitted == 1 or self._turns
             (self._emit if at_once else self._emit_soon)(header, b"")
-            job.source = torch.tensor((token,))
+            job.source = model.fed_back(token)
             job.start, job.count, job.done, job.seconds = position, 1, 0, 0.0
 
-    def _values(self, session: Session, job: Job) -> None:
+    def _values(self, session: Session, job: Job, model: Compute) -> None:
         span = job.span
-        out = job.outputs[0] if len(job.outputs) == 1 else torch.cat(job.outputs)
         header = ("hidden", session.name, span.epoch, span.start, span.count, job.seconds)
-        payload = raw_bytes(out.contiguous())
+        payload = model.joined(job.outputs)
         job.answer.add(header, payload)
         self._emit(header, payload)
         self._finish(session, job)
@@ -373,8 +408,3 @@ class Core:
 
     def _failed(self, name: bytes, epoch: int, error: EngineError) -> None:
         self._emit(("failed", name, epoch, error.code, error.message), b"")
-
-
-def _check_finite(values: torch.Tensor, position: int) -> None:
-    if not bool(torch.isfinite(values).all()):
-        raise EngineError("not-finite", f"values from position {position} on are not finite")

@@ -1,4 +1,4 @@
-"""The keys and values of one session, and the budget all sessions share.
+"""The keys and values of one session, in torch.
 
 Memory for every position is reserved at `open`, so a session that was admitted never fails for
 memory later. The operating system commits pages as positions are written.
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgpack
 import torch
 
+from .budget import Budget
 from .errors import EngineError
 from .families import Architecture, kv_token_bytes
 from .interface import DType, Parts
@@ -17,27 +18,6 @@ from .weights import TORCH_DTYPES
 
 _PREFIX = struct.Struct("!I")
 _HEADER_LIMIT = 64 * 1024  # bytes; the layer kinds of 1024 layers fit
-
-
-class Budget:
-    """Bytes of KV that may be reserved together."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.reserved = 0
-
-    def reserve(self, size: int) -> None:
-        """Raises EngineError `no-memory`."""
-        if size > self.limit - self.reserved:
-            raise EngineError(
-                "no-memory",
-                f"{size} bytes of KV are asked for, {self.limit - self.reserved} of "
-                f"{self.limit} are free",
-            )
-        self.reserved += size
-
-    def free(self, size: int) -> None:
-        self.reserved -= size
 
 
 class KV:

@@ -6,13 +6,14 @@ worker that ends, for whatever reason, fails its sessions and is started again.
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
-from ...transport.host import Child, Host
+from ...transport.host import Host
 from . import defaults
 from .errors import EngineError, EngineUnavailable
 from .interface import EngineEvent, FailedEvent, Loaded, LoadShard, SessionId, Span
@@ -21,6 +22,60 @@ from .wire import Buffer, Channel, Header, WireClosed, WireError
 
 _MODULE = f"{__package__}.worker"
 _CRASHED = "the engine's worker process ended"
+
+
+class Worker(Protocol):
+    """The life of a worker."""
+
+    @property
+    def pid(self) -> int: ...
+
+    async def wait(self) -> int:
+        """The exit status; negative is the signal that ended it."""
+        ...
+
+    async def stop(self, grace: float) -> None:
+        """Give it `grace` seconds to end, then kill it; it is gone on return."""
+        ...
+
+
+class Connection(Protocol):
+    """The daemon's end of the connection to a worker: a `Channel` that can be waited for."""
+
+    def put(self, header: Header, payload: Buffer = b"") -> None: ...
+
+    def flush(self) -> bool: ...
+
+    def receive(self) -> list[tuple[Header, memoryview]]: ...
+
+    def close(self) -> None: ...
+
+    async def wait_readable(self) -> None: ...
+
+    async def wait_writable(self) -> None: ...
+
+
+Connect = Callable[
+    [Host, Sequence[str], Mapping[str, str]], Awaitable[tuple[Worker, Connection]]
+]  # host, arguments, environment
+
+
+class _WaitingChannel(Channel):
+    """A channel in a trio program."""
+
+    async def wait_readable(self) -> None:
+        await trio.lowlevel.wait_readable(self.fileno())
+
+    async def wait_writable(self) -> None:
+        await trio.lowlevel.wait_writable(self.fileno())
+
+
+async def start_process(
+    host: Host, arguments: Sequence[str], environment: Mapping[str, str]
+) -> tuple[Worker, Connection]:
+    """A worker process of this daemon."""
+    child = await host.spawn(_MODULE, arguments, environment)
+    return child, _WaitingChannel(child.socket.fileno())
 
 
 @dataclass(slots=True)
@@ -47,12 +102,23 @@ class EngineProcess:
     Raises EngineUnavailable where torch is not installed.
     """
 
-    def __init__(self, host: Host, *, threads: int, memory_bytes: int = 0) -> None:
-        """`threads` torch computes with; `memory_bytes` bounds weights and KV, 0: what is there."""
+    def __init__(
+        self,
+        host: Host,
+        *,
+        threads: int,
+        memory_bytes: int = 0,
+        connect: Connect = start_process,
+    ) -> None:
+        """`threads` torch computes with; `memory_bytes` bounds weights and KV, 0: what is there.
+
+        `connect` starts a worker, each time there is none.
+        """
         self._host = host
+        self._connect = connect
         self._arguments = ["--threads", str(threads), "--memory", str(memory_bytes)]
         self._environment = _environment(threads)
-        self._channel: Channel | None = None  # set while a worker is ready
+        self._channel: Connection | None = None  # set while a worker is ready
         self._change = (
             trio.Event()
         )  # set, and replaced, when a worker became ready or cannot be had
@@ -86,8 +152,7 @@ class EngineProcess:
             pause = min(2 * pause, defaults.RESTART_PAUSE_MOST)
 
     async def _one_life(self, task_status: trio.TaskStatus[None]) -> None:
-        child = await self._host.spawn(_MODULE, self._arguments, self._environment)
-        channel = Channel(child.socket.fileno())
+        child, channel = await self._connect(self._host, self._arguments, self._environment)
         self.pid = child.pid
         status: int | None = None
         try:
@@ -101,7 +166,7 @@ class EngineProcess:
             await child.stop(0)
             self.pid = None
 
-    async def _converse(self, channel: Channel, task_status: trio.TaskStatus[None]) -> None:
+    async def _converse(self, channel: Connection, task_status: trio.TaskStatus[None]) -> None:
         await self._greeted(channel)
         self._channel = channel
         self._blocked = trio.Event()
@@ -119,28 +184,28 @@ class EngineProcess:
             nursery.cancel_scope.cancel()
 
     @staticmethod
-    async def _greeted(channel: Channel) -> None:
+    async def _greeted(channel: Connection) -> None:
         while True:
-            await trio.lowlevel.wait_readable(channel.fileno())
+            await channel.wait_readable()
             frames = channel.receive()
             if frames and frames[0][0][0] == "ready" and len(frames) == 1:
                 return
             if frames:
                 raise WireError("the worker did not begin with `ready`")
 
-    async def _read(self, channel: Channel) -> None:
+    async def _read(self, channel: Connection) -> None:
         while True:
-            await trio.lowlevel.wait_readable(channel.fileno())
+            await channel.wait_readable()
             for header, payload in channel.receive():
                 self._arrived(header, payload)
 
-    async def _write(self, channel: Channel) -> None:
+    async def _write(self, channel: Connection) -> None:
         with suppress(WireClosed):  # the reader sees the same
             while True:
                 await self._blocked.wait()
                 self._blocked = trio.Event()
                 while not channel.flush():
-                    await trio.lowlevel.wait_writable(channel.fileno())
+                    await channel.wait_writable()
 
     def _arrived(self, header: Header, payload: memoryview) -> None:
         if header[0] in ("ok", "refused"):
@@ -276,7 +341,7 @@ class EngineProcess:
             return  # the reader sees the same, and ends the sessions
 
 
-async def _ended(child: Child) -> int | None:
+async def _ended(child: Worker) -> int | None:
     """The status of a worker whose socket has closed; None where it does not end by itself."""
     with trio.move_on_after(defaults.STOP_GRACE):
         return await child.wait()

@@ -2,14 +2,38 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from .defaults import KEPT_ANSWERS, KEPT_BYTES
 from .interface import SessionId, Span
-from .kv import KV
 from .wire import Buffer, Header
 
 SpanKey = tuple[int, int, int]  # epoch, start, count
+
+
+class State(Protocol):
+    """A session's keys and values over a shard's layers: positions 0 … length-1 are valid."""
+
+    tokens: int  # positions reserved
+    length: int
+
+    def free(self) -> None:
+        """Give the memory back; the object is of no use afterwards."""
+        ...
+
+    def truncate(self, length: int) -> None: ...
+
+    def export(self) -> bytes:
+        """An exact copy: docs/spec/engine.md, session."""
+        ...
+
+    def install(self, state: bytes | memoryview) -> int:
+        """Take over an exported state; returns its length. Raises EngineError `bad-state`."""
+        ...
+
+    def copy_from(self, other: Any) -> None:
+        """Raises EngineError `bad-state` when the other has more positions than fit."""
+        ...
 
 
 @dataclass(slots=True)
@@ -43,7 +67,7 @@ class Job:
 class Session:
     """One open session."""
 
-    def __init__(self, name: SessionId, kv: KV) -> None:
+    def __init__(self, name: SessionId, kv: State) -> None:
         self.name = name
         self.kv = kv
         self.epoch = 0

@@ -55,6 +55,7 @@ def _offer_to_the_oom_killer() -> None:
 def _run(channel: Channel, threads: int, memory_bytes: int) -> None:
     import torch
 
+    from .compute import computing  # now, not at the first load
     from .core import Core
 
     torch.set_num_threads(threads)
@@ -62,7 +63,7 @@ def _run(channel: Channel, threads: int, memory_bytes: int) -> None:
     sender = Sender(channel)
     gc.freeze()  # a full collection over what stays anyway takes longer than a step
     sender.send(("ready", VERSION, torch.__version__), b"")
-    with torch.inference_mode():
+    with computing():
         _serve(channel, Core(sender.send, sender.send_soon, memory_bytes=memory_bytes))
 
 

@@ -65,7 +65,6 @@ class Server:
 
     def answer(self, request: dict[str, Any]) -> bytes:
         number = request["id"]
-        signal.setitimer(signal.ITIMER_REAL, request["seconds"] + ALARM_GRACE)
         try:
             reply = self._operations[request["op"]](request)
             return pack_frame({"id": number, **reply}, limit=TEXT_REPLY_BYTES)
@@ -75,8 +74,6 @@ class Server:
             return _refusal(number, "text-memory", "out of memory")
         except Exception as error:  # noqa: BLE001  (this process's one place: libraries on strangers' input)
             return _refusal(number, "text-failed", f"{type(error).__name__}: {error}")
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
 
     @property
     def tokens(self) -> Tokens:
@@ -120,7 +117,11 @@ def serve(stream: BinaryIO, send: Callable[[bytes], None]) -> None:
         length = int.from_bytes(size)
         if length > TEXT_REQUEST_BYTES:
             return
-        send(server.answer(unpack_body(stream.read(length))))
+        request = unpack_body(stream.read(length))
+        signal.setitimer(signal.ITIMER_REAL, request["seconds"] + ALARM_GRACE)
+        answer = server.answer(request)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        send(answer)
 
 
 def warm_up() -> None:

@@ -44,7 +44,7 @@ def push(node: FakeNode, source: FakeNode, *sealed: bytes, reach: int = Reach.LO
     """`source` sends `node` records."""
     link = source.endpoint.link(node.peer)
     assert link is not None
-    told = [(reach, data) for data in sealed]
+    told = [(reach, 0, data) for data in sealed]
     link.post("member.push", payload=msgpack.packb(told), priority=Priority.CONTROL)
 
 
@@ -255,11 +255,11 @@ async def test_two_nodes_with_one_key_do_not_chase_each_other(
         ahead = MemberRecord(node.peer, node.directory.own().seq + step)
         push(node, other, seal_record(node.identity, ahead))
         await trio.sleep(0.1)
-    seqs = {open_record(data).seq for _, data in pushed(net, node)}
+    seqs = {open_record(data).seq for _, _, data in pushed(net, node)}
     assert len(seqs) <= 3
 
 
-def pushed(net: FakeNet, node: FakeNode) -> list[tuple[int, bytes]]:
+def pushed(net: FakeNet, node: FakeNode) -> list[tuple[int, int, bytes]]:
     found = [m[3] for m in net.sent if m[0] == node.peer and m[2] == "member.push"]
     return [told for payload in found for told in msgpack.unpackb(payload)]
 
@@ -301,7 +301,7 @@ async def test_a_local_address_from_afar_is_not_dialled(
 def author_in(message: tuple[Any, Any, str, bytes], node: FakeNode) -> bool:
     if message[2] != "member.push":
         return False
-    return any(open_record(data).peer == node.peer for _, data in msgpack.unpackb(message[3]))
+    return any(open_record(data).peer == node.peer for _, _, data in msgpack.unpackb(message[3]))
 
 
 @pytest.mark.trio
@@ -315,6 +315,35 @@ async def test_neighbours_dial_each_others_local_addresses(
     net.connect(gate.endpoint, two.endpoint)
     await trio.sleep(2)
     assert one.endpoint.link(two.peer) is not None
+
+
+@pytest.mark.trio
+async def test_all_know_each_other_with_few_links(net: FakeNet, autojump_clock: MockClock) -> None:
+    """Twin: with a digest of live members only, late comers miss those without a near link."""
+    nodes = start(net, 30, links=3)
+    await trio.sleep(30)
+    late = FakeNode(net, 31, links=1)
+    net.nursery.start_soon(late.run, nodes[7])
+    await trio.sleep(5)
+    everybody = {node.peer for node in (*nodes, late)}
+    for node in (*nodes, late):
+        assert node.directory.everybody() == everybody - {node.peer}
+
+
+@pytest.mark.trio
+async def test_the_dead_are_not_told_of_for_ever(net: FakeNet, autojump_clock: MockClock) -> None:
+    """Twin: without an age each newcomer would start to count anew, and tell the others."""
+    nodes = start(net, 4)
+    await trio.sleep(5)
+    dead = nodes.pop()
+    dead.die()
+    for number in range(10, 20):
+        await trio.sleep(100)
+        known = [dead.peer in node.directory.everybody() for node in nodes]
+        assert any(known) if number < 15 else number == 15 or not any(known)
+        nodes.append(FakeNode(net, number))
+        net.nursery.start_soon(nodes[-1].run, nodes[0])
+        await trio.sleep(5)
 
 
 @pytest.mark.trio
@@ -387,7 +416,13 @@ async def test_real_nodes_find_each_other_and_notice_a_death(real_nodes: list[Re
 def test_a_message_of_empty_lists_is_refused_unread() -> None:
     """8 MiB of them were 600 MB and two seconds of the loop; also where they lie deeper."""
     lists = b"\xdd" + (2**22).to_bytes(4) + b"\x90" * 2**22
-    for payload in (lists, b"\x91\x92\x01" + lists, b"\x91\x92" + lists, b"\x91" + lists):
+    for payload in (
+        lists,
+        b"\x91\x93\x01\x00" + lists,
+        b"\x91\x93\x01" + lists,
+        b"\x91\x93" + lists,
+        b"\x91" + lists,
+    ):
         tracemalloc.start()
         with pytest.raises(BadRecord):
             _told(payload)
@@ -403,7 +438,9 @@ def test_a_message_of_empty_lists_is_refused_unread() -> None:
         b"\xc0",
         b"\x91",
         b"\x91\x92\x01",
-        b"\x91\x93\x01\xc4\x00\x01",
+        b"\x91\x94\x01\x00\xc4\x00\x01",
+        b"\x91\x93\x01\xff\xc4\x00",
+        b"\x91\x92\x01\xc4\x00",
         b"\x90\x90",
         b"\x91\x91\x01",
     ],

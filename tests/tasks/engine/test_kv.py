@@ -4,10 +4,11 @@ import msgpack
 import pytest
 import torch
 
+from shoal.tasks.engine.budget import Budget
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture, kv_token_bytes
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.engine.kv import KV, Budget
+from shoal.tasks.engine.kv import KV
 
 ARCH = architecture(
     {

@@ -1,0 +1,72 @@
+"""Hole punching between eight kinds of NAT, every pair at two skews: the table, and what it costs.
+
+CPU seconds of 128 scenarios, the building of their world included; the median of several runs,
+each with its own seed. The other side is the same scenarios in real time (a lab of kernel
+namespaces or virtual machines runs them so): that is arithmetic, their seconds one after the other.
+Goal: under 1 s, and the table is what the kinds' mapping and filtering say.
+"""
+
+import argparse
+import json
+import sys
+import time
+from statistics import median
+
+from shoal.netsim.nat.punch import KINDS, SKEWS_S, Pair, truth_table
+
+GOAL_S = 1.0
+SYMMETRIC = ("adm-apdf", "apdm-apdf")  # another port for each peer
+STRICT = ("eim-apdf", "linux-drop", "linux-accept", *SYMMETRIC)  # only the peer itself gets in
+
+
+def expected(pair: Pair) -> bool:
+    """Whether such peers can meet (netsim.md 2e; RFC 5128 3.3 and 3.4).
+
+    A symmetric NAT's port towards the peer is not the one the server saw, so the peer must let
+    in any port. A Linux router that takes packets for itself remembers the early one, and
+    then has to give its own host another port.
+    """
+    first, second = pair.kinds
+    if (first in SYMMETRIC and second in STRICT) or (second in SYMMETRIC and first in STRICT):
+        return False
+    return not (pair.skew and second == "linux-accept" and first in STRICT)
+
+
+def show(pairs: list[Pair]) -> None:
+    """The tables: a row for who starts first."""
+    for skew in SKEWS_S:
+        print(f"skew {1e3 * skew:.0f} ms".ljust(14) + "".join(f"{kind:>13}" for kind in KINDS))
+        for first in KINDS:
+            row = [p for p in pairs if p.skew == skew and p.kinds[0] == first]
+            print(f"{first:14}" + "".join(f"{'Y' if p.connected else '-':>13}" for p in row))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer runs")
+    runs = 3 if parser.parse_args().quick else 15
+    cpu, wrong, virtual, packets = [], 0, 0.0, 0
+    for seed in range(runs + 1):
+        began = time.process_time()
+        pairs, world = truth_table(seed=seed)
+        if seed:  # the first one warms up
+            cpu.append(time.process_time() - began)
+        virtual, packets = world.events.now, world.network.sent
+        wrong += sum(pair.connected != expected(pair) for pair in pairs)
+    show(pairs)
+    value = median(cpu)
+    one_by_one = virtual * len(pairs)
+    result = {
+        "name": "netsim_punch", "value": round(value, 4), "goal": GOAL_S,
+        "ok": value <= GOAL_S and not wrong, "unit": "cpu seconds", "scenarios": len(pairs),
+        "connected": sum(pair.connected for pair in pairs), "wrong": wrong, "runs": runs,
+        "cpu_s": [round(each, 4) for each in cpu], "packets": packets,
+        "virtual_s": round(virtual, 2), "real_time_one_by_one_s": round(one_by_one, 1),
+        "times_real_time": round(one_by_one / value),
+    }  # fmt: skip
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""`shoal sim`: run, sweep, repeat and compare simulated internets."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import options
+from .errors import CommandError
+from .options import Misused, example, json_option
+
+if TYPE_CHECKING:
+    from ..netsim.scenario.result import Result
+    from ..netsim.scenario.tables import Scenario
+
+
+class _Value(click.ParamType[Any]):
+    """A value with its unit, read as a scenario's is."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        from ..netsim.scenario import units
+
+        try:
+            return getattr(units, self.name)(value)
+        except ValueError as error:
+            raise Misused(str(error), None, context, parameter) from None
+
+
+_FILE = click.Path(path_type=Path)
+_HOSTS = click.option("--hosts", type=click.IntRange(1, 100_000), metavar="N",
+                      help="Draw N hosts of the population (default: the file's).")  # fmt: skip
+
+
+@click.group(
+    cls=options.Commands,
+    short_help="Simulate swarms on an internet of one process.",
+    epilog=example("shoal sim run examples/scenarios/first.toml",
+                   "shoal sim sweep examples/scenarios/punch-home.toml --seeds 1..20"),
+)  # fmt: skip
+def sim() -> None:
+    """Swarms of unmodified daemons on a simulated internet, in virtual time.
+
+    A scenario is a TOML file (docs/spec/scenario.md); docs/netsim.md is the guide. The same
+    scenario and seed give the same packets.
+    """
+
+
+@sim.command(short_help="Run a scenario once.",
+             epilog=example("shoal sim run examples/scenarios/first.toml --seed 7"))  # fmt: skip
+@click.argument("file", type=_FILE)
+@click.option("--seed", type=click.IntRange(0), metavar="N",
+              help="Another seed gives another run (default: the file's first).")  # fmt: skip
+@click.option("--out", type=_FILE, metavar="DIR",
+              help="Run folder (default: runs/NAME-SEED).")  # fmt: skip
+@click.option("--backend", type=click.Choice(["sim", "netns"]), default="sim", show_default=True,
+              help="Simulated, or real daemons in this kernel's network namespaces.")  # fmt: skip
+@_HOSTS
+@click.option("--trace", is_flag=True, help="Keep every packet, as `trace = true` does.")
+@click.option("--no-report", is_flag=True, help="Write no report.html.")
+@json_option
+def run(
+    file: Path, seed: int | None, out: Path | None, backend: str, hosts: int | None, trace: bool,
+    no_report: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a scenario with one seed; leave a folder with its figures and a report.
+
+    The exit code is 1 if an expectation is not met. Ctrl-C leaves what there is so far.
+    """
+    from . import simrun
+
+    scenario = simrun.read_scenario(file, hosts)
+    number = scenario.sim.seeds[0] if seed is None else seed
+    folder = simrun.RunFolder(out or Path("runs") / f"{_file_name(scenario.sim.name)}-{number}")
+    if backend == "netns":
+        from .simkernel import run_in_kernel
+
+        result = run_in_kernel(scenario, file)
+        folder.make(scenario)
+        _keep(folder, result, hosts, backend, report=not no_report)
+    else:
+        _strictly(scenario)
+        folder.make(scenario)
+        result = simrun.run_here(
+            scenario, file, number,
+            trace=folder.trace if trace or scenario.sim.trace else None,
+            after=lambda found: _keep(folder, found, hosts, backend, report=not no_report),
+        )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps({"folder": str(folder.path), **simrun.as_json(result)}))
+    else:
+        simrun.print_result(result)
+        click.echo(f"\nkept in {folder.path}")
+    _exit_unless_met(result.met)
+
+
+def _keep(folder: Any, result: "Result", hosts: int | None, backend: str, *, report: bool) -> None:
+    folder.write(result, {"hosts_given": hosts, "backend": backend})
+    if report:
+        folder.report(result)
+
+
+def _file_name(name: str) -> str:
+    """A scenario's name as that of a folder."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).lstrip(".-")[:64] or "run"
+
+
+def _strictly(scenario: "Scenario") -> None:
+    """Start this process anew with a fixed hash seed and fixed addresses, if the scenario says."""
+    if not scenario.sim.strict:
+        return
+    from ..netsim.errors import SimError
+    from ..netsim.reexec import reexec
+
+    try:
+        reexec()
+    except SimError as error:
+        message, _, hint = str(error).partition("\nhint: ")
+        raise CommandError("cannot-simulate", message, hint=hint) from None
+
+
+def _exit_unless_met(met: bool) -> None:
+    if not met:
+        raise click.exceptions.Exit(1)
+
+
+@sim.command(
+    short_help="Run a scenario with many seeds.",
+    epilog=example("shoal sim sweep examples/scenarios/punch-home.toml --seeds 1..20 -j 2"),
+)
+@click.argument("file", type=_FILE)
+@click.option("--seeds", type=_Value("seeds"), metavar="A..B",
+              help="Which seeds, both ends included (default: the file's).")  # fmt: skip
+@click.option("-j", "jobs", type=click.IntRange(1, 1024), metavar="N",
+              help="Processes (default: one a core).")  # fmt: skip
+@click.option("--ray", metavar="ADDRESS", help="Run on that Ray cluster (`auto`: this one).")
+@click.option("--out", type=_FILE, metavar="DIR",
+              help="Folder of the sweep (default: runs/NAME-sweep).")  # fmt: skip
+@_HOSTS
+@json_option
+def sweep(
+    file: Path, seeds: tuple[int, ...] | None, jobs: int | None, ray: str | None,
+    out: Path | None, hosts: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a scenario with many seeds at once; a line for each in sweep.jsonl.
+
+    Called again, it goes on with the seeds that are missing. The exit code is 1 if a seed failed.
+    """
+    from . import simrun, simsweep
+
+    if ray is not None and jobs is not None:
+        raise click.UsageError("`-j` is for this machine: a Ray cluster knows its own cores")
+    scenario = simrun.read_scenario(file, hosts)
+    wanted = seeds or scenario.sim.seeds
+    folder = out or Path("runs") / f"{_file_name(scenario.sim.name)}-sweep"
+    kept = simsweep.SweepFile(folder, scenario, hosts)
+    missing = [seed for seed in wanted if seed not in kept.lines]
+    done = len(wanted) - len(missing)
+    if done:
+        click.echo(f"{done} of {len(wanted)} seeds are done already", err=True)
+    if missing:
+        lines = (
+            simsweep.here(scenario, hosts, missing, jobs or os.cpu_count() or 1)
+            if ray is None
+            else simsweep.on_ray(ray, scenario.text, hosts, missing)
+        )
+        for line in lines:
+            kept.add(line)
+            done += 1
+            simsweep.print_line(line, done, len(wanted), lambda text: click.echo(text, err=True))
+    found = simsweep.summary([kept.lines[seed] for seed in wanted])
+    simrun.write_text(folder / simsweep.SUMMARY, json.dumps(found, indent=1) + "\n")
+    click.echo(json.dumps(found) if as_json else simsweep.print_summary(found))
+    if found["failed"]:
+        first = found["failed"][0]
+        more = "" if hosts is None else f" --hosts {hosts}"
+        click.echo(f"`shoal sim run {file} --seed {first}{more}` repeats the first", err=True)
+    _exit_unless_met(not found["failed"])
+
+
+@sim.command(
+    short_help="Repeat a run, and compare.", epilog=example("shoal sim replay runs/first-1")
+)
+@click.argument("folder", metavar="DIR", type=_FILE)
+@click.option("--until", type=_Value("period"), metavar="T",
+              help="Only so much of it, in virtual time: 41.2s.")  # fmt: skip
+@json_option
+def replay(folder: Path, until: float | None, as_json: bool) -> None:
+    """Run the scenario and seed of a run folder again, and say whether the packets are the same.
+
+    The exit code is 1 if they are not.
+    """
+    from . import simreplay
+
+    found = simreplay.replay(folder, until, _strictly)
+    click.echo(json.dumps(found) if as_json else simreplay.words(found))
+    _exit_unless_met(found["same"] is not False)
+
+
+@sim.command(short_help="Find where two runs part.",
+             epilog=example("shoal sim diff runs/first-1 runs/first-2"))  # fmt: skip
+@click.argument("a", type=_FILE)
+@click.argument("b", type=_FILE)
+@json_option
+def diff(a: Path, b: Path, as_json: bool) -> None:
+    """Name the first event that differs between two runs, with what came before and its task.
+
+    A and B are run folders made with `--trace`, or their trace.msgpack. The exit code is 1 if
+    they differ.
+    """
+    from . import simreplay
+
+    found = simreplay.difference(simreplay.trace_of(a), simreplay.trace_of(b))
+    click.echo(json.dumps(found) if as_json else simreplay.words(found))
+    _exit_unless_met(bool(found["same"]))
+
+
+@sim.command(short_help="Compare simulated NATs with real ones.",
+             epilog=example("shoal sim calibrate"))  # fmt: skip
+@click.option("--kernel", is_flag=True, help="Probe this machine's kernel too; needs root.")
+@json_option
+def calibrate(kernel: bool, as_json: bool) -> None:
+    """Probe the simulated NATs and compare them with the answers that a real kernel gave.
+
+    The stored table comes with shoal; with `--kernel` this machine's kernel is probed as well. The
+    exit code is 1 where an answer differs.
+    """
+    from . import simkernel
+
+    found = simkernel.calibration(kernel)
+    click.echo(json.dumps(found) if as_json else simkernel.words(found))
+    _exit_unless_met(not found["differences"])
+
+
+@sim.command(
+    short_help="Write a run's report anew.", epilog=example("shoal sim report runs/first-1")
+)
+@click.argument("folder", metavar="DIR", type=_FILE)
+def report(folder: Path) -> None:
+    """Write report.html of a run folder: one file, with its plots inside.
+
+    Plots need matplotlib; without it the report has the tables.
+    """
+    from . import simrun
+
+    target = simrun.RunFolder(folder)
+    result, _ = target.read()
+    click.echo(f"written: {target.report(result)}")
+    from ..netsim.report.plots import available
+
+    if not available():
+        click.echo(f"hint: `{sys.executable} -m pip install matplotlib` adds plots", err=True)

@@ -1,0 +1,253 @@
+"""`shoal sim calibrate`, and scenarios on this machine's kernel."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import render
+from .errors import CommandError
+
+if TYPE_CHECKING:
+    from ..netsim.netns.backend import KernelWorld
+    from ..netsim.scenario.result import Result
+    from ..netsim.scenario.tables import Expect, HostTable, Scenario
+
+METRICS = ("boot", "links.count", "links.pairs", "hosts.up")
+INVARIANTS = ("connected", "linked")
+KEPT = ("name", "count", "nat", "behind", "link", "start", "program", "settings", "line")
+LOOKS_EVERY = 0.5  # seconds
+
+
+def calibration(kernel: bool) -> dict[str, Any]:
+    """Where the simulated NATs differ from the stored table, and the kernel's answers from both.
+
+    Raises CommandError where this machine's kernel is asked for and cannot be probed.
+    """
+    from ..netsim.nat.lab import SimLab
+    from ..netsim.netns import calibrate
+
+    stored = calibrate.golden()
+    simulated = {kind: SimLab(kind).run() for kind in stored}
+    found: dict[str, Any] = {
+        "kinds": sorted(stored),
+        "probes": sum(map(len, simulated.values())),
+        "differences": [str(item) for item in calibrate.compare(simulated, stored)],
+        "kernel": "not asked for",
+    }
+    if kernel:
+        found["differences"] += _with_kernel(stored)
+        found["kernel"] = "probed"
+    return found
+
+
+def _with_kernel(stored: Any) -> list[str]:
+    from ..netsim.netns import calibrate
+    from ..netsim.netns.namespaces import KernelRefused
+
+    try:
+        table = calibrate.calibrate(tuple(stored), say=_progress)
+    except KernelRefused as error:
+        raise CommandError("cannot-simulate", str(error), hint=_hint(str(error))) from None
+    return [
+        f"{item.kind}: {item.probe} is {item.simulated!r} in this kernel, stored {item.golden!r}"
+        for item in calibrate.compare(table, stored)
+    ]
+
+
+def _progress(line: str) -> None:
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr)
+
+
+def _hint(reason: str) -> str:
+    if "needs root" in reason:
+        return "run it as root, or in a container with NET_ADMIN and SYS_ADMIN"
+    return "the simulated backend (`--backend sim`) needs nothing of the kernel"
+
+
+def words(found: dict[str, Any]) -> str:
+    """The comparison for a person."""
+    lines = [render.safe(line, 300) for line in found["differences"]]
+    lines.append(
+        f"{len(found['differences'])} differences in {found['probes']} answers of "
+        f"{len(found['kinds'])} kinds; this machine's kernel: {found['kernel']}"
+    )
+    return "\n".join(lines)
+
+
+def run_in_kernel(scenario: "Scenario", path: Path) -> "Result":
+    """The daemons of a scenario as real ones in network namespaces, for its duration in real time.
+
+    Raises CommandError with the line of what this backend cannot do, and the reason where this
+    machine cannot have it.
+    """
+    _refuse_unsupported(scenario, path)
+    from ..netsim.netns.backend import KernelWorld
+    from ..netsim.netns.namespaces import KernelRefused
+
+    seconds = scenario.world.latency_seconds or 0.0
+    try:
+        with KernelWorld(latency=seconds) as world:
+            return _KernelRun(scenario, world).go()
+    except KernelRefused as error:
+        raise CommandError("cannot-simulate", str(error), hint=_hint(str(error))) from None
+
+
+def _refuse_unsupported(scenario: "Scenario", path: Path) -> None:
+    from ..netsim.errors import BadScenario
+    from ..netsim.netns import nft
+    from .simrun import refused
+
+    def no(line: int, message: str) -> None:
+        hint = "the simulated backend (`--backend sim`) can do it"
+        raise refused(path, BadScenario(message, line=line, hint=hint))
+
+    for host in scenario.hosts:
+        _refuse_host(host, no)
+    if scenario.world.hosts or scenario.world.latency_seconds is None:
+        no(0, "the kernel backend has no populations and no latency matrix")
+    for nat in scenario.nats:
+        if nat.kind not in nft.KINDS or nat.extra:
+            no(nat.line, f"the kernel backend has no `{nat.kind}` with such keys")
+    for step in scenario.steps:
+        no(step.line, "the kernel backend has no steps")
+    for expect in scenario.expects:
+        if expect.metric and expect.metric.partition(".p")[0] not in METRICS:
+            no(expect.line, f"the kernel backend does not measure `{expect.metric}`")
+        if (expect.invariant or "linked") not in INVARIANTS or expect.after:
+            no(expect.line, f"the kernel backend does not watch `{expect.invariant}`")
+
+
+def _refuse_host(host: "HostTable", no: Any) -> None:
+    from dataclasses import fields
+
+    from ..netsim.netns import nft
+    from ..netsim.scenario.programs.daemon import DaemonSettings
+
+    if host.program != "daemon":
+        no(host.line, f"the kernel backend runs daemons, not `{host.program}`")
+    for item in fields(host):
+        if item.name not in KEPT and getattr(host, item.name) != item.default:
+            no(host.line, f"`{item.name}` has no effect in the kernel backend")
+    if host.settings != DaemonSettings():
+        no(host.line, "the kernel backend runs daemons with no `settings`")
+    if host.nat and host.nat not in nft.KINDS and "-" in host.nat:
+        no(host.line, f"the kernel backend has no gateway of kind `{host.nat}`")
+
+
+class _KernelRun:
+    """One run in real time."""
+
+    def __init__(self, scenario: "Scenario", world: "KernelWorld") -> None:
+        self.scenario = scenario
+        self.world = world
+        self.kinds: dict[str, str] = {}
+        self.starts: dict[str, float] = {}
+        self.boots: dict[str, float] = {}
+        self.reached: dict[int, float] = {}  # by expectation: when its invariant held
+        self._build()
+        self.began = time.monotonic()
+
+    def _build(self) -> None:
+        from ..netsim.scenario import vocabulary
+        from ..netsim.scenario.links import link_spec
+
+        own = {link.id: link_spec(link) for link in self.scenario.links}
+
+        def link(name: str) -> Any:
+            return own.get(name) or (vocabulary.profile(name) if name else None)
+
+        kinds = {nat.id: nat.kind for nat in self.scenario.nats}
+        for nat in self.scenario.nats:
+            self.world.gateway(nat.id, nat.kind, behind=nat.behind or None, link=link(nat.link))
+        for table in self.scenario.hosts:
+            for name in table.names():
+                gateway = table.nat or None
+                if gateway is not None and gateway not in kinds:
+                    gateway = f"{name}-gateway"
+                    self.world.gateway(
+                        gateway, table.nat, behind=table.behind or None, link=link(table.link)
+                    )
+                plug = None if gateway else link(table.link)
+                self.world.host(name, behind=gateway, link=plug)
+                self.kinds[name] = kinds.get(table.nat, table.nat) or "public"
+                self.starts[name] = table.start
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self.began
+
+    def go(self) -> "Result":
+        """Start the daemons at their times, look at them until the end."""
+        first = next((name for name, kind in self.kinds.items() if kind == "public"), None)
+        while self.now < self.scenario.sim.duration:
+            for name, start in self.starts.items():
+                if start <= self.now and name not in self.boots:
+                    self._start(name, first)
+            self._look()
+            time.sleep(LOOKS_EVERY)
+        return self._result()
+
+    def _start(self, name: str, first: str | None) -> None:
+        told = () if first in (None, name) else ("--bootstrap", self.world.where(str(first)))
+        began = time.monotonic()
+        self.world.start(name, *told)
+        self.world.wait(lambda: self.world.status(name) is not None, what=f"a status of {name}")
+        self.boots[name] = time.monotonic() - began
+
+    def _links(self) -> dict[str, set[str]]:
+        """Of each daemon that answers, by peer id: the others that it has a link to."""
+        found = {}
+        for name in self.boots:
+            status = self.world.status(name)
+            if status is not None:
+                found[status["peer"]] = {item["peer"] for item in self.world.peers(name)}
+        return {peer: linked & found.keys() for peer, linked in found.items()}
+
+    def _look(self) -> None:
+        from ..netsim.scenario.expect import is_complete, is_connected
+
+        links = self._links()
+        if len(links) < len(self.kinds):
+            return
+        holds = {"connected": is_connected(links), "linked": is_complete(links)}
+        for expect in self.scenario.expects:
+            if holds.get(expect.invariant) and expect.line not in self.reached:
+                self.reached[expect.line] = self.now
+
+    def _result(self) -> "Result":
+        from ..netsim.scenario.metrics import summary
+        from ..netsim.scenario.result import HostFigures, Result
+        from .simrun import versions
+
+        links = self._links()
+        pairs = len(links) * (len(links) - 1)
+        ends = sum(map(len, links.values()))
+        metrics: dict[str, Any] = {
+            "boot": summary(self.boots.values()),
+            "hosts.up": len(links),
+            "links.count": ends // 2,
+            "links.pairs": ends / pairs if pairs else None,
+        }
+        nothing = {"sent": 0, "received": 0, "dropped": 0, "bytes_sent": 0, "bytes_received": 0}
+        return Result(
+            name=self.scenario.sim.name, seed=0, duration=self.scenario.sim.duration,
+            virtual=self.now, real=self.now, digest="", records=0, ended="done",
+            metrics=metrics, samples={"boot": sorted(self.boots.values())},
+            hosts=[HostFigures(name, kind, "daemon", 0, name in self.boots, dict(nothing))
+                   for name, kind in self.kinds.items()],
+            pairs={"what": "linked", "classes": [], "cells": []},
+            verdicts=[self._verdict(expect, metrics) for expect in self.scenario.expects],
+            versions=versions(),
+        )  # fmt: skip
+
+    def _verdict(self, expect: "Expect", metrics: dict[str, Any]) -> Any:
+        from ..netsim.scenario.expect import compare
+        from ..netsim.scenario.result import Verdict
+
+        if expect.metric:
+            return compare(expect, metrics)
+        reached = self.reached.get(expect.line)
+        met = reached is not None and reached <= expect.within
+        return Verdict(str(expect), met, reached, expect.line)

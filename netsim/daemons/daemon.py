@@ -1,0 +1,190 @@
+"""The daemon as a program of a simulated host: `await host.start(...)` runs `run_node`."""
+
+import json
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ...node.config import NodeConfig, parse_memory
+from ...node.daemon import EngineFactory, Node, run_node
+from ...node.errors import ControlError
+from ...tasks.defaults import PROBE_FILE
+from ...tasks.probe import keep_speed
+from ...transport.address import Address
+from ...transport.host import Host as Seam
+from ...transport.identity import PeerId
+from ..host import Host
+from .engine import SimulatedEngine, Tokens
+from .host import SimulatedHost, connect_local
+from .profile import Profile, profile_of
+
+Peer = "Address | str | DaemonHandle"
+
+
+class DaemonHandle:
+    """A daemon that runs: its parts, what it said, and its control socket."""
+
+    def __init__(self, host: Host, node: Node, said: list[str]) -> None:
+        self.host = host
+        self.node = node
+        self.said = said
+
+    @property
+    def peer(self) -> PeerId:
+        return self.node.identity.peer
+
+    @property
+    def address(self) -> Address:
+        """Where others reach it, as it knows itself."""
+        return self.node.addresses[0]
+
+    @property
+    def engine(self) -> SimulatedEngine:
+        """Of a daemon that has a simulated one."""
+        assert isinstance(self.node.engine, SimulatedEngine)
+        return self.node.engine
+
+    async def ask(self, op: str, **more: Any) -> dict[str, Any]:
+        """One request on the control socket, as a command makes it.
+
+        Raises ControlError: the daemon's own, or `not-running`.
+        """
+        data = bytearray()
+        try:
+            await self._converse({"op": op, **more}, data)
+        except (OSError, trio.BrokenResourceError):
+            raise _not_running(self.host) from None
+        answer: dict[str, Any] = json.loads(data.splitlines()[-1]) if data else {}
+        if "error" in answer:
+            error = answer["error"]
+            raise ControlError(error["code"], error["message"], hint=error.get("hint"))
+        if "ok" not in answer:
+            raise _not_running(self.host)
+        found: dict[str, Any] = answer["ok"]
+        return found
+
+    async def _converse(self, request: dict[str, Any], data: bytearray) -> None:
+        path = self.node.config.folder.control_socket
+        async with await connect_local(self.host, path) as stream:
+            await stream.send_all(json.dumps(request).encode() + b"\n")
+            while piece := await stream.receive_some(65536):
+                data += piece
+
+    async def status(self) -> dict[str, Any]:
+        """What `shoal status` shows."""
+        return await self.ask("status")
+
+    async def until(
+        self, true: Callable[[dict[str, Any]], object], *, every: float = 0.25
+    ) -> dict[str, Any]:
+        """Look at the status every so many seconds until `true` says so."""
+        while True:
+            status = await self.status()
+            if true(status):
+                return status
+            await trio.sleep(every)
+
+    async def serving(self) -> dict[str, Any]:
+        """Wait until it serves; returns the shard."""
+        status = await self.until(lambda status: status["serving"]["phase"] == "serving")
+        shard: dict[str, Any] = status["serving"]["shard"]
+        return shard
+
+    async def generate(
+        self, prompt: str, *, model: str = "tiny", max_tokens: int = 16, **more: Any
+    ) -> dict[str, Any]:
+        """What `shoal run` ends with: `text`, `tokens`, `nodes`, …. Raises ControlError."""
+        return await self.ask("run", model=model, prompt=prompt, max_tokens=max_tokens, **more)
+
+    async def stop(self) -> None:
+        """End it cleanly; returns when it has ended."""
+        self.node.stop()
+        await self.host.ended()
+
+
+class Daemon:
+    """`Program`: one shoal daemon. The host keeps its disk over crashes and restarts.
+
+    `bootstrap`: addresses, texts, or handles of other daemons. `memory`: bytes, a text like
+    "4GiB", or None for what the profile's owner offers. `engine`: a simulated one, none, or a
+    factory; `tokens`: made of numbers, or by the real weights. `config`: more of `NodeConfig`.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap: Iterable[Any] = (),
+        model: str | None = None,
+        memory: int | str | None = None,
+        profile: str | Profile = "desktop",
+        engine: bool | EngineFactory = True,
+        tokens: Tokens = "numbers",
+        listen: str = "0.0.0.0",
+        port: int | None = 4001,
+        data: str = "/shoal",
+        **config: Any,
+    ) -> None:
+        self.profile = profile_of(profile) if isinstance(profile, str) else profile
+        offered = parse_memory(memory) if isinstance(memory, str) else memory
+        self.config = NodeConfig(
+            data=Path(data),
+            listen=listen,
+            port=port,
+            bootstrap=tuple(map(_address, bootstrap)),
+            model=model,
+            memory=self.profile.offered if offered is None else offered,
+            **config,
+        )
+        self._engine = engine
+        self._tokens: Tokens = tokens
+        self._lives = 0
+
+    async def run(self, host: Host, *, task_status: "trio.TaskStatus[DaemonHandle]") -> None:
+        """Until it is stopped. Raises what `run_node` raises."""
+        said: list[str] = []
+        async with trio.open_nursery() as nursery:
+            world = SimulatedHost(host, self.profile, nursery, self._lives)
+            self._lives += 1
+            await world.offload(self._measured, world)
+            start = partial(
+                run_node, world, self.config, engine_factory=self._make, say=said.append
+            )
+            ended = trio.Event()
+            node = await nursery.start(_until_it_ends, start, ended)
+            task_status.started(DaemonHandle(host, node, said))
+            await ended.wait()
+            nursery.cancel_scope.cancel()
+
+    def _measured(self, world: SimulatedHost) -> None:
+        """This machine has measured itself before."""
+        if world.files.size(self.config.data / PROBE_FILE) is None:
+            world.files.make_folder(self.config.data, mode=0o700)
+            keep_speed(world, self.config.data, self.profile.speed)
+
+    def _make(self, host: Seam, threads: int, memory: int) -> Any:
+        if not isinstance(self._engine, bool):
+            return self._engine(host, threads, memory)
+        if not self._engine:
+            return None
+        assert isinstance(host, SimulatedHost)
+        return SimulatedEngine(host, threads, memory, self._tokens)
+
+
+async def _until_it_ends(
+    start: Callable[..., Any], ended: trio.Event, *, task_status: "trio.TaskStatus[Node]"
+) -> None:
+    await start(task_status=task_status)
+    ended.set()
+
+
+def _not_running(host: Host) -> ControlError:
+    return ControlError("not-running", f"the daemon on {host.name} does not answer or has ended")
+
+
+def _address(given: Any) -> Address:
+    if isinstance(given, DaemonHandle):
+        return given.address
+    return given if isinstance(given, Address) else Address.parse(given)

@@ -1,0 +1,117 @@
+"""A host's disk as the daemon sees it: `Files` of `transport/host.py`."""
+
+import errno
+from collections.abc import MutableMapping
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from ...transport.errors import AlreadyLocked, FileTooLarge
+from ...transport.host import Entry, FileLock
+from ..disk import File, Folder
+from ..mount import Mount
+
+
+class _Lock:
+    def __init__(self, mount: Mount, file: File) -> None:
+        self._mount = mount
+        self._file = file
+
+    def release(self) -> None:
+        self._mount.unlock(self._file)
+
+
+class DiskFiles:
+    """One program's view of a disk; the steps of a write are those of a real one."""
+
+    def __init__(self, mount: Mount, sockets: MutableMapping[str, Any] | None = None) -> None:
+        """`sockets` are the host's Unix sockets by path: names to remove, no files."""
+        self._mount = mount
+        self._sockets = {} if sockets is None else sockets
+        self._made = count(1)  # temporary files
+
+    def read(self, path: Path, *, limit: int) -> bytes:
+        data = self._mount.open(str(path)).read(0, limit + 1)
+        if len(data) > limit:
+            raise FileTooLarge(f"`{path}` has more than {limit} bytes")
+        return data
+
+    def read_range(self, path: Path, offset: int, size: int) -> bytes:
+        return self._mount.open(str(path)).read(offset, size)
+
+    def write(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        mount = self._mount
+        temporary = str(path.with_name(f".{path.name}.{next(self._made)}.tmp"))
+        with suppress(FileNotFoundError):  # of a life that ended in the middle
+            mount.remove(temporary)
+        handle = mount.create(temporary, mode=mode)
+        try:
+            rest = bytes(data)
+            while rest:
+                rest = rest[handle.write(rest) :]
+            self._sync(temporary)
+            mount.rename(temporary, str(path))
+        except BaseException:
+            with suppress(OSError):
+                mount.remove(temporary)
+            raise
+        self._sync_folder(path.parent)
+
+    def _sync(self, path: str) -> None:
+        self._mount.open(path).sync()
+
+    def _sync_folder(self, path: Path) -> None:
+        self._mount.sync_folder(str(path))
+
+    def remove(self, path: Path) -> None:
+        if self._sockets.pop(str(path), None) is None:
+            with suppress(FileNotFoundError):
+                self._mount.remove(str(path))
+
+    def list(self, path: Path) -> list[Entry]:
+        found = self._mount.find(str(path))
+        if found is None:
+            return []
+        if not isinstance(found, Folder):
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path))
+        return [_entry(name, found.names[name]) for name in sorted(found.names)]
+
+    def size(self, path: Path) -> int | None:
+        try:
+            found = self._mount.find(str(path))
+        except NotADirectoryError:
+            return None
+        return None if found is None else _entry("", found).size
+
+    def real(self, path: Path) -> Path:
+        """There are no symbolic links on this disk."""
+        return path
+
+    def mode(self, path: Path) -> int:
+        return self._mount.node(str(path)).mode
+
+    def make_folder(self, path: Path, *, mode: int = 0o700) -> None:
+        text, missing = str(path), list[str]()
+        while self._mount.find(text) is None:
+            missing.append(text)
+            text = text.rpartition("/")[0] or "/"
+        for above in reversed(missing[1:]):
+            self._mount.make_folder(above, mode=0o755)
+        for own in missing[:1]:
+            self._mount.make_folder(own, mode=mode)
+
+    def free_space(self, path: Path) -> int:
+        self._mount.check(str(path))
+        return self._mount.disk.free
+
+    def lock(self, path: Path) -> FileLock:
+        file = self._mount.lock(str(path))
+        if file is None:
+            raise AlreadyLocked(f"`{path}` is locked by another process")
+        return _Lock(self._mount, file)
+
+
+def _entry(name: str, node: File | Folder) -> Entry:
+    folder = isinstance(node, Folder)
+    return Entry(name, folder, 0 if isinstance(node, Folder) else len(node.content))

@@ -1,0 +1,193 @@
+"""`Host` of `transport/host.py` on a simulated computer: what the daemon takes for the world."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from ...transport.host import Interface, Machine, T, Ts
+from ...transport.realhost import TrioHost
+from ..disk import Disk, Folder, installed
+from ..errors import NotSimulated
+from ..host import Host
+from ..mount import Mount
+from ..sockets.local import LocalSocket, pair
+from .files import DiskFiles
+from .profile import Profile
+from .realfiles import packaged
+from .text import serve_text
+
+OFFLOAD_S: Final = 50e-6  # to a thread and back
+FIRST_PID: Final = 1000
+
+Program = Callable[[LocalSocket], Awaitable[None]]
+PROGRAMS: Final[Mapping[str, Program]] = {"shoal.tasks.text.child": serve_text}
+"""What `spawn` can start, by the module's name."""
+
+
+class SimulatedChild:
+    """`Child` as a task of the same host."""
+
+    def __init__(self, pid: int, socket: LocalSocket) -> None:
+        self._pid = pid
+        self._socket = socket
+        self._scope = trio.CancelScope()
+        self._status = -9
+        self._ended = trio.Event()
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    @property
+    def socket(self) -> LocalSocket:
+        return self._socket
+
+    async def run(self, program: Program, socket: LocalSocket) -> None:
+        """The program, with its end of the socket pair."""
+        try:
+            with self._scope, socket:
+                await program(socket)
+                self._status = 0
+        finally:
+            self._ended.set()
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        return self._status
+
+    async def stop(self, grace: float) -> None:
+        self._socket.close()
+        try:
+            with trio.move_on_after(grace):
+                await self._ended.wait()
+        finally:
+            self._scope.cancel()
+            with trio.CancelScope(shield=True):
+                await self._ended.wait()
+
+
+class SimulatedHost(TrioHost):
+    """One daemon's world: a simulated computer, its disk, its hardware. One for each life."""
+
+    def __init__(self, host: Host, profile: Profile, nursery: trio.Nursery, life: int = 0) -> None:
+        """`nursery` is the program's; `life` counts the starts of the computer."""
+        if host.disk is None:
+            host.disk = new_disk(host, profile)
+        self.host = host
+        self.profile = profile
+        self._disk = host.disk
+        self._at_work: dict[trio.CancelScope, None] = {}
+        self._files = DiskFiles(Mount(host.disk, self._let_go), host.local.names)
+        self._nursery = nursery
+        self._entropy = host.streams.get(host.name, "entropy")
+        self._pid = self._last_pid = FIRST_PID * (life + 1)
+
+    @property
+    def files(self) -> DiskFiles:
+        return self._files
+
+    def wall(self) -> float:
+        return self.host.wall()
+
+    def entropy(self, size: int) -> bytes:
+        return self._entropy.randbytes(size)
+
+    def pid(self) -> int:
+        return self._pid
+
+    def next_pid(self) -> int:
+        """The number of another process of this computer."""
+        self._last_pid += 1
+        return self._last_pid
+
+    def machine(self) -> Machine:
+        return self.profile.machine
+
+    def interfaces(self) -> list[Interface]:
+        return [Interface(*item) for item in self.host.interfaces()]
+
+    async def listen_local(self, path: Path) -> trio.SocketListener:
+        self.host.local.names.pop(str(path), None)
+        socket = LocalSocket(self.host)
+        try:
+            await socket.bind(str(path))
+            socket.listen(32)
+        except BaseException:
+            socket.close()
+            raise
+        return trio.SocketListener(socket)
+
+    def watch_loop(self, instrument: trio.abc.Instrument) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Inline; what the disk had to do, and a moment, pass before it returns."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        result = work(*args)
+        done = max(self.now() + OFFLOAD_S, self._disk.busy_until)
+        with trio.CancelScope(shield=self.host.up) as scope:
+            self._at_work[scope] = None
+            try:
+                await trio.sleep_until(done)
+            finally:
+                del self._at_work[scope]
+        return result
+
+    async def spawn(
+        self, module: str, args: Sequence[str], env: Mapping[str, str]
+    ) -> SimulatedChild:
+        program = PROGRAMS.get(module)
+        if program is None:
+            raise NotSimulated(f"{self.host.name}: the program `{module}` is not simulated")
+        ours, theirs = pair(self.host)
+        child = SimulatedChild(self.next_pid(), ours)
+        self.start_soon(child.run, program, theirs)
+        await trio.lowlevel.checkpoint()
+        return child
+
+    def start_soon(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """A task of this computer beside the daemon's own."""
+        self.host.start_soon(self._nursery, function, *args)
+
+    def disk_seconds(self) -> float:
+        """What the disk still has to do."""
+        return max(self._disk.busy_until - self.now(), 0.0)
+
+    def _let_go(self) -> None:
+        """The power is gone: no thread's work is waited for."""
+        for scope in self._at_work:
+            scope.shield = False
+
+
+async def connect_local(host: Host, path: Path) -> trio.SocketStream:
+    """A connection to a Unix socket of a host, as a command there makes one. Raises OSError."""
+    socket = LocalSocket(host)
+    try:
+        await socket.connect(str(path))
+    except BaseException:
+        socket.close()
+        raise
+    return trio.SocketStream(socket)
+
+
+def new_disk(host: Host, profile: Profile) -> Disk:
+    """An empty disk with shoal installed."""
+    stream = host.streams.get(host.name, "disk")
+    disk = Disk(host.events, stream, profile.disk, contents=host.network.contents)
+    where = resources.files("shoal") / "models"
+    disk.install(str(where), _models(Path(str(where))))
+    return disk
+
+
+@lru_cache(maxsize=1)
+def _models(folder: Path) -> Folder:
+    """The models inside the package; all hosts have the same."""
+    models = Folder(fixed=True)
+    for name, files in packaged(folder).items():
+        models.names[name] = installed(files)
+    return models

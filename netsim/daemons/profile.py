@@ -1,0 +1,98 @@
+"""Hardware profiles: the machines that volunteers have.
+
+Rates are peaks of the makers' data sheets times what a float32 matrix product (0.7) and a large
+copy (0.75) reach of them; the disks' are what their classes are sold with.
+
+| profile | machine | peak flop/s | peak bytes/s |
+|---|---|---|---|
+| raspberry | Raspberry Pi 5, 8 GB: 4 Cortex-A76 at 2.4 GHz, 2 x 128-bit FMA | 154e9 | 17.1e9 (LPDDR4X-4267, 32 bit) |
+| old-laptop | Core i5-7200U: 2 cores at 2.5 GHz, AVX2 | 160e9 | 34.1e9 (DDR4-2133, 2 channels) |
+| laptop | Ryzen 7 7840U: 8 cores at 3.3 GHz, AVX2 | 845e9 | 89.6e9 (DDR5-5600, 2 channels) |
+| macbook | Apple M2 Pro: 19 GPU cores | 6.8e12 | 200e9 (Apple) |
+| desktop | Ryzen 7 5700X: 8 cores at 3.4 GHz, AVX2 | 870e9 | 51.2e9 (DDR4-3200, 2 channels) |
+| gaming | GeForce RTX 4070, 12 GB | 29.1e12 | 504e9 (NVIDIA) |
+| workstation | GeForce RTX 4090, 24 GB | 82.6e12 | 1008e9 (NVIDIA) |
+"""  # noqa: E501
+
+from dataclasses import dataclass
+from typing import Final
+
+from ...tasks.probe import Speed
+from ...transport.host import Machine
+from ..disk import DiskSpec
+from ..errors import BadScenario
+
+_GIB = 1 << 30
+_PRODUCT, _COPY = 0.7, 0.75  # of the peak
+
+_SD_CARD = DiskSpec(64 * 10**9, 90e6, 30e6, seek_s=400e-6, sync_s=15e-3)
+_SATA = DiskSpec(256 * 10**9, 500e6, 450e6, seek_s=80e-6, sync_s=2e-3)
+_NVME = DiskSpec(10**12, 3.0e9, 2.0e9, seek_s=40e-6, sync_s=1e-3)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One kind of machine. `offered` is what its owner gives to shoal, in bytes; `step_s` the
+    seconds that an engine's step takes beside computing."""
+
+    name: str
+    machine: Machine
+    speed: Speed
+    offered: int
+    disk: DiskSpec = _SATA
+    step_s: float = 200e-6
+
+
+def _profile(
+    name: str,
+    cores: int,
+    memory: int,
+    flops: float,
+    bandwidth: float,
+    *,
+    offered: int,
+    disk: DiskSpec = _SATA,
+    step_s: float = 200e-6,
+    system: str = "Linux",
+    architecture: str = "x86_64",
+) -> Profile:
+    """Memory and `offered` in GiB; the peaks of the table."""
+    machine = Machine(cores, memory * _GIB, memory * _GIB * 3 // 4, system, architecture)
+    speed = Speed(flops * _PRODUCT, bandwidth * _COPY)
+    return Profile(name, machine, speed, offered * _GIB, disk, step_s)
+
+
+PROFILES: Final = {
+    profile.name: profile
+    for profile in (
+        _profile(
+            *("raspberry", 4, 8, 154e9, 17.1e9),
+            offered=4,
+            disk=_SD_CARD,
+            step_s=1e-3,
+            architecture="aarch64",
+        ),
+        _profile("old-laptop", 2, 8, 160e9, 34.1e9, offered=3, step_s=500e-6),
+        _profile("laptop", 8, 16, 845e9, 89.6e9, offered=8, disk=_NVME),
+        _profile(
+            *("macbook", 10, 16, 6.8e12, 200e9),
+            offered=10,
+            disk=_NVME,
+            system="Darwin",
+            architecture="arm64",
+        ),
+        _profile("desktop", 8, 32, 870e9, 51.2e9, offered=16),
+        _profile("gaming", 8, 32, 29.1e12, 504e9, offered=12, disk=_NVME, step_s=300e-6),
+        _profile("workstation", 16, 64, 82.6e12, 1008e9, offered=24, disk=_NVME, step_s=300e-6),
+    )
+}
+
+
+def profile_of(name: str) -> Profile:
+    """A profile by its name. Raises BadScenario."""
+    found = PROFILES.get(name)
+    if found is None:
+        raise BadScenario(
+            f"there is no hardware profile `{name}`", hint=f"known are {', '.join(PROFILES)}"
+        )
+    return found

@@ -1,0 +1,28 @@
+"""The two places where a simulated daemon meets real files: the models in the package, and the
+weights that torch loads from a folder."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+
+@lru_cache(maxsize=1)
+def packaged(folder: Path) -> dict[str, dict[str, bytes]]:
+    """What the models of the package consist of: name of the model, of the file, content."""
+    return {
+        model.name: {path.name: path.read_bytes() for path in sorted(model.iterdir())}
+        for model in sorted(folder.iterdir())
+        if model.is_dir()
+    }
+
+
+@contextmanager
+def beside(contents: Mapping[str, bytes]) -> Iterator[dict[str, str]]:
+    """Real files with these contents while it lasts: the simulated path of each, the real one."""
+    with tempfile.TemporaryDirectory() as folder:
+        real = {path: Path(folder) / str(number) for number, path in enumerate(contents)}
+        for path, data in contents.items():
+            real[path].write_bytes(data)
+        yield {path: str(where) for path, where in real.items()}

@@ -1,0 +1,286 @@
+"""The disk of a simulated host: it outlives crashes, and loses what a real one would lose.
+
+Files and names change in a cache first. A sync makes them durable at the moment the disk has
+done it; a crash at any instant keeps what was durable then, drops or tears the rest, and leaves
+the program's handles dead. Names are journalled in order, as ext4 and XFS do: of the changes that
+no sync has covered, a crash keeps a prefix. Every operation takes its time on the one disk.
+
+`Disk` is the thing itself, with the switches for faults; `mount.py` has the system calls.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Protocol
+
+from .clock import Events
+
+PAGE: Final = 4096  # bytes that a disk writes at once, or not
+INTERNED: Final = 4096  # bytes from which equal contents are kept once
+NAMES_WRITTEN_S: Final = 5.0  # names are durable after this without a sync (ext4: commit=5)
+DATA_WRITTEN_S: Final = 30.0  # and data (Linux: vm.dirty_expire_centisecs = 3000)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpec:
+    """A disk's size (bytes), rates (bytes/s), and the seconds of a seek and of a sync."""
+
+    capacity: int = 256 * 10**9
+    read_rate: float = 500e6
+    write_rate: float = 450e6
+    seek_s: float = 60e-6
+    sync_s: float = 1.5e-3
+
+
+class File:
+    """A file. `safe` is the content that would survive, None where that is `content` itself."""
+
+    __slots__ = ("content", "mode", "safe", "since")
+
+    def __init__(self, content: bytes, mode: int) -> None:
+        self.content = content
+        self.mode = mode
+        self.safe: bytes | None = None
+        self.since = 0.0  # of the oldest write that no sync has covered
+
+
+class Folder:
+    """Names in a folder. `fixed` ones are part of the system: nobody writes there."""
+
+    __slots__ = ("fixed", "mode", "names")
+
+    def __init__(self, mode: int = 0o755, *, fixed: bool = False) -> None:
+        self.names: dict[str, File | Folder] = {}
+        self.mode = mode
+        self.fixed = fixed
+
+
+class Life(Protocol):
+    """One program's use of a disk."""
+
+    def end(self) -> None:
+        """It is over."""
+        ...
+
+
+Node = File | Folder
+Change = tuple[Folder, str, Node | None]  # a name, and what it named before
+Entry = tuple[float, tuple[Change, ...]]  # when; undone together
+Sync = tuple[float, File | None, bytes, int]  # done when, a file's content, journal entries
+
+
+class Disk:
+    """One host's disk, and its faults.
+
+    `torn`: a crash may leave a part of what was written and not synced, else nothing of it.
+    `lost_syncs`: syncs say yes and do nothing. `read_only`: nothing can be written.
+    `errors`: an errno for each path that fails.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        stream: Random,
+        spec: DiskSpec = DiskSpec(),
+        *,
+        contents: dict[bytes, bytes] | None = None,
+    ) -> None:
+        """`contents` holds the large contents of all disks that share it."""
+        self.events = events
+        self.spec = spec
+        self.torn = True
+        self.lost_syncs = False
+        self.read_only = False
+        self.errors: dict[str, int] = {}
+        self.root = Folder()
+        self.used = 0
+        self.busy_until = 0.0  # the disk does one thing at a time
+        self.locks: set[File] = set()
+        self._stream = stream
+        self._contents = {} if contents is None else contents
+        self._life: Life | None = None
+        self._dirty: dict[File, None] = {}
+        self._journal: deque[Entry] = deque()
+        self._journalled = 0  # entries that have left the journal
+        self._syncs: deque[Sync] = deque()
+        self._flushing = False  # names will be written without a sync
+
+    @property
+    def free(self) -> int:
+        """Bytes that can still be written."""
+        return max(self.spec.capacity - self.used, 0)
+
+    def attach(self, life: "Life") -> None:
+        """A program starts: what the last one still has works no more."""
+        self._end_life()
+        self._life = life
+
+    def install(self, path: str, folder: Folder) -> None:
+        """Put a folder, which other disks may share, at an absolute path; it takes no space."""
+        *parents, name = parts_of(path)
+        at = self.root
+        for part in parents:
+            found = at.names.setdefault(part, Folder(fixed=True))
+            assert isinstance(found, Folder)
+            at = found
+        at.names[name] = folder
+
+    def crash(self) -> None:
+        """Lose power now: what is durable stays, the rest is dropped, or torn."""
+        now = self.events.now
+        self._end_life()
+        self._settle(now)
+        self._undo_names(now)
+        for file in self._dirty:
+            file.content = self._survivor(file, now)
+            file.safe = None
+        self._dirty.clear()
+        self._syncs.clear()
+        self.busy_until = now
+        self.used = sum(len(file.content) for file in _files(self.root))
+
+    def _end_life(self) -> None:
+        if self._life is not None:
+            self._life.end()
+            self._life = None
+        self.locks.clear()
+
+    # Durability.
+
+    def _settle(self, now: float) -> None:
+        """Take note of the syncs that are done by now."""
+        syncs = self._syncs
+        while syncs and syncs[0][0] <= now:
+            _, file, content, entries = syncs.popleft()
+            if file is not None and file.safe is not None:
+                if file.content is content:
+                    file.safe = None
+                    self._dirty.pop(file, None)
+                else:
+                    file.safe = content
+            while self._journalled < entries:
+                self._journal.popleft()
+                self._journalled += 1
+
+    def _flush(self, _: None) -> None:
+        """Names that are old enough are durable."""
+        now, journal = self.events.now, self._journal
+        self._settle(now)
+        while journal and journal[0][0] + NAMES_WRITTEN_S <= now:
+            journal.popleft()
+            self._journalled += 1
+        self._flushing = bool(journal)
+        if journal:
+            self.events.at(journal[0][0] + NAMES_WRITTEN_S, self._flush)
+
+    def _undo_names(self, now: float) -> None:
+        """Of the changes that no sync has covered, a prefix survives."""
+        journal = self._journal
+        begun = sum(when <= now for when, _ in journal)
+        kept = self._stream.randint(0, begun) if self.torn else 0
+        while len(journal) > kept:
+            _, changes = journal.pop()
+            for folder, name, before in reversed(changes):
+                if before is None:
+                    folder.names.pop(name, None)
+                else:
+                    folder.names[name] = before
+        self._journalled += len(journal)
+        journal.clear()
+
+    def _survivor(self, file: File, now: float) -> bytes:
+        """What a crash leaves of a file that was written and not synced."""
+        old, new = file.safe or b"", file.content
+        if file.since > now or (not self.torn and file.since > now - DATA_WRITTEN_S):
+            return old
+        if file.since <= now - DATA_WRITTEN_S:
+            return new
+        draw = self._stream.random()
+        if draw < 0.5:
+            return new[: self._stream.randint(0, len(new))]
+        pages = range(0, len(new), PAGE)
+        return b"".join(
+            new[at : at + PAGE] if self._stream.random() < 0.5 else _page(old, at, len(new))
+            for at in pages
+        )
+
+    # What mounts do.
+
+    def charge(self, seconds: float) -> float:
+        """Work for so long after what is under way; returns when it is done."""
+        self.busy_until = max(self.busy_until, self.events.now) + seconds
+        return self.busy_until
+
+    def change_names(self, *changes: tuple[Folder, str, Node | None]) -> None:
+        """Journal new meanings of names, as one."""
+        self._settle(self.events.now)
+        when = self.charge(self.spec.seek_s)
+        self._journal.append(
+            (when, tuple((folder, name, folder.names.get(name)) for folder, name, _ in changes))
+        )
+        if not self._flushing:
+            self._flushing = True
+            self.events.at(when + NAMES_WRITTEN_S, self._flush)
+        for folder, name, node in changes:
+            before = folder.names.pop(name, None)
+            if isinstance(before, File) and node is not None:
+                self.used -= len(before.content)
+            if node is not None:
+                folder.names[name] = node
+
+    def forget(self, file: File) -> None:
+        """No name is left for a file."""
+        self.used -= len(file.content)
+
+    def write(self, file: File, offset: int, data: bytes) -> None:
+        """Into the cache. Raises OSError (ENOSPC) where nothing fits."""
+        self._settle(self.events.now)
+        old = file.content
+        content = data if offset == 0 and len(data) >= len(old) else _spliced(old, offset, data)
+        if len(content) >= INTERNED:
+            content = self._contents.setdefault(content, content)
+        begun = max(self.busy_until, self.events.now)
+        self.charge(len(data) / self.spec.write_rate)
+        if file.safe is None:
+            file.safe, file.since = old, begun
+            self._dirty[file] = None
+        file.content = content
+        self.used += len(content) - len(old)
+
+    def sync(self, file: File | None) -> None:
+        """Make names, and one file's content, durable."""
+        when = self.charge(self.spec.sync_s)
+        if not self.lost_syncs:
+            entries = self._journalled + len(self._journal)
+            self._syncs.append((when, file, file.content if file else b"", entries))
+
+
+def installed(files: Mapping[str, bytes]) -> Folder:
+    """A folder of the system, for `Disk.install`."""
+    folder = Folder(fixed=True)
+    folder.names.update({name: File(content, 0o644) for name, content in files.items()})
+    return folder
+
+
+def parts_of(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
+
+
+def _files(folder: Folder) -> Iterator[File]:
+    for node in folder.names.values():
+        if isinstance(node, File):
+            if not folder.fixed:
+                yield node
+        else:
+            yield from _files(node)
+
+
+def _spliced(old: bytes, offset: int, data: bytes) -> bytes:
+    return old[:offset].ljust(offset, b"\0") + data + old[offset + len(data) :]
+
+
+def _page(old: bytes, at: int, size: int) -> bytes:
+    """A page that was not written: the old one, zeros where there was none."""
+    length = min(PAGE, size - at)
+    return old[at : at + length].ljust(length, b"\0")

@@ -1,0 +1,399 @@
+"""A NAT as Linux makes one: connection tracking, and what nf_nat does with its table.
+
+Linux translates connections, not endpoints. A flow keeps its port if the tuple of its answers is
+free, else it gets another; an entry that only an outsider made (INPUT accepts) takes that tuple as
+well. So a Linux NAT behaves like an endpoint-independent one until the first clash.
+The golden tables (`golden/`) say the same of a real kernel.
+"""
+
+import zlib
+from typing import Any, Final
+
+from ..gateway import Gateway, check, readdressed
+from ..packet import ICMP, TCP, UDP, Addr, Icmp, Packet
+from .segments import RST, flags
+from .tcpstates import FROM_ORIGINAL, FROM_REPLY, SECONDS, State
+
+STREAM_AFTER_S: Final = 2.0
+OVERLAY_S: Final = 300.0
+UNKNOWN_S: Final = 600.0  # protocols that are not tracked in detail
+
+Tuple = tuple[int, Addr, Addr]
+"""Protocol, source, destination: one direction of a flow."""
+
+
+class Entry:
+    """One tracked connection. `reply` is the tuple that its answers have on arrival."""
+
+    __slots__ = ("expires", "local", "original", "reply", "seen_reply", "state", "stream_at")
+
+    def __init__(self, original: Tuple, reply: Tuple, now: float) -> None:
+        self.original = original
+        self.reply = reply
+        self.local = False  # ends at the gateway itself
+        self.expires = now
+        self.seen_reply = False
+        self.stream_at = now + STREAM_AFTER_S
+        self.state = State.NONE
+
+
+class Tracker:
+    """The table of connections, by both tuples of each."""
+
+    def __init__(
+        self, udp_new: float, udp_stream: float, tcp_established: float, limit: int
+    ) -> None:
+        self._udp_new = udp_new
+        self._udp_stream = udp_stream
+        self._tcp_seconds = SECONDS | {State.ESTABLISHED: tcp_established}
+        self._limit = limit
+        self._tuples: dict[Tuple, Entry] = {}
+        self._sources: dict[tuple[int, Addr], dict[Tuple, Entry]] = {}  # nf_nat's "bysource"
+        self._sweep_size = 64
+        self._swept = -1.0
+
+    def __len__(self) -> int:
+        """Connections in memory, expired ones included that nothing has stumbled over."""
+        return len(self._tuples) // 2
+
+    def clear(self) -> None:
+        self._tuples.clear()
+        self._sources.clear()
+
+    def find(self, key: Tuple, now: float) -> Entry | None:
+        """The connection of a packet."""
+        entry = self._tuples.get(key)
+        if entry is not None and entry.expires <= now:
+            self.remove(entry)
+            return None
+        return entry
+
+    def confirm(self, entry: Entry, now: float) -> bool:
+        """Enter a connection whose first packet got through. False where the table is full."""
+        if len(self._tuples) >= self._sweep_size:
+            self._sweep(now)
+            self._sweep_size = max(64, 2 * len(self._tuples))
+        if len(self) >= self._limit and now >= self._swept + 1.0:
+            self._sweep(now)  # at most once a second
+        if len(self) >= self._limit:
+            return False
+        self._tuples[entry.original] = self._tuples[entry.reply] = entry
+        proto, source, _ = entry.original
+        self._sources.setdefault((proto, source), {})[entry.original] = entry
+        return True
+
+    def remove(self, entry: Entry) -> None:
+        for key in entry.original, entry.reply:
+            if self._tuples.get(key) is entry:
+                del self._tuples[key]
+        source = entry.original[:2]
+        same = self._sources.get(source)
+        if same is not None:
+            same.pop(entry.original, None)
+            if not same:
+                del self._sources[source]
+
+    def _sweep(self, now: float) -> None:
+        self._swept = now
+        for entry in [e for e in self._tuples.values() if e.expires <= now]:
+            self.remove(entry)
+
+    def outer_of(self, proto: int, source: Addr, ip: str, now: float) -> Addr | None:
+        """The outer endpoint that the source got last (find_appropriate_src)."""
+        for entry in reversed(self._sources.get((proto, source), {}).values()):
+            if entry.expires > now and entry.reply[2][0] == ip:
+                return entry.reply[2]
+        return None
+
+    def renew(self, entry: Entry, packet: Packet, reply: bool, now: float) -> bool:
+        """A packet of a connection: state and timer. False where it does not belong to it."""
+        if packet.proto == UDP:
+            # The first answer itself still counts as unreplied: the kernel notes it afterwards.
+            stream = entry.seen_reply and now > entry.stream_at
+            entry.expires = now + (self._udp_stream if stream else self._udp_new)
+        elif packet.proto == TCP:
+            if not self._tcp(entry, flags(packet), reply, now):
+                return False
+        else:
+            entry.expires = now + UNKNOWN_S
+        if reply:
+            entry.seen_reply = True
+        return True
+
+    def _tcp(self, entry: Entry, bits: int, reply: bool, now: float) -> bool:
+        state = (FROM_REPLY if reply else FROM_ORIGINAL)[bits][entry.state]
+        if state is State.INVALID:
+            return False
+        if state is State.IGNORE:
+            return True
+        if bits & RST and not entry.seen_reply:
+            entry.expires = now  # refused, or given up: nothing was ever established
+            return True
+        entry.state = state
+        entry.expires = now + self._tcp_seconds[state]
+        return True
+
+    def reopens(self, entry: Entry, packet: Packet, reply: bool) -> bool:
+        """Whether this SYN begins another connection on the ports of one that has ended."""
+        if packet.proto != TCP or entry.state not in (State.TIME_WAIT, State.CLOSE):
+            return False
+        table = FROM_REPLY if reply else FROM_ORIGINAL
+        return table[flags(packet)][entry.state] is State.SYN_SENT
+
+
+class LinuxNat(Gateway):
+    """Knobs:
+
+    `input`: what packets to the gateway itself meet: "drop", "reject" or "accept" (its stack
+    answers, and the connection is tracked).
+    `source`: "masquerade", "random", "fully-random", "persistent" (`snat to … persistent`).
+    `overlay`: None, or a map from outer ports to inside endpoints that the first packet of every
+    outgoing UDP flow writes (`overlay_s` seconds): "full-cone", "address-restricted",
+    "port-restricted". `hairpin` "external": inside hosts may use it too, and forwarded ports.
+    `udp_new`, `udp_stream`, `tcp_established`: nf_conntrack_udp_timeout, …_udp_timeout_stream and
+    …_tcp_timeout_established, in seconds (OpenWrt sets the last to 7440).
+    `max_mappings`: nf_conntrack_max.
+    """
+
+    routed = False
+
+    def __init__(
+        self,
+        *where: Any,
+        input: str = "drop",
+        source: str = "masquerade",
+        overlay: str | None = None,
+        overlay_s: float = OVERLAY_S,
+        hairpin: str = "off",
+        udp_new: float = 30.0,
+        udp_stream: float = 120.0,
+        tcp_established: float = SECONDS[State.ESTABLISHED],
+        max_mappings: int = 65536,
+        **common: Any,
+    ) -> None:
+        super().__init__(*where, **common)
+        check("input", input, ("drop", "reject", "accept"))
+        check("hairpin", hairpin, ("external", "off"))
+        check("source", source, ("masquerade", "random", "fully-random", "persistent"))
+        check("overlay", overlay, (None, "full-cone", "address-restricted", "port-restricted"))
+        self.tracker = Tracker(udp_new, udp_stream, tcp_established, max_mappings)
+        self._input = input
+        self._random_ports = source in ("random", "fully-random")
+        self._persistent = source == "persistent"
+        self._overlay = overlay
+        self._overlay_s = overlay_s
+        self._hairpin = hairpin == "external"
+        self._inner: dict[int, tuple[Addr, float]] = {}  # UDP port: inside endpoint, until
+        self._spoken: dict[tuple[str, int], float] = {}  # (remote address, port), until
+        self._sweep_size = 256
+
+    def clear(self) -> None:
+        super().clear()
+        self.tracker.clear()
+        self._inner.clear()
+        self._spoken.clear()
+
+    # Every packet: first the table, then the rules.
+
+    def outbound(self, packet: Packet) -> None:
+        if packet.proto == ICMP:
+            self._icmp(packet)
+        elif not self._follow(packet):
+            if packet.dst[0] in self.wan.addresses:
+                self._to_own_address(packet)
+            else:
+                self._masquerade(packet)
+
+    def inbound(self, packet: Packet) -> None:
+        if packet.proto == ICMP:
+            self._icmp(packet)
+        elif not self._follow(packet):
+            self._new_inbound(packet)
+
+    def _follow(self, packet: Packet) -> bool:
+        """Handle a packet of a known connection. False where it is the first of a new one."""
+        now = self.network.events.now
+        key = packet.proto, packet.src, packet.dst
+        tracker = self.tracker
+        entry = tracker.find(key, now)
+        if entry is None:
+            return False
+        reply = entry.reply == key
+        if tracker.reopens(entry, packet, reply):
+            tracker.remove(entry)
+            return False
+        if not tracker.renew(entry, packet, reply, now):
+            self.network.drop("nat", self.name, packet)  # ct state invalid
+        elif entry.local:
+            self._answer(packet, entry, now)
+        else:
+            _, packet.dst, packet.src = entry.original if reply else entry.reply
+            self._send(packet)
+        return True
+
+    def _send(self, packet: Packet) -> None:
+        if packet.dst[0] in self.inside.members:
+            self.lan.send(packet)
+        else:
+            self.wan.send(packet)
+
+    def _first(
+        self, packet: Packet, original: Tuple, reply: Tuple, *, local: bool = False
+    ) -> Entry | None:
+        """Track a new connection whose first packet passes; None where it cannot begin so."""
+        now = self.network.events.now
+        entry = Entry(original, reply, now)
+        entry.local = local
+        if not self.tracker.renew(entry, packet, False, now):
+            self.network.drop("nat", self.name, packet)
+            return None
+        if entry.expires > now and not self.tracker.confirm(entry, now):
+            self.network.drop("nat-full", self.name, packet)
+            return None
+        return entry
+
+    # New connections from inside.
+
+    def _masquerade(self, packet: Packet) -> None:
+        proto, inner, to = packet.proto, packet.src, packet.dst
+        outer = self._choose(proto, inner, self._outer_address(inner[0], to[0]), to)
+        if self._first(packet, (proto, inner, to), (proto, to, outer)) is None:
+            return
+        if self._overlay is not None and proto == UDP:
+            self._write_overlay(inner, to)
+        packet.src = outer
+        self.wan.send(packet)
+
+    def _outer_address(self, inner: str, to: str) -> str:
+        """One of several outer addresses: by a hash, of the source alone if persistent."""
+        pool = [address for address in self.wan.addresses if ":" not in address]
+        if len(pool) == 1:
+            return pool[0]
+        text = inner if self._persistent else f"{inner} {to}"
+        return pool[zlib.crc32(text.encode()) % len(pool)]
+
+    def _choose(self, proto: int, inner: Addr, ip: str, to: Addr) -> Addr:
+        """The outer endpoint of a flow (get_unique_tuple): as before, as inside, else random."""
+        now = self.network.events.now
+        if not self._random_ports:
+            before = self.tracker.outer_of(proto, inner, ip, now)
+            for choice in (before, (ip, inner[1])):
+                if choice is not None and self.tracker.find((proto, to, choice), now) is None:
+                    return choice
+        return self._another(proto, ip, inner[1], to)
+
+    def _another(self, proto: int, ip: str, port: int, to: Addr) -> Addr:
+        """A free port of the class of `port`: below 512, below 1024, or above."""
+        low, high = (1, 511) if port < 512 else (600, 1023) if port < 1024 else (1024, 65535)
+        count = high - low + 1
+        now = self.network.events.now
+        attempts = min(count, 128)
+        random = self.network.streams.get(self.name, "nat")
+        while True:
+            start = random.randrange(count)
+            for step in range(attempts):
+                choice = ip, low + (start + step) % count
+                if self.tracker.find((proto, to, choice), now) is None:
+                    return choice
+            if attempts < 16:
+                return choice  # taken as well: the table will refuse it
+            attempts //= 2
+
+    # New connections to the gateway's outer address.
+
+    def _new_inbound(self, packet: Packet) -> None:
+        inner = self._led_in(packet)
+        if inner is not None:
+            self._lead_in(packet, inner)
+        elif self._input == "accept":
+            self._to_gateway(packet)
+        else:
+            self.network.drop("nat", self.name, packet)
+            if self._input == "reject":
+                self.refuse(packet, self.wan)
+
+    def _led_in(self, packet: Packet) -> Addr | None:
+        """Where the rules of PREROUTING lead a new connection, as far as FORWARD lets it."""
+        forward = self.forwards.get((packet.proto, packet.dst[1]))
+        if forward is not None:
+            return forward
+        if self._overlay is None or self._overlay == "port-restricted" or packet.proto != UDP:
+            return None
+        now = self.network.events.now
+        port = packet.dst[1]
+        restricted = self._overlay == "address-restricted"
+        if restricted and self._spoken.get((packet.src[0], port), 0.0) <= now:
+            return None
+        found = self._inner.get(port)
+        return found[0] if found is not None and found[1] > now else None
+
+    def _lead_in(self, packet: Packet, inner: Addr) -> None:
+        """DNAT. The sender's port changes if its tuple towards the inside is taken."""
+        proto, source, outer = packet.proto, packet.src, packet.dst
+        seen = source
+        if self.tracker.find((proto, inner, seen), self.network.events.now) is not None:
+            seen = self._another(proto, source[0], source[1], inner)
+        if self._first(packet, (proto, source, outer), (proto, inner, seen)) is not None:
+            packet.src, packet.dst = seen, inner
+            self.deliver_inside(packet)
+
+    def _to_own_address(self, packet: Packet) -> None:
+        """From inside to the outer address: back in by the overlay or a port forward, else to
+        the gateway itself, which lets its LAN in."""
+        inner = self._led_in(packet) if self._hairpin else None
+        if inner is None:
+            self._to_gateway(packet)
+            return
+        proto, caller, outer = packet.proto, packet.src, packet.dst
+        seen = self._choose(proto, caller, outer[0], inner)
+        if self._first(packet, (proto, caller, outer), (proto, inner, seen)) is not None:
+            packet.src, packet.dst = seen, inner
+            self.deliver_inside(packet)
+
+    def _to_gateway(self, packet: Packet) -> None:
+        """The gateway's own stack takes it: nobody listens there."""
+        original = packet.proto, packet.src, packet.dst
+        reply = packet.proto, packet.dst, packet.src
+        now = self.network.events.now
+        entry = self._first(packet, original, reply, local=True)
+        if entry is not None:
+            self._answer(packet, entry, now)
+
+    def _answer(self, packet: Packet, entry: Entry, now: float) -> None:
+        self.network.drop("closed", self.name, packet)
+        inside = packet.src[0] in self.inside.members
+        self.refuse(packet, self.lan if inside else self.wan)
+        if packet.proto == TCP and not entry.seen_reply:
+            self.tracker.remove(entry)  # the reset is the only answer
+
+    def _write_overlay(self, inner: Addr, to: Addr) -> None:
+        """Only a flow's first packet passes these rules; a live element keeps its owner."""
+        now = self.network.events.now
+        until = now + self._overlay_s
+        port = inner[1]
+        found = self._inner.get(port)
+        owner = found[0] if found is not None and found[1] > now else inner
+        self._inner[port] = owner, until
+        self._spoken[to[0], port] = until
+        if len(self._spoken) >= self._sweep_size:
+            self._spoken = {key: end for key, end in self._spoken.items() if end > now}
+            self._sweep_size = max(256, 2 * len(self._spoken))
+
+    # ICMP errors belong to the connection that they are about, and end none.
+
+    def _icmp(self, packet: Packet) -> None:
+        about = packet.data
+        entry = None
+        if isinstance(about, Icmp):
+            # The packet in question went the way that answers to it come back.
+            entry = self.tracker.find((about.proto, about.dst, about.src), self.network.events.now)
+        if entry is None or entry.local:
+            self.network.drop("nat", self.name, packet)
+            return
+        answers = (about.proto, about.dst, about.src) == entry.reply
+        _, src, dst = entry.original if answers else entry.reply
+        if packet.src[0] == about.dst[0]:  # from the endpoint itself, not a router on the way
+            packet.src = dst[0], 0
+        packet.data = readdressed(about, src, dst)
+        packet.dst = src[0], 0
+        self._send(packet)

@@ -1,0 +1,194 @@
+"""Stateful firewalls without translation: of public IPv4 addresses, and of IPv6 (RFC 6092)."""
+
+from ipaddress import IPv4Network
+from typing import Any, Final
+
+from ..gateway import Gateway, check
+from ..packet import ICMP, TCP, Addr, Icmp, Packet
+from .segments import ACK, RST, SYN, flags
+from .sessions import Session, Timers
+
+HOLD_SYN_S: Final = 6.0  # RFC 6092 3.3.1
+HELD_SYNS: Final = 1024
+FILTERING: Final = ("ei", "ad", "apd")
+SIX: Final = Timers(udp_new=120.0, udp_stream=120.0)
+"""RFC 6092 3.2.3 (two minutes and more), 3.3.1 (2 h 4 min, 4 min)."""
+
+Flow = tuple[int, Addr, Addr]
+"""Protocol, inside endpoint, outside endpoint."""
+
+
+class Sessions:
+    """What has gone out, and so may come in: from that endpoint ("apd"), from any port of that
+    address ("ad"), or from everybody ("ei")."""
+
+    def __init__(self, filtering: str, timers: Timers, limit: int) -> None:
+        check("filtering", filtering, FILTERING)
+        self._filtering = filtering
+        self._timers = timers
+        self._limit = limit
+        self._flows: dict[Flow, Session] = {}
+        self._open: dict[tuple[int, Addr, str], float] = {}  # by the filter's key, until
+        self._sweep_size = 64
+        self._swept = -1.0
+
+    def __len__(self) -> int:
+        return len(self._flows)
+
+    def clear(self) -> None:
+        self._flows.clear()
+        self._open.clear()
+
+    def leave(self, packet: Packet, now: float) -> bool:
+        """A packet goes out. False where there are too many sessions."""
+        return self._renew(packet.proto, packet.src, packet.dst, packet, True, now)
+
+    def enter(self, packet: Packet, now: float) -> bool:
+        """Whether a packet may come in."""
+        flow = packet.proto, packet.dst, packet.src
+        session = self._flows.get(flow)
+        known = session is not None and session.expires > now
+        if not known and not self._lets_strangers_in(flow, now):
+            return False
+        return self._renew(*flow, packet, False, now)
+
+    def _lets_strangers_in(self, flow: Flow, now: float) -> bool:
+        return self._filtering != "apd" and self._open.get(self._key(flow), 0.0) > now
+
+    def knows(self, proto: int, inside: Addr, outside: Addr) -> bool:
+        return (proto, inside, outside) in self._flows
+
+    def _key(self, flow: Flow) -> tuple[int, Addr, str]:
+        proto, inside, outside = flow
+        return proto, inside, outside[0] if self._filtering == "ad" else ""
+
+    def _renew(
+        self, proto: int, inside: Addr, outside: Addr, packet: Packet, outbound: bool, now: float
+    ) -> bool:
+        flow = proto, inside, outside
+        session = self._flows.get(flow)
+        if session is None or session.expires <= now:
+            if not self._has_room(now):
+                return False
+            session = self._flows[flow] = Session(now)
+        session.renew(packet, outbound, now, self._timers)
+        if self._filtering != "apd":
+            key = self._key(flow)
+            self._open[key] = max(self._open.get(key, 0.0), session.expires)
+        return True
+
+    def _has_room(self, now: float) -> bool:
+        size = len(self._flows)
+        full = size >= self._limit
+        if size >= self._sweep_size or (full and now >= self._swept + 1.0):
+            self._swept = now
+            self._flows = {f: s for f, s in self._flows.items() if s.expires > now}
+            self._open = {key: end for key, end in self._open.items() if end > now}
+            self._sweep_size = max(64, 2 * len(self._flows))
+        return len(self._flows) < self._limit
+
+
+class Firewall:
+    """Lets out what wants out, and in what belongs to it. The gateway's `six`, or its IPv4.
+
+    `unsolicited`: "drop", or "admin" for an ICMP error (a SYN waits 6 seconds for one the
+    other way first).
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        filtering: str = "apd",
+        timers: Timers = SIX,
+        unsolicited: str = "drop",
+        max_sessions: int = 65536,
+    ) -> None:
+        check("unsolicited", unsolicited, ("drop", "admin"))
+        self._gateway = gateway
+        self.sessions = Sessions(filtering, timers, max_sessions)
+        self._tells = unsolicited == "admin"
+        self._held: dict[tuple[Addr, Addr], float] = {}  # SYNs: outside, inside
+
+    def clear(self) -> None:
+        self.sessions.clear()
+        self._held.clear()
+
+    def allows_out(self, packet: Packet) -> bool:
+        """Count a packet from inside; drops it where there is no room."""
+        network = self._gateway.network
+        if packet.proto == ICMP:
+            return True
+        if self._held:
+            self._held.pop((packet.dst, packet.src), None)
+        if self.sessions.leave(packet, network.events.now):
+            return True
+        network.drop("nat-full", self._gateway.name, packet)
+        return False
+
+    def allows_in(self, packet: Packet) -> bool:
+        """Whether a packet from outside may come in; one that may not is dropped here."""
+        network = self._gateway.network
+        if packet.proto == ICMP:
+            about = packet.data
+            if isinstance(about, Icmp) and self.sessions.knows(about.proto, about.src, about.dst):
+                return True
+        elif self.sessions.enter(packet, network.events.now):
+            return True
+        network.drop("firewall", self._gateway.name, packet)
+        if self._tells:
+            self._tell(packet)
+        return False
+
+    def _tell(self, packet: Packet) -> None:
+        if packet.proto != TCP:
+            self._gateway.unreachable(packet, self._gateway.wan, "admin", source=packet.dst[0])
+        elif flags(packet) & (SYN | ACK | RST) == SYN:
+            key = packet.src, packet.dst
+            if key not in self._held and len(self._held) < HELD_SYNS:
+                events = self._gateway.network.events
+                due = self._held[key] = events.now + HOLD_SYN_S
+                events.at(due, self._release, packet)
+
+    def _release(self, packet: Packet) -> None:
+        if self._held.pop((packet.src, packet.dst), None) is not None and self._gateway.up:
+            self._gateway.unreachable(packet, self._gateway.wan, "admin", source=packet.dst[0])
+
+
+class PublicFirewall(Gateway):
+    """Public IPv4 addresses behind a stateful firewall: nothing is translated.
+
+    Inside are the addresses of the /24 of its own, which it also has on the LAN.
+    """
+
+    def __init__(
+        self,
+        *where: Any,
+        filtering: str = "apd",
+        timers: Timers | None = None,
+        unsolicited: str = "drop",
+        max_sessions: int = 65536,
+        **common: Any,
+    ) -> None:
+        address = where[3]
+        block = str(IPv4Network(f"{address}/24", strict=False))
+        super().__init__(*where, **{"inside": block} | common)
+        self.four = Firewall(
+            self,
+            filtering=filtering,
+            timers=timers or Timers(udp_new=30.0, udp_stream=120.0, stream_after=2.0),
+            unsolicited=unsolicited,
+            max_sessions=max_sessions,
+        )
+
+    def clear(self) -> None:
+        super().clear()
+        self.four.clear()
+
+    def outbound(self, packet: Packet) -> None:
+        if self.four.allows_out(packet):
+            self.wan.send(packet)
+
+    def inbound(self, packet: Packet) -> None:
+        if self.four.allows_in(packet):
+            self.deliver_inside(packet)

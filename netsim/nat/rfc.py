@@ -1,0 +1,358 @@
+"""A NAT in the words of RFC 4787 (UDP), RFC 5382 (TCP) and RFC 5508 (ICMP).
+
+A mapping gives an inside endpoint an outer one: for everybody ("ei"), per remote address ("ad"),
+or per remote endpoint ("apd"). A filter says who may use it from outside, in the same three
+words. Linux does not work like this (`conntrack.py`).
+"""
+
+from random import Random
+from typing import Any, Final
+
+from ..gateway import Gateway, check, readdressed
+from ..packet import ICMP, TCP, Addr, Icmp, Packet
+from .ports import Ports
+from .segments import ACK, RST, SYN, flags, reset_for
+from .sessions import Session, Timers
+
+BEHAVIOURS: Final = ("ei", "ad", "apd")
+HOLD_SYN_S: Final = 6.0  # RFC 5382 REQ-4
+SESSIONS: Final = 4096  # of one mapping
+HELD_SYNS: Final = 1024
+
+_TableKey = tuple[int, Addr] | tuple[int, Addr, str] | tuple[int, Addr, Addr]
+_Outer = tuple[int, str, int]  # protocol, address, port
+
+
+class Mapping:
+    """An inside endpoint's outer endpoint, and who it has talked to."""
+
+    __slots__ = ("expires", "inner", "key", "outer", "proto", "remotes", "sessions")
+
+    def __init__(self, proto: int, key: _TableKey, inner: Addr, outer: Addr) -> None:
+        self.proto = proto
+        self.key = key
+        self.inner = inner
+        self.outer = outer
+        self.expires = 0.0
+        self.sessions: dict[Addr, Session] = {}
+        self.remotes: dict[str, float] = {}  # when the last session with an address ends
+
+    def purge(self, now: float) -> None:
+        """Forget what has ended."""
+        self.sessions = {a: s for a, s in self.sessions.items() if s.expires > now}
+        self.remotes = {ip: end for ip, end in self.remotes.items() if end > now}
+
+
+class RfcNat(Gateway):
+    """Knobs beside the behaviours:
+
+    `refresh_in`: inbound packets keep a mapping alive (outbound ones always do, REQ-6).
+    `hairpin`: "external" (REQ-9), "internal" (the called one sees the inside address) or "off".
+    `pooling` over several outer addresses: "paired" (REQ-2) or "arbitrary".
+    `max_mappings` of the box and `per_host` of an inside address; more are refused in silence.
+    `tcp_unsolicited`: what an unexpected SYN meets: "drop", "rst", or "icmp" after 6 seconds.
+    """
+
+    routed = False
+
+    def __init__(
+        self,
+        *where: Any,
+        mapping: str = "ei",
+        filtering: str = "apd",
+        timers: Timers | None = None,
+        refresh_in: bool = True,
+        hairpin: str = "external",
+        ports: str = "preserve",
+        block_size: int = 512,
+        pooling: str = "paired",
+        max_mappings: int = 65536,
+        per_host: int = 65536,
+        tcp_unsolicited: str = "icmp",
+        **common: Any,
+    ) -> None:
+        super().__init__(*where, **common)
+        check("mapping", mapping, BEHAVIOURS)
+        check("filtering", filtering, BEHAVIOURS)
+        check("hairpin", hairpin, ("external", "internal", "off"))
+        check("pooling", pooling, ("paired", "arbitrary"))
+        check("tcp_unsolicited", tcp_unsolicited, ("drop", "rst", "icmp"))
+        self.timers = timers or Timers()
+        self.refused = 0  # packets that found no mapping to be had
+        self._mapping = mapping
+        self._filtering = filtering
+        self._refresh_in = refresh_in
+        self._hairpin = hairpin
+        self._paired = pooling == "paired"
+        self._max = max_mappings
+        self._per_host = per_host
+        self._tcp_unsolicited = tcp_unsolicited
+        self._ports = Ports(ports, block_size, self._luck)
+        self._mappings: dict[_TableKey, Mapping] = {}
+        self._outer: dict[_Outer, Mapping] = {}
+        self._count: dict[str, int] = {}  # mappings by inside address
+        self._pairs: dict[str, str] = {}  # outer address by inside address
+        self._held: dict[tuple[Addr, Addr], float] = {}  # unsolicited SYNs: remote, outer
+        self._sweep_size = 64
+        self._swept = -1.0
+
+    def __len__(self) -> int:
+        """Mappings in memory, expired ones that nothing has stumbled over included."""
+        return len(self._mappings)
+
+    def _luck(self) -> Random:
+        """Made when first asked for: many gateways never draw."""
+        return self.network.streams.get(self.name, "nat")
+
+    def clear(self) -> None:
+        super().clear()
+        for table in self._mappings, self._outer, self._count, self._pairs, self._held:
+            table.clear()
+        self._ports.clear()
+
+    # From inside.
+
+    def outbound(self, packet: Packet) -> None:
+        if packet.proto == ICMP:
+            self._icmp_out(packet)
+            return
+        to = packet.dst
+        hairpin = to[0] in self.wan.addresses
+        if hairpin and self._hairpin == "off":
+            self.network.drop("nat", self.name, packet)
+            return
+        inner = packet.src
+        outer = self._leave(packet, inner, to)
+        if outer is None:
+            self.refused += 1
+            self.network.drop("nat-full", self.name, packet)
+            return
+        if self._held:
+            self._held.pop((to, outer), None)
+        packet.src = outer
+        if not hairpin:
+            self.wan.send(packet)
+        else:
+            self._turn_back(packet, inner)
+
+    def _leave(self, packet: Packet, inner: Addr, to: Addr) -> Addr | None:
+        """The outer endpoint of a packet from inside; none where there is no room."""
+        port = self.forwarded.get((packet.proto, inner))
+        if port is not None:
+            return self.address, port
+        now = self.network.events.now
+        mapping = self._map(packet.proto, inner, to, now)
+        if mapping is None or not self._pass(mapping, packet, to, True, now):
+            return None
+        return mapping.outer
+
+    def _turn_back(self, packet: Packet, inner: Addr) -> None:
+        """From inside to inside: in as if from outside, seen from the outer address (REQ-9)."""
+        target = self._enter(packet)
+        if target is None:
+            self.network.drop("nat", self.name, packet)
+            return
+        if self._hairpin == "internal":
+            packet.src = inner
+        packet.dst = target
+        self.deliver_inside(packet)
+
+    def _map(self, proto: int, inner: Addr, to: Addr, now: float) -> Mapping | None:
+        """The mapping for a packet from inside, made where there is none."""
+        key: _TableKey = (proto, inner)
+        if self._mapping == "ad":
+            key = proto, inner, to[0]
+        elif self._mapping == "apd":
+            key = proto, inner, to
+        mapping = self._mappings.get(key)
+        if mapping is not None:
+            if mapping.expires > now:
+                return mapping
+            self._remove(mapping)
+        return self._make(proto, key, inner, now)
+
+    def _make(self, proto: int, key: _TableKey, inner: Addr, now: float) -> Mapping | None:
+        if not self._has_room(inner[0], now):
+            return None
+        ip = self._outer_address(inner[0])
+        for port in self._ports.candidates(inner, ip):
+            if self._is_free(proto, ip, port, inner, now):
+                mapping = Mapping(proto, key, inner, (ip, port))
+                self._mappings[key] = self._outer[proto, ip, port] = mapping
+                self._count[inner[0]] = self._count.get(inner[0], 0) + 1
+                return mapping
+        return None
+
+    def _has_room(self, ip: str, now: float) -> bool:
+        if len(self._mappings) >= self._sweep_size:
+            self._sweep(now)
+            self._sweep_size = max(64, 2 * len(self._mappings))
+        if self._has_space(ip):
+            return True
+        if now < self._swept + 1.0:  # at most one look at the whole table a second
+            return False
+        self._sweep(now)
+        return self._has_space(ip)
+
+    def _has_space(self, ip: str) -> bool:
+        return len(self._mappings) < self._max and self._count.get(ip, 0) < self._per_host
+
+    def _sweep(self, now: float) -> None:
+        self._swept = now
+        for mapping in [m for m in self._mappings.values() if m.expires <= now]:
+            self._remove(mapping)
+
+    def _remove(self, mapping: Mapping) -> None:
+        del self._mappings[mapping.key]
+        del self._outer[mapping.proto, *mapping.outer]
+        ip = mapping.inner[0]
+        self._count[ip] -= 1
+        if not self._count[ip]:
+            del self._count[ip]
+
+    def _outer_address(self, inner: str) -> str:
+        addresses = self.wan.addresses
+        pool = [address for address in addresses if ":" not in address]
+        if len(pool) == 1:
+            return pool[0]
+        if not self._paired:
+            return self._luck().choice(pool)
+        found = self._pairs.get(inner)
+        if found is None:
+            found = self._pairs[inner] = pool[len(self._pairs) % len(pool)]
+        return found
+
+    def _is_free(self, proto: int, ip: str, port: int, inner: Addr, now: float) -> bool:
+        if self.forwards.get((proto, port), inner) != inner:
+            return False
+        mapping = self._outer.get((proto, ip, port))
+        if mapping is None:
+            return True
+        if mapping.expires > now:
+            return False
+        self._remove(mapping)
+        return True
+
+    def _pass(
+        self, mapping: Mapping, packet: Packet, remote: Addr, outbound: bool, now: float
+    ) -> bool:
+        """Let a packet through, and keep the timers. False where there are too many sessions."""
+        session = mapping.sessions.get(remote)
+        if session is None or session.expires <= now:
+            if len(mapping.sessions) >= SESSIONS:
+                mapping.purge(now)
+                if len(mapping.sessions) >= SESSIONS:
+                    return False
+            session = mapping.sessions[remote] = Session(now)
+        if outbound or self._refresh_in or packet.proto == TCP:
+            before = session.expires
+            session.renew(packet, outbound, now, self.timers)
+            self._extend(mapping, remote[0], session, before)
+        return True
+
+    def _extend(self, mapping: Mapping, ip: str, session: Session, before: float) -> None:
+        end = session.expires
+        if end >= before:
+            mapping.expires = max(mapping.expires, end)
+            mapping.remotes[ip] = max(mapping.remotes.get(ip, 0.0), end)
+        else:  # a connection closes: what is left decides
+            mapping.expires = max(each.expires for each in mapping.sessions.values())
+            mapping.remotes[ip] = max(s.expires for a, s in mapping.sessions.items() if a[0] == ip)
+
+    # From outside.
+
+    def inbound(self, packet: Packet) -> None:
+        if packet.proto == ICMP:
+            self._icmp_in(packet)
+            return
+        target = self._enter(packet)
+        if target is None:
+            self._unsolicited(packet)
+            return
+        packet.dst = target
+        self.deliver_inside(packet)
+
+    def _enter(self, packet: Packet) -> Addr | None:
+        """The inside endpoint that may have this packet."""
+        now = self.network.events.now
+        remote = packet.src
+        proto = packet.proto
+        mapping = self._outer.get((proto, *packet.dst))
+        forward = self.forwards.get((proto, packet.dst[1]))
+        if forward is not None and (mapping is None or remote not in mapping.sessions):
+            return forward
+        if mapping is None or mapping.expires <= now or not self._admits(mapping, remote, now):
+            return None
+        return mapping.inner if self._pass(mapping, packet, remote, False, now) else None
+
+    def _admits(self, mapping: Mapping, remote: Addr, now: float) -> bool:
+        if self._filtering == "ei":
+            return True
+        if self._filtering == "ad":
+            return mapping.remotes.get(remote[0], 0.0) > now
+        session = mapping.sessions.get(remote)
+        return session is not None and session.expires > now
+
+    def _unsolicited(self, packet: Packet) -> None:
+        self.network.drop("nat", self.name, packet)
+        if packet.proto != TCP:
+            return
+        if self._tcp_unsolicited == "rst":
+            answer = reset_for(packet, self.name)
+            if answer is not None:
+                self.wan.send(answer)
+        elif self._tcp_unsolicited == "icmp" and flags(packet) & (SYN | ACK | RST) == SYN:
+            self._hold(packet)
+
+    def _hold(self, packet: Packet) -> None:
+        """RFC 5382 REQ-4: wait for a SYN the other way; only then say no."""
+        key = packet.src, packet.dst
+        if key in self._held or len(self._held) >= HELD_SYNS:
+            return
+        due = self._held[key] = self.network.events.now + HOLD_SYN_S
+        self.network.events.at(due, self._release, packet)
+
+    def _release(self, packet: Packet) -> None:
+        if self._held.pop((packet.src, packet.dst), None) is not None and self.up:
+            self.unreachable(packet, self.wan, "port", source=packet.dst[0])
+
+    # ICMP errors: translated both ways, and no mapping dies of them (RFC 4787 REQ-12).
+
+    def _icmp_in(self, packet: Packet) -> None:
+        about = packet.data
+        inner = self._sender_of(about) if isinstance(about, Icmp) else None
+        if inner is None:
+            self.network.drop("nat", self.name, packet)
+            return
+        packet.data = readdressed(about, inner, about.dst)
+        packet.dst = inner[0], 0
+        self.deliver_inside(packet)
+
+    def _sender_of(self, about: Icmp) -> Addr | None:
+        """The inside endpoint that sent what the error is about."""
+        mapping = self._outer.get((about.proto, *about.src))
+        if mapping is not None and about.dst in mapping.sessions:
+            return mapping.inner
+        return self.forwards.get((about.proto, about.src[1]))
+
+    def _icmp_out(self, packet: Packet) -> None:
+        about = packet.data
+        outer = self._receiver_of(about) if isinstance(about, Icmp) else None
+        if outer is None or packet.dst[0] in self.wan.addresses:
+            self.network.drop("nat", self.name, packet)
+            return
+        packet.data = readdressed(about, about.src, outer)
+        packet.src = outer[0], 0
+        self.wan.send(packet)
+
+    def _receiver_of(self, about: Icmp) -> Addr | None:
+        """The outer endpoint to which the packet came that the error is about."""
+        proto, inner, remote = about.proto, about.dst, about.src
+        port = self.forwarded.get((proto, inner))
+        if port is not None:
+            return self.address, port
+        keys: tuple[_TableKey, ...] = ((proto, inner), (proto, inner, remote[0]))
+        for key in (*keys, (proto, inner, remote)):
+            if key in self._mappings:
+                return self._mappings[key].outer
+        return None

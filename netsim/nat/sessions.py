@@ -1,0 +1,72 @@
+"""How long a flow through a gateway lives: timers, refresh, the life of a TCP connection."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ..packet import TCP, Packet
+from .segments import FIN, RST, SYN, flags
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """Seconds of silence after which a flow is forgotten (RFC 4787 4.3, RFC 5382 5)."""
+
+    udp_new: float = 120.0
+    udp_stream: float = 300.0  # once both sides have spoken, and `stream_after` has passed
+    stream_after: float = 0.0  # seconds since the flow's first packet
+    tcp_syn: float = 240.0
+    tcp_established: float = 7440.0
+    tcp_transitory: float = 240.0  # one side has closed, or only one has been heard
+    tcp_close: float = 10.0  # both sides have closed, or one has reset
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; seconds cannot be negative")
+
+
+_INSIDE: Final = 1
+_OUTSIDE: Final = 2
+_BOTH: Final = 3
+
+
+class Session:
+    """One flow between an inside and an outside endpoint. `expires` is when it is forgotten."""
+
+    __slots__ = ("_began", "_ended", "_heard", "_reset", "_syn", "expires")
+
+    def __init__(self, now: float) -> None:
+        self.expires = now
+        self._began = now
+        self._heard = 0  # which sides have spoken
+        self._syn = 0  # … have sent a SYN
+        self._ended = 0  # … have sent a FIN
+        self._reset = False
+
+    def renew(self, packet: Packet, outbound: bool, now: float, timers: Timers) -> None:
+        """A packet passes."""
+        side = _INSIDE if outbound else _OUTSIDE
+        self._heard |= side
+        if packet.proto == TCP:
+            self.expires = now + self._tcp(flags(packet), side, timers)
+        elif self._heard == _BOTH and now - self._began >= timers.stream_after:
+            self.expires = now + timers.udp_stream
+        else:
+            self.expires = now + timers.udp_new
+
+    def _tcp(self, bits: int, side: int, timers: Timers) -> float:
+        if bits & SYN:
+            self._syn |= side
+            if self._reset or self._ended == _BOTH:  # the same ports, again
+                self._reset, self._ended, self._syn, self._heard = False, 0, side, side
+        if bits & RST:
+            self._reset = True
+        if bits & FIN:
+            self._ended |= side
+        if self._reset or self._ended == _BOTH:
+            return timers.tcp_close
+        if self._heard != _BOTH:
+            return timers.tcp_syn
+        if self._ended:
+            return timers.tcp_transitory
+        return timers.tcp_established if self._syn == _BOTH else timers.tcp_transitory

@@ -1,0 +1,89 @@
+"""The states in which Linux's connection tracking sees TCP, and what each segment makes of them.
+
+As Linux 6.x does it (nf_conntrack_proto_tcp), sequence numbers left aside: they are what tells
+a forged segment, and nobody forges here.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+from .segments import ACK, FIN, RST, SYN
+
+
+class State(IntEnum):
+    NONE = 0
+    SYN_SENT = 1
+    SYN_RECV = 2
+    ESTABLISHED = 3
+    FIN_WAIT = 4
+    CLOSE_WAIT = 5
+    LAST_ACK = 6
+    TIME_WAIT = 7
+    CLOSE = 8
+    SYN_SENT2 = 9  # both have sent a SYN: simultaneous open
+    IGNORE = 10  # let through, nothing learnt
+    INVALID = 11  # not of this connection
+
+
+SECONDS: Final = {
+    State.SYN_SENT: 120.0,
+    State.SYN_RECV: 60.0,
+    State.ESTABLISHED: 432000.0,
+    State.FIN_WAIT: 120.0,
+    State.CLOSE_WAIT: 60.0,
+    State.LAST_ACK: 30.0,
+    State.TIME_WAIT: 120.0,
+    State.CLOSE: 10.0,
+    State.SYN_SENT2: 120.0,
+}
+
+_LETTERS: Final = {
+    "-": State.INVALID,
+    "i": State.IGNORE,
+    "s": State.SYN_SENT,
+    "r": State.SYN_RECV,
+    "e": State.ESTABLISHED,
+    "f": State.FIN_WAIT,
+    "c": State.CLOSE_WAIT,
+    "l": State.LAST_ACK,
+    "t": State.TIME_WAIT,
+    "x": State.CLOSE,
+    "2": State.SYN_SENT2,
+}
+# What each kind of segment makes of the states NONE to SYN_SENT2, in that order.
+_ORIGINAL: Final = {
+    "syn": "ssiiiiiss2",
+    "synack": "--r------r",
+    "fin": "--ffllltx-",
+    "ack": "e-eeccttx-",
+    "rst": "-xxxxxxxxx",
+}
+_REPLY: Final = {
+    "syn": "-2-----s-2",
+    "synack": "-riiiiiiir",
+    "fin": "--ffllltx-",
+    "ack": "-ireccttxi",
+    "rst": "-xxxxxxxxx",
+}
+
+
+def _kind(bits: int) -> str:
+    if bits & RST:
+        return "rst"
+    if bits & SYN:
+        return "synack" if bits & ACK else "syn"
+    if bits & FIN:
+        return "fin"
+    return "ack" if bits & ACK else ""
+
+
+def _table(rows: dict[str, str]) -> tuple[tuple[State, ...], ...]:
+    """By flags of a segment (as a number), then by state."""
+    nothing = "-" * 10
+    return tuple(
+        tuple(_LETTERS[letter] for letter in rows.get(_kind(bits), nothing)) for bits in range(32)
+    )
+
+
+FROM_ORIGINAL: Final = _table(_ORIGINAL)
+FROM_REPLY: Final = _table(_REPLY)

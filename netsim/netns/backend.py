@@ -1,0 +1,283 @@
+"""A small world of real daemons: namespaces, nftables gateways, user-space links.
+
+    with KernelWorld() as world:
+        world.host("public", link=fibre)
+        world.gateway("home", "linux-drop", link=dsl)
+        world.host("alice", behind="home")
+        world.start("public")
+        world.start("alice", "--bootstrap", world.where("public"))
+        world.wait(lambda: world.peers("alice"))
+
+The words are those of the simulator's `World`; time is real.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+from ..errors import SimError
+from ..link import LinkSpec
+from .gateway import QUIET, KernelGateway
+from .namespaces import KernelRefused, Namespace, Namespaces, available
+from .switch import SwitchProcess
+
+PORT: Final = 4001
+"""Where every daemon listens."""
+STOP_S: Final = 12.0
+"""A daemon told to stop may take so long before it is killed."""
+ANSWER_S: Final = 10.0
+POLL_S: Final = 0.05
+
+COMMAND: Final = ["-P", "-m", "shoal.cli.main", "node"]
+COMMAND_WITHOUT_TORCH: Final = [
+    "-P", "-c",
+    "import sys; sys.modules['torch'] = None; from shoal.cli.main import main; main()", "node",
+]  # fmt: skip
+"""A daemon that starts at once, because it finds no engine."""
+
+MUTE: Final = """table ip mute {
+chain output {
+type filter hook output priority filter; policy drop;
+}
+}
+"""
+
+
+class KernelHost:
+    """One computer, its address, and its daemon when it has been started."""
+
+    def __init__(self, name: str, space: Namespace, address: str, folder: Path) -> None:
+        self.name = name
+        self.space = space
+        self.address = address
+        self.data = folder / name
+        self.log = folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe = -1  # its other end tells the daemon that we are there
+        self._mute = False
+
+    def start(self, args: tuple[str, ...], *, engine: bool) -> None:
+        """Run `shoal node`. Raises SimError when one runs."""
+        if self._process is not None:
+            raise SimError(f"{self.name} runs a daemon already")
+        if self._mute:
+            self.space.nft("delete table ip mute\n")
+            self._mute = False
+        theirs, self._pipe = os.pipe()
+        words = COMMAND if engine else COMMAND_WITHOUT_TORCH
+        try:
+            with self.log.open("ab") as log:
+                self._process = self.space.start(
+                    [sys.executable, *words, "--data", str(self.data), "--listen",
+                     f"{self.address}:{PORT}", "--parent-fd", str(theirs), *args],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs,),
+                    start_new_session=True,
+                )  # fmt: skip
+        finally:
+            os.close(theirs)
+
+    def check_running(self) -> None:
+        """Raises KernelRefused, with what the daemon said, when it is not running."""
+        if self._process is None or self._process.poll() is not None:
+            said = self.log.read_text(errors="replace").strip() if self.log.exists() else "nothing"
+            raise KernelRefused(f"the daemon on {self.name} has ended; it said: {said[-1000:]}")
+
+    def ask(self, op: str, **more: Any) -> dict[str, Any] | None:
+        """Ask the daemon by its control socket (docs/spec/control.md); None while it has none."""
+        self.check_running()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+            channel.settimeout(ANSWER_S)
+            try:
+                channel.connect(self._control())
+            except (FileNotFoundError, ConnectionRefusedError):
+                return None
+            try:
+                with channel.makefile("rwb") as stream:
+                    stream.write(json.dumps({"op": op, **more}).encode() + b"\n")
+                    stream.flush()
+                    return self._answer(op, stream)
+            except OSError as error:
+                raise KernelRefused(f"`{op}` on {self.name}: {error}") from None
+
+    def _control(self) -> str:
+        """The control socket's path; elsewhere than usual where that is too long."""
+        with suppress(FileNotFoundError):
+            return (self.data / "control.path").read_text()
+        return str(self.data / "control.sock")
+
+    def _answer(self, op: str, lines: Any) -> dict[str, Any]:
+        for line in lines:
+            message = json.loads(line)
+            if "error" in message:
+                raise KernelRefused(f"`{op}` on {self.name}: {message['error']['message']}")
+            if "ok" in message:
+                answer: dict[str, Any] = message["ok"]
+                return answer
+        raise KernelRefused(f"`{op}` on {self.name}: the daemon ended before it had answered")
+
+    def tell_to_stop(self) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def crash(self) -> None:
+        """Power off: the daemon and its children end without a word. It may be started again."""
+        if self._process is not None:
+            self.space.nft(MUTE)  # or the kernel says goodbye for the daemon's connections
+            self._mute = True
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self.stop(STOP_S)
+
+    def stop(self, patience: float = STOP_S) -> None:
+        """End the daemon: told to, and killed with its children where it does not hear."""
+        self.tell_to_stop()
+        if self._process is None:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience)
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process = None
+
+
+class KernelWorld:
+    """Hosts and gateways of one run; a context manager that leaves nothing behind.
+
+    `latency` is seconds from any plug of the internet to any other, links excluded.
+    """
+
+    def __init__(self, *, latency: float = 0.0, seed: int = 0) -> None:
+        reason = available()
+        if reason is not None:
+            raise KernelRefused(reason)
+        self.hosts: dict[str, KernelHost] = {}
+        self.gateways: dict[str, KernelGateway] = {}
+        self._addresses = 0
+        self.folder = Path(tempfile.mkdtemp(prefix="shoal-netns-"))
+        with ExitStack() as parts:
+            parts.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            self._spaces = parts.enter_context(Namespaces())
+            self.internet = parts.enter_context(SwitchProcess(latency=latency, seed=seed))
+            self._parts = parts.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop all daemons, then take everything away."""
+        try:
+            for host in self.hosts.values():
+                host.tell_to_stop()
+            deadline = time.monotonic() + STOP_S
+            for host in self.hosts.values():
+                host.stop(max(0.0, deadline - time.monotonic()))
+        finally:
+            for host in self.hosts.values():
+                host.stop(0.0)  # where the waiting was interrupted
+            self._parts.close()
+
+    # Building.
+
+    def gateway(
+        self, name: str, kind: str = "linux-drop", *, behind: str | None = None,
+        link: LinkSpec | None = None, timers: dict[str, float] | None = None,
+    ) -> KernelGateway:  # fmt: skip
+        """A NAT (`nft.KINDS`) on the internet, or behind another gateway, whose link it shares."""
+        self._new(name)
+        address = self._address(behind)
+        depth = 1 if behind is None else self.gateways[behind].depth + 1
+        inside = f"192.168.{depth}.0/24"  # not the one it is in itself
+        gate = KernelGateway(self._spaces, name, kind, address, inside, depth)
+        self.gateways[name] = gate
+        self._connect(gate.space, "wan", address, behind, link)
+        gate.guard(timers)
+        return gate
+
+    def host(
+        self, name: str, *, behind: str | None = None, link: LinkSpec | None = None
+    ) -> KernelHost:
+        """A computer on the internet, or behind a gateway, whose link it shares."""
+        self._new(name)
+        address = self._address(behind)
+        space = self._spaces.add(name)
+        space.sysctl(QUIET)
+        self._connect(space, "eth0", address, behind, link)
+        host = self.hosts[name] = KernelHost(name, space, address, self.folder)
+        return host
+
+    def _new(self, name: str) -> None:
+        if name in self.hosts or name in self.gateways:
+            raise SimError(f"there is a `{name}` already")
+
+    def _address(self, behind: str | None) -> str:
+        if behind is not None:
+            return self.gateways[behind].free_address()
+        self._addresses += 1  # as the simulator's World numbers them
+        number = self._addresses
+        return f"{11 + (number >> 16)}.{number >> 8 & 255}.{number & 255}.1"
+
+    def _connect(
+        self, space: Namespace, device: str, address: str, behind: str | None, link: LinkSpec | None
+    ) -> None:
+        if behind is None:
+            self.internet.plug(space, device, address, link or LinkSpec())
+        elif link is not None:
+            raise SimError(f"{space.name} is behind `{behind}` and shares that one's link")
+        else:
+            self.gateways[behind].join(space, device, address)
+
+    def change(self, name: str, link: LinkSpec) -> None:
+        """Another link for a host or gateway of the internet, from now on."""
+        self.internet.change(self._port(name), link)
+
+    def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
+        """Let nothing pass in these directions of a link of the internet; False lets it pass."""
+        self.internet.cut(self._port(name), up=up, down=down)
+
+    def _port(self, name: str) -> str:
+        return f"{name}/wan" if name in self.gateways else f"{name}/eth0"
+
+    # Running.
+
+    def start(self, name: str, *args: str, engine: bool = False) -> None:
+        """Start the daemon of a host, with these arguments of `shoal node`. Without `engine` it
+        finds no torch, and is a member that computes nothing."""
+        self.hosts[name].start(args, engine=engine)
+
+    def where(self, name: str) -> str:
+        """The address of a host's daemon, as `--bootstrap` takes it."""
+        return f"{self.hosts[name].address}:{PORT}"
+
+    def status(self, name: str) -> dict[str, Any] | None:
+        """What the daemon of a host says of itself; None while it does not answer yet."""
+        return self.hosts[name].ask("status")
+
+    def peers(self, name: str) -> list[dict[str, Any]]:
+        """The members that the daemon of a host knows."""
+        answer = self.hosts[name].ask("peers")
+        return [] if answer is None else list(answer["peers"])
+
+    def wait(
+        self, true: Callable[[], object], seconds: float = 30.0, what: str = "what was awaited"
+    ) -> float:
+        """Ask again and again; returns the seconds until it was true. Raises KernelRefused."""
+        began = time.monotonic()
+        while not true():
+            if time.monotonic() - began > seconds:
+                raise KernelRefused(f"{what} did not come about in {seconds:g} s")
+            time.sleep(POLL_S)
+        return time.monotonic() - began

@@ -1,0 +1,153 @@
+"""The golden tables: what real kernel NATs answer to every probe, and the comparison with them.
+
+python -m shoal.netsim.netns.calibrate            # this kernel against the stored table
+python -m shoal.netsim.netns.calibrate --write    # store what this kernel answers
+"""
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from ..nat import probes
+from ..nat.lab import SimLab
+from . import nft
+from .lab import KernelLab, kernel
+from .namespaces import KernelRefused, available
+
+GOLDEN: Final = Path(__file__).parents[1] / "nat" / "golden" / "linux.json"
+COMMAND: Final = "python -m shoal.netsim.netns.calibrate --write"
+
+Table = dict[str, probes.Found]
+"""By kind of gateway: probe -> answer."""
+
+SLOW: Final = ("timers",)
+"""Probes that mostly wait: each has a lab of its own beside the others' one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One probe of one kind that the simulator answers otherwise than the kernel."""
+
+    kind: str
+    probe: str
+    simulated: Any
+    golden: Any
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.probe} is {self.simulated!r}, in the kernel {self.golden!r}"
+
+
+ABSENT: Final = "absent"
+"""In the place of an answer that one side does not have."""
+
+
+def compare(
+    simulated: Mapping[str, probes.Found], golden: Mapping[str, probes.Found]
+) -> list[Difference]:
+    """Where two tables differ, over the kinds that `simulated` has."""
+    found = []
+    for kind, answers in simulated.items():
+        real = golden.get(kind, {})
+        for probe in sorted(answers.keys() | real.keys()):
+            ours, theirs = answers.get(probe, ABSENT), real.get(probe, ABSENT)
+            if (ours, type(ours)) != (theirs, type(theirs)):
+                found.append(Difference(kind, probe, ours, theirs))
+    return found
+
+
+def golden(path: Path = GOLDEN) -> Table:
+    """The stored table."""
+    table: Table = json.loads(path.read_text())["kinds"]
+    return table
+
+
+def simulate(kinds: Iterable[str] = tuple(nft.KINDS)) -> Table:
+    """What the simulated NATs answer to the same probes."""
+    return {kind: SimLab(kind).run() for kind in kinds}
+
+
+def calibrate(
+    kinds: Iterable[str] = tuple(nft.KINDS), *, say: Callable[[str], None] = lambda _: None
+) -> Table:
+    """Probe this kernel: all kinds at once, in half a minute of real time.
+
+    Raises KernelRefused where this machine cannot.
+    """
+    reason = available()
+    if reason is not None:
+        raise KernelRefused(reason)
+    rest = tuple(name for name in probes.PROBES if name not in SLOW)
+    groups = [(name,) for name in SLOW] + [rest]
+    table: Table = {kind: {} for kind in kinds}
+    with ExitStack() as stack:
+        labs = [
+            (stack.enter_context(KernelLab(kind)), kind, names)
+            for kind in table
+            for names in groups
+        ]
+        say(f"{len(labs)} labs are built")
+        trio.run(_probe_all, labs, table, say)
+    return {kind: dict(sorted(answers.items())) for kind, answers in table.items()}
+
+
+async def _probe_all(
+    labs: list[tuple[KernelLab, str, tuple[str, ...]]], table: Table, say: Callable[[str], None]
+) -> None:
+    async with trio.open_nursery() as nursery:
+        for lab, kind, names in labs:
+            nursery.start_soon(_probe, lab, kind, names, table, say)
+
+
+async def _probe(
+    lab: KernelLab, kind: str, names: tuple[str, ...], table: Table, say: Callable[[str], None]
+) -> None:
+    table[kind] |= await probes.run(lab, names)
+    say(f"{kind}: {', '.join(names)}")
+
+
+def write(table: Table, path: Path = GOLDEN) -> None:
+    """Store these kinds' answers, beside where they come from; those of others are kept."""
+    nftables = subprocess.run(["nft", "--version"], text=True, capture_output=True, check=True)
+    document = {
+        "command": COMMAND,
+        "kernel": kernel(),
+        "nftables": nftables.stdout.split()[1],
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "timers": dict(probes.TIMERS),
+        "kinds": {**(golden(path) if path.exists() else {}), **table},
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="store what this kernel answers")
+    parser.add_argument("kinds", nargs="*", default=list(nft.KINDS), help="these kinds only")
+    options = parser.parse_args()
+    try:
+        table = calibrate(options.kinds, say=lambda line: print(line, file=sys.stderr))
+    except KernelRefused as error:
+        sys.exit(f"error: {error}")
+    if options.write:
+        write(table)
+        print(f"{len(table)} kinds written to {GOLDEN}")
+        return
+    differences = compare(table, golden())
+    for difference in differences:
+        print(f"{difference.kind}: {difference.probe} is {difference.simulated!r} here, "
+              f"stored {difference.golden!r}")  # fmt: skip
+    print(f"{len(differences)} differences in {len(table)} kinds")
+    sys.exit(1 if differences else 0)
+
+
+if __name__ == "__main__":
+    main()

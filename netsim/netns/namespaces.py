@@ -1,0 +1,189 @@
+"""Network namespaces without names, so that nothing can be left behind.
+
+A namespace is held by a descriptor of this process and by the processes in it, which the
+kernel ends with this one; when it ends, by whatever signal, the kernel takes all of it away:
+devices, addresses, rules, conntrack tables. Nothing is ever changed in the namespace of the
+caller; another process (`broker.py`) does whatever must be done inside.
+
+    with Namespaces() as spaces:
+        router = spaces.add("router")
+        router.ip("link set lo up")
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from ..errors import SimError
+
+TOOLS = {"ip": "iproute2", "nft": "nftables", "nsenter": "util-linux", "setpriv": "util-linux"}
+"""Programs that are needed, and the Debian packages that have them."""
+BROKER = Path(__file__).with_name("broker.py")
+MESSAGE = 65536
+"""Bytes of the broker's longest answer."""
+TRIAL = "table ip trial {\nchain post {\ntype nat hook postrouting priority 100\n}\n}\n"
+
+
+class KernelRefused(SimError):
+    """The kernel, or a tool that speaks to it, did not do what it was told."""
+
+
+class Namespace:
+    """One namespace: a computer, a router or a switch. `path` opens it, from any process."""
+
+    def __init__(self, spaces: "Namespaces", name: str, descriptor: int) -> None:
+        self.name = name
+        self.descriptor = descriptor
+        self._spaces = spaces
+
+    @property
+    def path(self) -> str:
+        return f"/proc/{os.getpid()}/fd/{self.descriptor}"
+
+    def ip(self, *lines: str) -> None:
+        """Commands of `ip`, all in one batch. Raises KernelRefused."""
+        self._feed(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+
+    def nft(self, rules: str) -> None:
+        """A file of nftables rules, all or none of it. Raises KernelRefused."""
+        self._feed(["nft", "-f", "-"], rules)
+
+    def _feed(self, command: Sequence[str], text: str) -> None:
+        done = subprocess.run(
+            self.entering(command), input=text, text=True, capture_output=True, check=False
+        )
+        if done.returncode:
+            said = done.stderr.strip() or f"exit {done.returncode}"
+            raise KernelRefused(f"`{' '.join(command)}` in {self.name}: {said}\n{text}")
+
+    def entering(self, command: Sequence[str]) -> list[str]:
+        """The command line that runs a command inside, and never longer than the thread that
+        starts it."""
+        return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self.path}", *command]
+
+    def read(self, command: Sequence[str]) -> str:
+        """What a command prints in this namespace. Raises KernelRefused."""
+        done = subprocess.run(self.entering(command), text=True, capture_output=True, check=False)
+        if done.returncode:
+            raise KernelRefused(f"`{' '.join(command)}` in {self.name}: {done.stderr.strip()}")
+        return done.stdout
+
+    def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+        """A process inside; it is the caller's to end (or ends with the caller)."""
+        return subprocess.Popen(self.entering(command), **options)
+
+    def socket(
+        self,
+        family: int = socket.AF_INET,
+        kind: int = socket.SOCK_DGRAM,
+        proto: int = 0,
+    ) -> socket.socket:
+        """A socket of this namespace, for use in this process."""
+        made = self._ask(op="socket", family=int(family), kind=int(kind), proto=proto)
+        assert made is not None
+        return socket.socket(fileno=made)
+
+    def tun(self, name: str) -> int:
+        """A new TUN device; returns its descriptor, which does not block."""
+        made = self._ask(op="tun", name=name)
+        assert made is not None
+        return made
+
+    def sysctl(self, settings: Mapping[str, int]) -> None:
+        """Kernel settings of this namespace, by their dotted names."""
+        self._ask(op="sysctl", settings=dict(settings))
+
+    def _ask(self, **request: Any) -> int | None:
+        return self._spaces.ask(request, self)
+
+
+class Namespaces:
+    """All namespaces of one run, and the broker; a context manager."""
+
+    def __init__(self) -> None:
+        self._all: list[Namespace] = []
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._broker = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(BROKER), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True,
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, name: str) -> Namespace:
+        """A new namespace with nothing but its loopback; `name` is for messages only."""
+        made = self.ask({"op": "new"})
+        assert made is not None
+        space = Namespace(self, name, made)
+        self._all.append(space)
+        space.ip("link set lo up")
+        return space
+
+    def connect(self, a: Namespace, device: str, b: Namespace, other: str) -> None:
+        """A cable (veth) from `device` in `a` to `other` in `b`, both up."""
+        a.ip(
+            f"link add {device} type veth peer name {other} netns {b.path}", f"link set {device} up"
+        )
+        b.ip(f"link set {other} up")
+
+    def ask(self, request: Mapping[str, Any], inside: Namespace | None = None) -> int | None:
+        """Have the broker do something; returns the descriptor it made. Raises KernelRefused."""
+        carried = [] if inside is None else [inside.descriptor]
+        data, made = b"", list[int]()
+        with suppress(ConnectionError):
+            socket.send_fds(self._channel, [json.dumps(request).encode()], carried)
+            data, made, _, _ = socket.recv_fds(self._channel, MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            raise KernelRefused("the broker process has ended")
+        answer = json.loads(data)
+        if "errno" in answer:
+            where = f" in {inside.name}" if inside is not None else ""
+            raise KernelRefused(f"{request['op']}{where}: {answer['message']}")
+        return made[0] if made else None
+
+    def close(self) -> None:
+        """Let go of everything. What still runs inside must have been ended before."""
+        with suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)  # also where a forked process has it too
+        self._channel.close()
+        self._broker.wait()
+        for space in self._all:
+            os.close(space.descriptor)
+        self._all.clear()
+
+
+@cache
+def available() -> str | None:
+    """Why this machine cannot have the kernel backend; None where it can."""
+    if not sys.platform.startswith("linux"):
+        return "the kernel backend needs Linux"
+    if os.geteuid() != 0:
+        return "the kernel backend needs root (network namespaces, nftables)"
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            return f"the kernel backend needs `{tool}` (on Debian: apt-get install {package})"
+    return _tried()
+
+
+def _tried() -> str | None:
+    try:
+        with Namespaces() as spaces:
+            space = spaces.add("trial")
+            os.close(space.tun("wan"))
+            space.nft(TRIAL)
+    except (KernelRefused, OSError) as error:
+        return f"this kernel does not let us: {str(error).splitlines()[0]}"
+    return None

@@ -1,0 +1,135 @@
+"""Linux gateways as files of nftables rules, by the names of `netsim/nat/kinds.py`.
+
+A gateway's devices are `wan` and `lan`. The first six kinds are what conntrack does by itself;
+the others lead new flows from outside in by a map from a port outside to an endpoint inside,
+which every flow's first packet outward writes. (`netsim/nat/probes.py` has the recipes in words.)
+
+Each statement stands on a line of its own: nft has no reliable form on one line, and words
+like `fwd` cannot name a chain.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a recipe is told: the outer address, the network inside (`192.168.1.0/24`), and how
+    long the maps keep what is unused (seconds)."""
+
+    wan: str
+    lan: str
+    lifetime: float = 300.0
+
+    @property
+    def keep(self) -> str:
+        return f"{round(self.lifetime * 1000)}ms"
+
+
+_FORWARD: Final = """chain forward {
+type filter hook forward priority filter; policy accept;
+iifname "wan" ct state established,related accept
+iifname "wan" drop
+}
+"""
+
+ACCEPT: Final = ""
+DROP: Final = 'iifname "wan" drop\n'
+REJECT: Final = """iifname "wan" meta l4proto tcp reject with tcp reset
+iifname "wan" reject
+"""
+"""As OpenWrt does: a reset for TCP, port unreachable for the rest."""
+
+
+def _filters(unsolicited: str, forward: str = _FORWARD) -> str:
+    return f"""table ip filter {{
+{forward}chain input {{
+type filter hook input priority filter; policy accept;
+iifname "wan" ct state established,related accept
+{unsolicited}}}
+}}
+"""
+
+
+def conntrack(source: str, unsolicited: str = DROP) -> Callable[[Site], str]:
+    """A gateway that translates by conntrack alone: `source` is the statement that does it,
+    `unsolicited` what happens to packets that come to the gateway itself."""
+
+    def recipe(site: Site) -> str:
+        return f"""table ip nat {{
+chain prerouting {{
+type nat hook prerouting priority dstnat; policy accept;
+}}
+chain postrouting {{
+type nat hook postrouting priority srcnat; policy accept;
+oifname "wan" {source.format(wan=site.wan)}
+}}
+}}
+{_filters(unsolicited)}"""
+
+    return recipe
+
+
+_MAPS: Final = """map inner {
+type inet_service : ipv4_addr . inet_service
+flags dynamic,timeout
+timeout %(keep)s
+size 65536
+}
+set spoken {
+type ipv4_addr . inet_service
+flags dynamic,timeout
+timeout %(keep)s
+size 65536
+}
+"""
+
+
+_OUTWARD: Final = 'oifname "wan" meta l4proto udp update'
+
+
+def cone(allowed: str = "", *, forward: str = "", hairpin: bool = False) -> Callable[[Site], str]:
+    """A gateway that lets others than the one spoken to in: under the condition `allowed`,
+    beside the mapping, and as far as the chain `forward` lets them."""
+
+    def recipe(site: Site) -> str:
+        back = f'iifname "lan" ip daddr {site.wan} meta l4proto udp dnat to udp dport map @inner\n'
+        turned = f'oifname "lan" ip saddr {site.lan} ip daddr {site.lan} snat to {site.wan}\n'
+        return f"""table ip nat {{
+{_MAPS % {"keep": site.keep}}chain prerouting {{
+type nat hook prerouting priority dstnat; policy accept;
+iifname "wan" meta l4proto udp {allowed} dnat to udp dport map @inner
+{back if hairpin else ""}}}
+chain postrouting {{
+type nat hook postrouting priority srcnat; policy accept;
+{turned if hairpin else ""}{_OUTWARD} @inner {{ udp sport : ip saddr . udp sport }}
+{_OUTWARD} @spoken {{ ip daddr . udp sport }}
+oifname "wan" snat to {site.wan}
+}}
+}}
+{_filters(DROP, forward)}"""
+
+    return recipe
+
+
+KINDS: Final[dict[str, Callable[[Site], str]]] = {
+    "linux-drop": conntrack("masquerade"),
+    "linux-accept": conntrack("masquerade", ACCEPT),
+    "linux-reject": conntrack("masquerade", REJECT),
+    "linux-random": conntrack("masquerade random"),
+    "linux-fully-random": conntrack("masquerade fully-random"),
+    "linux-persistent": conntrack("snat to {wan} persistent"),
+    "full-cone": cone(),
+    "address-restricted": cone("ip saddr . udp dport @spoken"),
+    "port-restricted": cone(forward=_FORWARD),
+    "full-cone-hairpin": cone(hairpin=True),
+}
+
+
+def rules(kind: str, site: Site) -> str:
+    """The file of rules of a gateway of that kind. Raises ValueError for one not known."""
+    if kind not in KINDS:
+        known = ", ".join(KINDS)
+        raise ValueError(f"the kernel backend has no gateway of kind `{kind}` (it has {known})")
+    return KINDS[kind](site)

@@ -1,0 +1,177 @@
+"""The process that is the internet of a kernel world, and its remote control.
+
+The process runs `link.Switch` alone, ends when its control socket is closed, and takes one
+request a message: JSON, beside a device's descriptor where a port is attached.
+"""
+
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Self
+
+from ..link import Burst, Cycle, LinkSpec, Phase, PipeSpec
+from .link import Switch, hurry, quantile
+from .namespaces import KernelRefused, Namespace
+
+MESSAGE = 65536
+"""Bytes of the longest request and answer."""
+
+
+def pipe_spec(fields: Mapping[str, Any]) -> PipeSpec:
+    """A PipeSpec of what `asdict` made of one."""
+    known = dict(fields)
+    if known["burst"] is not None:
+        known["burst"] = Burst(**known["burst"])
+    if known["cycle"] is not None:
+        phases = tuple(Phase(**phase) for phase in known["cycle"]["phases"])
+        known["cycle"] = Cycle(known["cycle"]["period"], phases)
+    return PipeSpec(**known)
+
+
+def link_spec(fields: Mapping[str, Any]) -> LinkSpec:
+    """A LinkSpec of what `asdict` made of one."""
+    return LinkSpec(pipe_spec(fields["up"]), pipe_spec(fields["down"]))
+
+
+class Control:
+    """The process's end: requests to a switch."""
+
+    def __init__(self, channel: socket.socket, switch: Switch) -> None:
+        self.open = True
+        self._channel = channel
+        self._switch = switch
+
+    def serve(self) -> None:
+        """One request."""
+        data, descriptors, _, _ = socket.recv_fds(self._channel, MESSAGE, 1)
+        if not data:
+            self.open = False
+            return
+        try:
+            answer = self._perform(json.loads(data), descriptors)
+        except KeyError as missing:
+            answer = {"error": f"there is no port `{missing.args[0]}`"}
+        self._channel.send(json.dumps(answer).encode())
+
+    def _perform(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        switch = self._switch
+        match request:
+            case {"op": "attach", "name": name, "addresses": addresses, "link": link}:
+                switch.attach(name, descriptors[0], addresses, link_spec(link))
+            case {"op": "change", "name": name, "link": link}:
+                switch.ports[name].change(link_spec(link), switch.streams)
+            case {"op": "cut", "name": name, "up": up, "down": down}:
+                switch.ports[name].up.cut, switch.ports[name].down.cut = up, down
+            case {"op": "counts"}:
+                return self._counts()
+            case _:
+                return {"error": f"not understood: {request['op']}"}
+        return {}
+
+    def _counts(self) -> dict[str, Any]:
+        late = self._switch.lateness()
+        return {
+            "forwarded": self._switch.forwarded,
+            "late_ms": {str(part): 1e3 * quantile(late, part) for part in (0.5, 0.99)},
+            "dropped": {port.name: port.dropped for port in self._switch.ports.values()},
+        }
+
+
+class SwitchProcess:
+    """The caller's end; a context manager that ends the process."""
+
+    def __init__(self, *, latency: float = 0.0, seed: int = 0) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), repr(latency),
+                 str(seed)],
+                stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True,
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def plug(self, space: Namespace, device: str, address: str, link: LinkSpec) -> None:
+        """Give a namespace a device on this internet: an IPv4 address, the default route, an
+        access link."""
+        descriptor = space.tun(device)
+        mtu = max(1500, link.up.mtu, link.down.mtu)
+        try:
+            space.ip(
+                f"addr add {address}/32 dev {device}",
+                f"link set {device} mtu {mtu} txqueuelen 5000 up",
+                f"route add default dev {device}",
+            )
+            request = {"op": "attach", "name": f"{space.name}/{device}", "addresses": [address],
+                       "link": asdict(link)}  # fmt: skip
+            self._ask(request, [descriptor])
+        finally:
+            os.close(descriptor)
+
+    def change(self, name: str, link: LinkSpec) -> None:
+        """Another link for a port (`NAMESPACE/DEVICE`) from now on."""
+        self._ask({"op": "change", "name": name, "link": asdict(link)})
+
+    def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
+        """Let nothing pass in these directions of a port; False: let it pass again."""
+        self._ask({"op": "cut", "name": name, "up": up, "down": down})
+
+    def counts(self) -> dict[str, Any]:
+        """Packets forwarded; milliseconds of lateness (`late_ms`: quantiles of the latest
+        packets); packets dropped by port and by why."""
+        return self._ask({"op": "counts"})
+
+    def _ask(self, request: dict[str, Any], descriptors: list[int] | None = None) -> dict[str, Any]:
+        try:
+            socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors or [])
+            data = self._channel.recv(MESSAGE)
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise KernelRefused("the switch process has ended")
+        answer: dict[str, Any] = json.loads(data)
+        if "error" in answer:
+            raise KernelRefused(answer["error"])
+        return answer
+
+    def kill(self) -> None:
+        """End the process at once: the internet fails."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the process, and its devices with it."""
+        with suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)  # also where a forked process has it too
+        self._channel.close()
+        self._process.wait()
+
+
+def main() -> None:
+    number, latency, seed = sys.argv[1:]
+    channel = socket.socket(fileno=int(number))
+    switch = Switch(latency=float(latency), seed=int(seed))
+    control = Control(channel, switch)
+    switch.watch(channel.fileno(), control.serve)
+    hurry()
+    gc.freeze()
+    gc.disable()  # nothing here makes cycles
+    while control.open:
+        switch.turn()
+
+
+if __name__ == "__main__":
+    main()

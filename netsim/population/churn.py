@@ -1,0 +1,256 @@
+"""When volunteers come and go: sessions, departures, re-dials; and a driver that makes it happen.
+
+Every draw of a volunteer comes from its own stream. The figures and their sources: `churn.toml`.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from ..errors import BadScenario
+from ..faults import Faults
+from ..host import Host, Program
+from .data import table, unknown
+from .mix import Volunteer
+
+_FILE: Final = "churn.toml"
+DAY_H: Final = 24.0
+LEAST_S: Final = 1.0  # a session or an absence
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """How one class of volunteers comes and goes; hours.
+
+    A `daily` one starts at `start` (mean, deviation) of its local day, with `chance`; others
+    alternate between sessions and absences (median, sigma of the log-normal).
+    """
+
+    name: str
+    share: float
+    session: tuple[float, float]
+    weibull: bool
+    absence: tuple[float, float] = (0.0, 0.0)
+    start: tuple[float, float] = (0.0, 0.0)
+    chance: float = 1.0
+    daily: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of churn; it runs `speed` times as fast as life."""
+
+    name: str
+    habits: tuple[Habit, ...]
+    departures: Mapping[str, float]
+    redial_share: float
+    redial_every: float
+    speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A stay, in seconds of the simulation, and how it ends: "clean", "crash" or "sleep"."""
+
+    start: float
+    end: float
+    departure: str
+
+
+def names() -> list[str]:
+    """The models that come with the package."""
+    return list(table(_FILE))
+
+
+@cache
+def load(name: str = "volunteer-mix") -> Model:
+    """A model of the package. Raises BadScenario with the nearest name."""
+    if name not in names():
+        raise unknown("model of churn", name, names())
+    entry = table(_FILE)[name]
+    base = table(_FILE)[entry.get("like", name)]
+    habits = tuple(_habit(label, item) for label, item in base["class"].items())
+    shares = {how: share / 100 for how, share in base["departure"].items()}
+    for what, whole in (
+        ("classes", sum(habit.share for habit in habits)),
+        ("departures", sum(shares.values())),
+    ):
+        if abs(whole - 1) > 1e-6:
+            raise BadScenario(f"the shares of the {what} of {name} sum up to {100 * whole:g} %")
+    redial = base["redial"]
+    return Model(
+        name, habits, shares, redial["percent"] / 100, redial["every_h"], entry.get("speed", 1.0)
+    )
+
+
+def _habit(name: str, item: Mapping[str, Any]) -> Habit:
+    session, share = item["session"], item["percent"] / 100
+    weibull = "weibull_shape" in session
+    stay = (
+        (session["weibull_shape"], session["scale_h"])
+        if weibull
+        else (session["least_h"], session["most_h"])
+    )
+    if "start" in item:
+        start = item["start"]["mean_hour"], item["start"]["sigma_h"]
+        return Habit(name, share, stay, weibull, start=start, chance=item["chance"], daily=True)
+    away = item["absence"]["median_h"], item["absence"]["sigma"]
+    return Habit(name, share, stay, weibull, absence=away)
+
+
+def habit_of(model: Model, random: Random) -> Habit:
+    """The class of a volunteer."""
+    return random.choices(model.habits, [habit.share for habit in model.habits])[0]
+
+
+def sessions(
+    model: Model, habit: Habit, random: Random, utc_hours: float = 0.0
+) -> Iterator[Session]:
+    """The stays of one volunteer, without end, in seconds from the start of the simulation.
+
+    The simulation starts at midnight UTC, and at a random moment of what went before.
+    """
+    stays = _daily(habit, random, utc_hours) if habit.daily else _alternating(habit, random)
+    for start, end in stays:
+        how = random.choices(list(model.departures), list(model.departures.values()))[0]
+        begin = start * 3600 / model.speed
+        yield Session(begin, max(end * 3600 / model.speed, begin + LEAST_S), how)
+
+
+def _stay(habit: Habit, random: Random) -> float:
+    """Hours."""
+    a, b = habit.session
+    return random.weibullvariate(b, a) if habit.weibull else random.uniform(a, b)
+
+
+def _away(habit: Habit, random: Random) -> float:
+    """Hours."""
+    median, sigma = habit.absence
+    return max(random.lognormvariate(math.log(median), sigma), LEAST_S / 3600)
+
+
+def _alternating(habit: Habit, random: Random) -> Iterator[tuple[float, float]]:
+    """Whoever is there at the beginning is in the middle of a stay: chosen by its length."""
+    lengths = [(_stay(habit, random), _away(habit, random)) for _ in range(64)]
+    stay, away = random.choices(lengths, [sum(pair) for pair in lengths])[0]
+    now = -random.random() * (stay + away)
+    while True:
+        if now + stay > 0:
+            yield max(now, 0.0), now + stay
+        now += stay + away
+        stay, away = _stay(habit, random), _away(habit, random)
+
+
+def _daily(habit: Habit, random: Random, utc_hours: float) -> Iterator[tuple[float, float]]:
+    day, last = -1, 0.0
+    while True:
+        start = day * DAY_H + random.gauss(*habit.start) - utc_hours
+        end = start + _stay(habit, random)
+        comes = random.random() < habit.chance
+        if comes and end > 0 and end > last:
+            yield max(start, last, 0.0), end
+            last = end + LEAST_S / 3600
+        day += 1
+
+
+# Making it happen.
+
+Stop = Callable[[Host, Any], Awaitable[None]]
+"""Ends a host's program in order: (host, what `Host.start` returned)."""
+
+
+async def power_off(host: Host, _: Any) -> None:
+    """For programs that have no goodbye."""
+    await host.crash()
+
+
+async def churn(
+    faults: Faults,
+    volunteers: Sequence[Volunteer],
+    program: Callable[[Volunteer], Program | None],
+    *,
+    model: str | Model = "volunteer-mix",
+    stop: Stop = power_off,
+) -> None:
+    """Start, stop, crash and suspend the volunteers' programs as the model says, until cancelled.
+
+    Light hosts are switched on and off, and keep their cores.
+    """
+    chosen = load(model) if isinstance(model, str) else model
+    async with trio.open_nursery() as nursery:
+        for one in volunteers:
+            nursery.start_soon(_Life(faults, one, program, chosen, stop).run)
+            if one.gateways:
+                nursery.start_soon(_redial, faults, one, chosen)
+
+
+async def _redial(faults: Faults, one: Volunteer, model: Model) -> None:
+    random = faults.world.streams.get(one.name, "redial")
+    every = model.redial_every * 3600 / model.speed
+    first = random.random() * every
+    if random.random() >= model.redial_share:
+        return
+    await trio.sleep(first)
+    while True:
+        faults.redial(one.gateways[0])
+        await trio.sleep(every)
+
+
+class _Life:
+    """One volunteer's sessions."""
+
+    def __init__(
+        self,
+        faults: Faults,
+        one: Volunteer,
+        program: Callable[[Volunteer], Program | None],
+        model: Model,
+        stop: Stop,
+    ) -> None:
+        self._faults = faults
+        self._one = one
+        self._program = program
+        self._model = model
+        self._stop = stop
+        self._started: Any = None
+
+    async def run(self) -> None:
+        random = self._faults.world.streams.get(self._one.name, "churn")
+        habit = habit_of(self._model, random)
+        hours = self._one.drawn.region.utc_hours
+        began = trio.current_time()
+        if not isinstance(self._one.host, Host):
+            self._one.host.crash()  # nobody is there before its first session
+        for session in sessions(self._model, habit, random, hours):
+            await trio.sleep_until(began + session.start)
+            await self._arrive()
+            await trio.sleep_until(began + session.end)
+            await self._leave(session.departure)
+
+    async def _arrive(self) -> None:
+        host = self._one.host
+        if self._faults.asleep(host):
+            self._faults.resume(host)
+        elif isinstance(host, Host):
+            if host.program is None:
+                self._started = await host.start(self._program(self._one))
+            elif host.up:
+                self._started = await host.start(host.program)
+            else:
+                self._started = await host.restart()
+            self._faults.note("start", (host.name,))
+
+    async def _leave(self, how: str) -> None:
+        host = self._one.host
+        if how == "sleep":
+            self._faults.sleep(host)
+        elif how == "crash" or not isinstance(host, Host):
+            await self._faults.crash(host)
+        else:
+            await self._stop(host, self._started)
+            self._faults.note("stop", (host.name,))

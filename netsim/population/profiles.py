@@ -1,0 +1,104 @@
+"""Access links by name: `link("cable")`, `link("dsl+bad-wifi")`. The figures: `links.toml`."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from ..errors import BadScenario
+from ..link import Burst, Cycle, LinkSpec, Phase, PipeSpec
+from .data import table, unknown
+
+_FILE = "links.toml"
+
+
+def names() -> list[str]:
+    """The profiles that stand by themselves."""
+    return [name for name, entry in table(_FILE).items() if not entry.get("overlay")]
+
+
+def overlays() -> list[str]:
+    """Those that are added to another, behind a `+`."""
+    return [name for name, entry in table(_FILE).items() if entry.get("overlay")]
+
+
+@cache
+def link(name: str) -> LinkSpec:
+    """An access link, as its host sees it. Raises BadScenario with the nearest name."""
+    base, *above = name.split("+")
+    if base not in names():
+        raise unknown("link profile", base, names())
+    spec = _spec(table(_FILE)[base])
+    for over in above:
+        if over not in overlays():
+            raise unknown("link overlay", over, overlays())
+        top = _spec(table(_FILE)[over])
+        spec = LinkSpec(_overlaid(spec.up, top.up), _overlaid(spec.down, top.down))
+    return spec
+
+
+def _spec(entry: dict[str, Any]) -> LinkSpec:
+    return LinkSpec(up=_pipe(entry, "up_mbit"), down=_pipe(entry, "down_mbit"))
+
+
+def _pipe(entry: dict[str, Any], rate: str) -> PipeSpec:
+    latency, jitter = entry["latency_ms"] / 1000, entry["jitter_ms"] / 1000
+    if jitter > latency:
+        raise BadScenario(f"a jitter of {jitter:g} s is more than the latency {latency:g} s")
+    return PipeSpec(
+        delay=latency - jitter,
+        jitter=2 * jitter,
+        rate=entry[rate] * 1e6 / 8,
+        queue=entry["buffer_ms"] / 1000,
+        loss=entry["loss_percent"] / 100,
+        burst=_burst(entry.get("burst")),
+        cycle=_cycle(entry.get("cycle")),
+    )
+
+
+def _burst(entry: dict[str, Any] | None) -> Burst | None:
+    if entry is None:
+        return None
+    return Burst(entry["bad"], entry["good"], entry["loss_percent"] / 100)
+
+
+def _cycle(entry: dict[str, Any] | None) -> Cycle | None:
+    if entry is None:
+        return None
+    phases = tuple(
+        Phase(
+            phase["start_s"],
+            phase["length_s"],
+            phase["latency_ms"] / 1000,
+            phase.get("loss_percent", 0) / 100,
+            phase.get("fades", False),
+        )
+        for phase in entry["phases"]
+    )
+    return Cycle(entry["period_s"], phases)
+
+
+def _overlaid(base: PipeSpec, over: PipeSpec) -> PipeSpec:
+    """Two links in a row as one: the slower rate and its buffer, the worse bursts."""
+    assert base.rate is not None and over.rate is not None
+    slower = over if over.rate < base.rate else base
+    return replace(
+        base,
+        delay=base.delay + over.delay,
+        jitter=base.jitter + over.jitter,
+        rate=slower.rate,
+        queue=slower.queue,
+        loss=1 - (1 - base.loss) * (1 - over.loss),
+        burst=max((item for item in (base.burst, over.burst) if item), key=_weight, default=None),
+    )
+
+
+def _weight(burst: Burst) -> float:
+    return burst.loss
+
+
+@cache
+def overlay(name: str) -> LinkSpec:
+    """What an overlay does by itself: the Wi-Fi between a host and its gateway."""
+    if name not in overlays():
+        raise unknown("link overlay", name, overlays())
+    return _spec(table(_FILE)[name])

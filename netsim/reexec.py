@@ -1,0 +1,52 @@
+"""Start this program again in the form in which two runs are equal to the last bit.
+
+Sets of strings are walked in the order of their hashes, and sets of plain objects in the order
+of their addresses in memory. Both are the same in every process once PYTHONHASHSEED is fixed
+and the system places memory without randomness.
+"""
+
+import ctypes
+import os
+import sys
+from typing import Final
+
+from .errors import SimError
+
+_MARK: Final = "SHOAL_SIM_STRICT"
+_ADDR_NO_RANDOMIZE: Final = 0x0040000  # linux/personality.h
+_QUERY: Final = 0xFFFFFFFF
+
+
+def is_exact() -> bool:
+    """Whether hashes and addresses are the same in every process like this one."""
+    return os.environ.get("PYTHONHASHSEED") == "0" and not _places_at_random()
+
+
+def reexec() -> None:
+    """Return where `is_exact` holds; else replace this process by one for which it does.
+
+    Standard streams, folder and arguments stay. Raises SimError where the system refuses.
+    """
+    if is_exact():
+        return
+    if os.environ.get(_MARK):
+        raise SimError(
+            "this system does not let a program fix where its memory lies\n"
+            "hint: leave `strict` out of the scenario; equal seeds may then differ in rare orders"
+        )
+    if _places_at_random():
+        _personality(_personality(_QUERY) | _ADDR_NO_RANDOMIZE)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    environment = {**os.environ, "PYTHONHASHSEED": "0", _MARK: "1"}
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def _places_at_random() -> bool:
+    """Whether the system gives each process other addresses; only Linux is known to be asked."""
+    return sys.platform == "linux" and not _personality(_QUERY) & _ADDR_NO_RANDOMIZE
+
+
+def _personality(persona: int) -> int:
+    """personality(2): the one before."""
+    return int(ctypes.CDLL(None).personality(ctypes.c_ulong(persona)))

@@ -1,0 +1,1 @@
+"""A run as one HTML file: tables, and plots where matplotlib is there."""

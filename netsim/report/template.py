@@ -1,0 +1,112 @@
+"""The HTML of a report. No scripts, nothing from the network."""
+
+from typing import Final
+
+PAGE: Final = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{{ run.name }}, seed {{ run.seed }}</title>
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
+ max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { margin-bottom: 0; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #ddd; }
+table { border-collapse: collapse; margin: 1rem 0; } .wide { overflow-x: auto; }
+th, td { text-align: left; padding: .2rem .9rem .2rem 0; border-bottom: 1px solid #eee;
+ vertical-align: top; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+.met { color: #116329; } .failed { color: #b3261e; font-weight: 600; } .dim { color: #666; }
+svg { max-width: 100%; height: auto; } code { font-size: .9em; }
+</style>
+</head>
+<body>
+<h1>{{ run.name }}</h1>
+<p class="dim">seed {{ run.seed }} · {{ "%.1f"|format(run.virtual) }} s of virtual time
+{% if run.real %}in {{ "%.1f"|format(run.real) }} s of real time
+({{ "%.3g"|format(run.virtual / run.real) }} times as fast){% endif %}
+· {{ run.records }} records · digest <code>{{ run.digest }}</code></p>
+{% if run.ended != "done" %}
+<p class="failed">The run did not come to its end: {{ run.ended }}</p>
+{% endif %}
+
+{% if run.verdicts %}
+<h2>Expectations</h2>
+<table>
+<tr><th>expected<th class="n">found<th></tr>
+{% for item in run.verdicts %}
+<tr><td>{{ item.text }}
+<td class="n">{{ "never" if item.found is none else "%.4g"|format(item.found) }}
+<td class="{{ 'met' if item.met else 'failed' }}">{{ "met" if item.met else "failed" }}</tr>
+{% endfor %}
+</table>
+{% endif %}
+
+<h2>Figures</h2>
+<table>
+{% for name, value in scalars %}<tr><td>{{ name }}<td class="n">{{ value }}</tr>
+{% endfor %}
+</table>
+{% if spreads %}
+<div class="wide"><table>
+<tr><th>distribution{% for key in keys %}<th class="n">{{ key }}{% endfor %}</tr>
+{% for name, values in spreads %}
+<tr><td>{{ name }}{% for key in keys %}<td class="n">{{ values.get(key, "") }}{% endfor %}</tr>
+{% endfor %}
+</table></div>
+{% endif %}
+{% for plot in plots.distributions %}{{ plot }}{% endfor %}
+
+<h2>Hosts by kind of gateway</h2>
+{{ plots.topology or "" }}
+<table>
+<tr><th>gateway<th class="n">hosts<th class="n">sent<th class="n">received<th class="n">dropped</tr>
+{% for row in kinds %}
+<tr><td>{{ row.kind }}<td class="n">{{ row.hosts }}<td class="n">{{ row.sent }}
+<td class="n">{{ row.received }}<td class="n">{{ row.dropped }}</tr>
+{% endfor %}
+</table>
+
+{% if run.pairs.classes %}
+<h2>Who reaches whom</h2>
+<p>Pairs {{ run.pairs.what }}, of all pairs that tried or could.</p>
+{{ plots.matrix or "" }}
+<div class="wide"><table>
+<tr><th>{% for name in run.pairs.classes %}<th class="n">{{ name }}{% endfor %}</tr>
+{% for name in run.pairs.classes %}
+<tr><th>{{ name }}{% for met, all in run.pairs.cells[loop.index0] %}
+<td class="n">{{ "%d/%d"|format(met, all) if all else "·" }}{% endfor %}</tr>
+{% endfor %}
+</table></div>
+{% endif %}
+
+<h2>What happened</h2>
+{{ plots.timeline or "" }}
+{% if run.happenings %}
+<table>
+<tr><th class="n">at, s<th class="n">until, s<th>what<th>on</tr>
+{% for item in run.happenings %}
+<tr><td class="n">{{ "%.2f"|format(item.at) }}
+<td class="n">{{ "" if item.until is none else "%.2f"|format(item.until) }}
+<td>{{ item.what }}<td>{{ item.target }}</tr>
+{% endfor %}
+</table>
+{% else %}<p>No step was asked for.</p>{% endif %}
+{% if deeds %}
+<p>{{ run.deeds|length }} deeds in all:
+{% for what, count in deeds %}{{ what }} {{ count }}{{ ", " if not loop.last }}{% endfor %}.</p>
+{% endif %}
+
+{% if not plots.available %}
+<p class="dim">For plots, install matplotlib (<code>pip install matplotlib</code>) and run
+<code>shoal sim report</code> again.</p>
+{% endif %}
+<p class="dim">
+{% for name, version in run.versions.items() %}{{ name }} {{ version }}{{ ", " if not loop.last }}
+{% endfor %}</p>
+</body>
+</html>
+"""

@@ -1,0 +1,96 @@
+"""What a scenario asks of running daemons: their links, whom they know, text.
+
+The daemon is imported when the first one is made: a scenario of the network alone needs none of it.
+"""
+
+from typing import Any
+
+import trio
+
+from ..host import Host, Program
+from . import actions
+from .programs.daemon import DaemonSettings
+
+
+class DaemonProgram:
+    """`Program`: the daemon, with its handle of this life, and how long each start took."""
+
+    def __init__(self, settings: DaemonSettings, bootstrap: list[str]) -> None:
+        from ..daemons.daemon import Daemon
+
+        more: dict[str, Any] = {} if settings.links is None else {"links": settings.links}
+        self._daemon = Daemon(
+            bootstrap=bootstrap, model=settings.model, memory=settings.memory,
+            profile=settings.profile, engine=settings.engine, tokens=settings.tokens,  # type: ignore[arg-type]
+            port=settings.port, layers=settings.layers, dtype=settings.dtype, **more,
+        )  # fmt: skip
+        self.handle: Any = None
+        self.boots: list[float] = []  # seconds
+
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
+        """One life of it."""
+        self.handle = None
+        try:
+            await self._daemon.run(host, task_status=_Started(self, task_status))
+        finally:
+            self.handle = None
+
+
+class _Started:
+    """Takes note of the handle, on its way to who has started the daemon."""
+
+    def __init__(self, program: DaemonProgram, status: "trio.TaskStatus[Any]") -> None:
+        self._program = program
+        self._status = status
+        self._began = trio.current_time()
+
+    def started(self, handle: Any = None) -> None:
+        self._program.handle = handle
+        self._program.boots.append(trio.current_time() - self._began)
+        self._status.started(handle)
+
+
+def program_of(host: Host) -> DaemonProgram | None:
+    """The daemon of a host, once it has started."""
+    program: Program | None = host.program
+    if isinstance(program, DaemonProgram) and program.handle is not None:
+        return program
+    return None
+
+
+def peer(host: Host) -> str:
+    """The peer id of a host's daemon; empty while it starts."""
+    program = program_of(host)
+    return str(program.handle.peer) if program is not None else ""
+
+
+def linked(host: Host) -> set[str]:
+    """The peers that a host's daemon has a link to."""
+    program = program_of(host)
+    if program is None:
+        return set()
+    return {str(link.peer) for link in program.handle.node.endpoint.links() if link.connected}
+
+
+def known(host: Host) -> set[str]:
+    """The peers that a host's daemon knows to be alive, itself included."""
+    program = program_of(host)
+    return set(map(str, program.handle.node.directory.members())) if program is not None else set()
+
+
+async def generate(host: Host, action: actions.Generate) -> float | None:
+    """Have a daemon generate; virtual seconds that it took, None where it failed."""
+    from ..daemons.asking import answer_time
+
+    program = program_of(host)
+    if program is None:
+        return None
+    took: float | None = await answer_time(
+        program.handle, action.prompt, model=action.model, max_tokens=action.tokens
+    )
+    return took
+
+
+async def stop(_: Host, handle: Any) -> None:
+    """End a daemon with its goodbye."""
+    await handle.stop()

@@ -1,0 +1,146 @@
+"""Expectations: figures compared at the end, invariants watched while the run goes on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from . import daemons
+from .metrics import OPERATORS
+from .parse import moments_after
+from .programs import Echo
+from .result import Verdict
+from .tables import Expect, Scenario
+from .topology import Topology
+
+Invariant = Callable[[Topology, float], bool]
+"""Whether it holds now, as a consequence of what happened since a moment (seconds)."""
+
+
+@dataclass(slots=True)
+class Wait:
+    """One moment after which an invariant has to hold within a time."""
+
+    expect: Expect
+    since: float
+    reached: float | None = None
+
+    @property
+    def deadline(self) -> float:
+        return self.since + self.expect.within
+
+
+class Watch:
+    """Looks at the invariants of a scenario at every sample."""
+
+    def __init__(self, scenario: Scenario, topology: Topology) -> None:
+        self._topology = topology
+        self.waits = [
+            Wait(expect, since)
+            for expect in scenario.expects
+            if expect.invariant
+            for since in (moments_after(scenario.steps, expect.after) if expect.after else [0.0])
+        ]
+
+    def deadlines(self) -> list[float]:
+        """When an invariant has to hold at the latest."""
+        return [wait.deadline for wait in self.waits]
+
+    def look(self, now: float) -> None:
+        """Take note of what holds now."""
+        for wait in self.waits:
+            due = wait.reached is None and wait.since < now <= wait.deadline
+            if due and INVARIANTS[wait.expect.invariant](self._topology, wait.since):
+                wait.reached = now - wait.since
+
+    def verdict(self, expect: Expect) -> Verdict:
+        """The slowest of the moments decides."""
+        mine = [wait.reached for wait in self.waits if wait.expect is expect]
+        times = [reached for reached in mine if reached is not None]
+        met = len(times) == len(mine)
+        return Verdict(str(expect), met, max(times) if met else None, expect.line)
+
+
+def judge(scenario: Scenario, metrics: dict[str, Any], watch: Watch) -> list[Verdict]:
+    """A verdict for each expectation, in the order of the file."""
+    return [
+        watch.verdict(expect) if expect.invariant else compare(expect, metrics)
+        for expect in scenario.expects
+    ]
+
+
+def compare(expect: Expect, metrics: dict[str, Any]) -> Verdict:
+    """The verdict on a metric; one of which nothing was measured fails."""
+    found = value_of(expect.metric, metrics)
+    met = found is not None and OPERATORS[expect.op](found, expect.value)
+    return Verdict(str(expect), met, found, expect.line)
+
+
+def value_of(metric: str, metrics: dict[str, Any]) -> float | None:
+    """A metric by its name; None where nothing was measured."""
+    if metric in metrics:
+        value = metrics[metric]
+        return None if value is None else float(value)
+    name, _, stat = metric.rpartition(".")
+    if name == "drops":
+        return float(metrics["drops"].get(stat, 0))
+    found = metrics.get(name, {}).get(stat)
+    return None if found is None else float(found)
+
+
+# The invariants.
+
+
+def _answered(topology: Topology, since: float) -> bool:
+    running = {member.host.name: member.program for member in topology.running("udp-echo")}
+    for program in running.values():
+        assert isinstance(program, Echo)
+        for target in program.targets:
+            if target in running and program.result.last_answer.get(target, -1.0) < since:
+                return False
+    return bool(running)
+
+
+def _links(topology: Topology) -> dict[str, set[str]]:
+    """Of each running daemon: the other running ones that it has a link to."""
+    hosts = [member.host for member in topology.running("daemon")]
+    peers = {daemons.peer(host): daemons.linked(host) for host in hosts}
+    return {peer: linked & peers.keys() for peer, linked in peers.items()}
+
+
+def is_connected(links: Mapping[str, set[str]]) -> bool:
+    """Whether a graph is one piece; links are seen from both ends."""
+    todo: list[str] = list(links)[:1]
+    seen = set(todo)
+    while todo:
+        for peer in links[todo.pop()]:
+            if peer not in seen:
+                seen.add(peer)
+                todo.append(peer)
+    return bool(links) and len(seen) == len(links)
+
+
+def is_complete(links: Mapping[str, set[str]]) -> bool:
+    """Whether a graph has every link."""
+    return bool(links) and all(len(linked) == len(links) - 1 for linked in links.values())
+
+
+def _connected(topology: Topology, _: float) -> bool:
+    return is_connected(_links(topology))
+
+
+def _linked(topology: Topology, _: float) -> bool:
+    return is_complete(_links(topology))
+
+
+def _members(topology: Topology, _: float) -> bool:
+    hosts = [member.host for member in topology.running("daemon")]
+    wanted = {daemons.peer(host) for host in hosts}
+    return bool(hosts) and all(wanted <= daemons.known(host) for host in hosts)
+
+
+INVARIANTS: Final[dict[str, Invariant]] = {
+    "answered": _answered,
+    "connected": _connected,
+    "linked": _linked,
+    "members": _members,
+}

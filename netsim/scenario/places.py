@@ -1,0 +1,253 @@
+"""The part of a scenario that stands still: the run, the world, links, gateways, hosts.
+
+Raises BadScenario with the line of whatever is unknown, of the wrong form, or without effect.
+"""
+
+import dataclasses
+from typing import Any
+
+from ..errors import BadScenario
+from . import units, vocabulary
+from .links import pipe_spec
+from .positions import Path
+from .programs import SETTINGS
+from .source import Source, knobs
+from .tables import Direction, HostTable, Link, Nat, Sim, WorldTable
+
+MOST_HOSTS = 100_000
+MOST_SAMPLES = 100_000
+
+
+class Places:
+    """Reads the tables of one document, and knows the names that stand in them."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.names: dict[str, Path] = {}  # of hosts
+        self.programs: dict[str, str] = {}  # by host
+        self.groups: dict[str, list[str]] = {"all": []}  # words that mean several hosts
+        self.gateways: set[str] = set()
+        self.sites = 0  # rows of the latency matrix; without one there are none
+        self.world_program = ""
+        self.world_settings: Any = None
+
+    def one(self, name: str) -> dict[str, Any]:
+        return self.source.table((name,), self.source.data.get(name, {}))
+
+    def sim(self) -> Sim:
+        if "sim" not in self.source.data:
+            self.source.refuse((), "there is no [sim]", 'add `[sim]`, `name` and `duration = "1m"`')
+        sim = self.source.read(Sim, ("sim",), self.one("sim"), "[sim]")
+        if sim.duration / sim.sample > MOST_SAMPLES:
+            self.source.refuse(
+                ("sim", "sample" if "sample" in self.one("sim") else "duration"),
+                f"more than {MOST_SAMPLES} samples",
+                'sample less often, as `sample = "1m"`',
+            )
+        return sim
+
+    def world(self) -> WorldTable:
+        data = self.one("world")
+        world = self.source.read(WorldTable, ("world",), data, "[world]")
+        self.latency(world)
+        if world.hosts > MOST_HOSTS:
+            self.source.refuse(("world", "hosts"), f"hosts: at most {MOST_HOSTS}")
+        if not world.hosts:
+            for key in ("population", "program", "settings"):
+                if key in data:
+                    self.without_effect(("world", key), "needs a population", "add `hosts = 10`")
+            return dataclasses.replace(world, settings=None)
+        if not world.population:
+            self.source.refuse(
+                ("world",), "`hosts` needs a `population`",
+                f'as `population = "{vocabulary.populations()[0]}"`',
+            )  # fmt: skip
+        path = ("world", "population")
+        self.source.choice(path, "population", world.population, vocabulary.populations())
+        self.groups["population"] = ["population"]
+        self.programs["population"] = world.program
+        self.world_program = world.program
+        self.world_settings = self.settings(world.program, ("world",), data)
+        return dataclasses.replace(world, settings=self.world_settings)
+
+    def latency(self, world: WorldTable) -> None:
+        path = ("world", "latency")
+        if world.latency[:1].isdigit():
+            self.source.value(path, world.latency, units.duration)
+        else:
+            self.source.choice(path, "latency matrix", world.latency, vocabulary.latencies())
+            self.sites = len(vocabulary.latency(world.latency))
+
+    def site(self, path: Path, data: dict[str, Any], site: int) -> None:
+        """A site is a row of a matrix, and there has to be one."""
+        if "site" not in data:
+            return
+        if not self.sites:
+            hint = 'set `latency = "core"` in [world], or leave `site` out'
+            self.without_effect((*path, "site"), "is a row of a latency matrix", hint)
+        if site >= self.sites:
+            hint = f"its rows are 0 to {self.sites - 1}"
+            self.source.refuse((*path, "site"), f"the latency matrix has no site {site}", hint)
+
+    def relays(self, world: WorldTable, programs: set[str]) -> None:
+        if "punch" in programs and not world.relays:
+            self.source.refuse(
+                ("world",), "`punch` hosts meet at a relay, and there is none",
+                "add `relays = 1` to [world]",
+            )  # fmt: skip
+        if world.relays and "punch" not in programs:
+            self.without_effect(
+                ("world", "relays"), "is for `punch` hosts", 'set `program = "punch"`'
+            )
+
+    def without_effect(self, path: Path, why: str, hint: str) -> None:
+        """Refuse what would silently do nothing."""
+        self.source.refuse(path, f"`{path[-1]}` has no effect here: it {why}", hint)
+
+    def links(self) -> tuple[Link, ...]:
+        found: dict[str, Link] = {}
+        for path, data in self.source.tables("link"):
+            link = self.link(path, data)
+            if link.id in found or link.id in vocabulary.profiles():
+                self.source.refuse((*path, "id"), f"there is a link `{link.id}` already")
+            found[link.id] = link
+        return tuple(found.values())
+
+    def link(self, path: Path, data: dict[str, Any]) -> Link:
+        beside = ("id", "profile", "up", "down")
+        both = self.source.read(Direction, path, data, "[[link]]", beside=beside)
+        if "id" not in data:
+            self.source.refuse(path, "[[link]] needs `id`", "its name, for `link` of a host")
+        name = self.source.value((*path, "id"), data["id"], units.text)
+        profile = ""
+        if "profile" in data:
+            profile = self.source.value((*path, "profile"), data["profile"], units.text)
+            known = vocabulary.profiles()
+            self.source.choice((*path, "profile"), "link profile", profile, known)
+        one_way = {}
+        for key in ("up", "down"):
+            inner = self.source.table((*path, key), data.get(key, {}))
+            one_way[key] = self.source.read(Direction, (*path, key), inner, f"`{key}`")
+        found = Link(name, profile, both, one_way["up"], one_way["down"], self.source.line(path))
+        self.check_link(found, path, data)
+        return found
+
+    def check_link(self, link: Link, path: Path, data: dict[str, Any]) -> None:
+        """What one direction ends up with has to make sense together."""
+        for key, own in (("up", link.up), ("down", link.down)):
+            try:
+                pipe_spec(link, own, key)
+            except BadScenario as error:
+                inner = data.get(key, {})
+                at = (*path, key, error.message.split("`")[1])
+                where = at if error.message.split("`")[1] in inner else (*path, at[-1])
+                self.source.refuse(where, error.message, error.hint)
+
+    def nats(self, links: tuple[Link, ...]) -> tuple[Nat, ...]:
+        found: dict[str, Nat] = {}
+        for path, data in self.source.tables("nat"):
+            nat = self.nat(path, data)
+            if nat.id in found or nat.id in vocabulary.kinds():
+                self.source.refuse((*path, "id"), f"there is a gateway `{nat.id}` already")
+            if nat.behind:
+                self.source.choice((*path, "behind"), "earlier [[nat]]", nat.behind, found)
+            self.known_link((*path, "link"), nat.link, links)
+            self.site(path, data, nat.site)
+            if "site" in data and nat.behind:
+                hint = f"give `site` to the [[nat]] `{nat.behind}`"
+                self.without_effect((*path, "site"), "is that of the outer gateway", hint)
+            found[nat.id] = nat
+        self.gateways |= set(found)
+        return tuple(found.values())
+
+    def nat(self, path: Path, data: dict[str, Any]) -> Nat:
+        kind = self.source.value((*path, "kind"), data.get("kind", "router"), units.text)
+        self.source.choice((*path, "kind"), "kind of gateway", kind, vocabulary.kinds())
+        extra = vocabulary.nat_knobs(kind)
+        own = knobs(Nat)
+        self.source.keys(path, data, {*own, *extra}, f"[[nat]] of kind `{kind}`")
+        plain = {key: value for key, value in data.items() if key in own}
+        nat = self.source.read(Nat, path, plain, "[[nat]]")
+        values = {
+            key: self.source.value((*path, key), value, extra[key])
+            for key, value in data.items()
+            if key not in own
+        }
+        try:
+            vocabulary.check_nat(kind, values)
+        except ValueError as error:
+            self.source.refuse(path, str(error))
+        return dataclasses.replace(nat, extra=values, line=self.source.line(path))
+
+    def known_link(self, path: Path, name: str, links: tuple[Link, ...]) -> None:
+        if name:
+            known = {link.id for link in links} | set(vocabulary.profiles())
+            self.source.choice(path, "link", name, known)
+
+    def hosts(self, links: tuple[Link, ...], nats: tuple[Nat, ...]) -> tuple[HostTable, ...]:
+        shared = {nat.id for nat in nats}
+        found = []
+        for path, data in self.source.tables("host"):
+            host = self.source.read(HostTable, path, data, "[[host]]")
+            self.place(host, path, shared)
+            self.site(path, data, host.site)
+            self.known_link((*path, "link"), host.link, links)
+            self.host_names(host, path)
+            settings = self.settings(host.program, path, data)
+            line = self.source.line(path)
+            found.append(dataclasses.replace(host, settings=settings, line=line))
+        self.targets_of_settings(found)
+        return tuple(found)
+
+    def place(self, host: HostTable, path: Path, shared: set[str]) -> None:
+        if host.nat:
+            known = shared | set(vocabulary.kinds())
+            self.source.choice((*path, "nat"), "kind of gateway or [[nat]]", host.nat, known)
+        if host.behind:
+            self.source.choice((*path, "behind"), "[[nat]]", host.behind, shared)
+            if host.nat not in vocabulary.kinds():
+                hint = f'to stand directly behind it, write `nat = "{host.behind}"`'
+                self.without_effect(
+                    (*path, "behind"), "is for a host with a gateway of its own", hint
+                )
+        if host.site and (host.nat in shared or host.behind):
+            where = host.behind or host.nat
+            hint = f"give `site` to the [[nat]] `{where}`"
+            self.without_effect((*path, "site"), "is that of the gateway", hint)
+
+    def host_names(self, host: HostTable, path: Path) -> None:
+        if len(self.names) + host.count > MOST_HOSTS:
+            self.source.refuse((*path, "count"), f"at most {MOST_HOSTS} hosts")
+        if not all(character.isalnum() or character in "-_" for character in host.name):
+            self.source.refuse(
+                (*path, "name"), f"`{host.name}` is no name for a host", "use letters, digits, - _"
+            )
+        if host.count > 1:
+            self.groups[host.name] = host.names()
+        for name in host.names():
+            if name in {*self.names, *self.gateways, "all", "population"}:
+                self.source.refuse((*path, "name"), f"the name `{name}` is taken")
+            self.names[name] = path
+            self.programs[name] = host.program
+        if host.nat in vocabulary.kinds():
+            self.gateways.update(host.names())
+
+    def settings(self, program: str, path: Path, data: dict[str, Any]) -> Any:
+        inner = self.source.table((*path, "settings"), data.get("settings", {}))
+        what = f"settings of `{program}`"
+        if program == "daemon" and inner.get("engine") is False:
+            for key in ("tokens", "model", "layers", "dtype"):
+                if key in inner:
+                    at = (*path, "settings", key)
+                    self.without_effect(at, "is the engine's", "leave out `engine = false`")
+        return self.source.read(SETTINGS[program], (*path, "settings"), inner, what)
+
+    def targets_of_settings(self, hosts: list[HostTable]) -> None:
+        """Hosts that a program is told of run the same program."""
+        told: list[tuple[Path, str, Any]] = [(("world",), self.world_program, self.world_settings)]
+        told += [(self.names[item.names()[0]], item.program, item.settings) for item in hosts]
+        for path, program, settings in told:
+            known = {name for name in self.names if self.programs[name] == program}
+            key = "bootstrap" if program == "daemon" else "to"
+            for name in getattr(settings, "to", None) or ():
+                self.source.choice((*path, "settings", key), f"`{program}` host", name, known)

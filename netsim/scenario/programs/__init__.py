@@ -1,0 +1,19 @@
+"""What hosts of a scenario run, by name, with the settings each takes."""
+
+from typing import Any, Final
+
+from .daemon import DaemonSettings
+from .echo import Echo, EchoSettings
+from .idle import Idle, IdleSettings
+from .punch import PunchSettings
+from .transfer import Transfer, TransferSettings
+
+SETTINGS: Final[dict[str, type[Any]]] = {
+    "daemon": DaemonSettings,
+    "udp-echo": EchoSettings,
+    "tcp-transfer": TransferSettings,
+    "punch": PunchSettings,
+    "idle": IdleSettings,
+}
+
+__all__ = ["SETTINGS", "Echo", "Idle", "Transfer"]

@@ -1,0 +1,63 @@
+"""`daemon`: the unmodified shoal daemon, and its settings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .. import units
+from ..source import knob
+
+PROFILES = (
+    "raspberry", "old-laptop", "laptop", "macbook", "desktop", "gaming", "workstation",
+)  # fmt: skip
+
+
+def memory(value: Any) -> int:
+    """Bytes, more than none."""
+    found = units.size(value)
+    if not found:
+        raise ValueError(f"`{value}`: a daemon offers more memory than none")
+    return found
+
+
+def layers(value: Any) -> tuple[int, int]:
+    """`"0:3"`: from layer 0, without layer 3."""
+    first, colon, stop = units.text(value).partition(":")
+    if not (colon and first.isdecimal() and stop.isdecimal() and int(first) < int(stop)):
+        raise ValueError(f'`{value}` are no layers; write them as "0:3"')
+    return int(first), int(stop)
+
+
+def word(*known: str) -> Callable[[Any], str]:
+    """Reads one of those words."""
+
+    def read(value: Any) -> str:
+        if value not in known:
+            raise ValueError(f"`{value}` is none of {', '.join(known)}")
+        return str(value)
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    """Settings of `daemon`."""
+
+    to: tuple[str, ...] | None = knob(
+        units.names_or_none, None, key="bootstrap",
+        says="daemons to learn of the others from (default: the first public one)",
+    )  # fmt: skip
+    profile: str = knob(units.text, "desktop", says="the machine", known=lambda: PROFILES)
+    engine: bool = knob(units.switch, True, says="whether it computes; the engine is simulated")
+    tokens: str = knob(
+        word("numbers", "model"), "numbers",
+        says="`numbers`: made up; `model`: computed with the embedded model's weights",
+    )  # fmt: skip
+    model: str | None = knob(units.text, None, says="serve this model (default: what is needed)")
+    layers: tuple[int, int] | None = knob(layers, None, says='these layers of it: "0:3"')
+    memory: int | None = knob(memory, None, says="memory to offer (default: the machine's)")
+    dtype: str = knob(
+        word("auto", "float32", "bfloat16"), "auto", says="precision of the layers held"
+    )
+    port: int = knob(units.positive, 4001, says="TCP port")
+    links: int | None = knob(units.positive, None, says="members are dialled while fewer")

@@ -1,0 +1,214 @@
+"""`punch`: pairs of hosts behind gateways try to reach each other, introduced by a relay.
+
+A host registers at a relay, which sees its mapped address. Who wants a partner tells the relay,
+and the relay tells each of the two where the other is (RFC 5128, section 3.3). Both send a
+probe every 50 ms (RFC 8445, section 14), also to the address that a probe came from. A probe says
+whether its sender has heard the other: the pair has succeeded once such a one arrives.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from ...host import Host
+from ...packet import Addr
+from .. import units
+from ..source import knob
+from .echo import Where
+
+PORT: Final = 3478
+PACE_S: Final = 0.05
+KEEPALIVE_S: Final = 15.0
+RESEND_S: Final = 0.5  # of what the relay has not answered
+_REGISTER, _CONNECT, _PEER, _PROBE = b"R", b"C", b"P", b"H"
+_TWO: Final = struct.Struct("!II")
+
+
+@dataclass(frozen=True, slots=True)
+class PunchSettings:
+    """Settings of `punch`."""
+
+    rounds: int = knob(units.positive, 1, says="so often the hosts are paired anew")
+    every: float = knob(units.period, 20.0, says="from one round to the next")
+    timeout: float = knob(units.period, 5.0, says="a pair silent for so long has failed")
+
+
+@dataclass(slots=True)
+class PunchResult:
+    """What one host has measured: each partner that it called, and after how many seconds they
+    heard each other (None: never)."""
+
+    attempts: list[tuple[str, float | None]] = field(default_factory=list)
+
+
+class Relay:
+    """Knows where everybody is, and introduces."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Addr] = {}
+
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
+        socket = trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM)
+        await socket.bind(("0.0.0.0", PORT))
+        task_status.started()
+        while True:
+            data, source = await socket.recvfrom(2048)
+            for message, to in self.answer(data, source):
+                await socket.sendto(message, to)
+
+    def answer(self, data: bytes, source: Addr) -> list[tuple[bytes, Addr]]:
+        """What to send to whom."""
+        one, other = _TWO.unpack_from(data, 1)
+        self._known[one] = source
+        if data[:1] == _REGISTER:
+            return [(data, source)]
+        if other not in self._known:
+            return []
+        return [
+            (_peer(other, self._known[other]), source),
+            (_peer(one, source), self._known[other]),
+        ]
+
+
+def _peer(number: int, at: Addr) -> bytes:
+    return _PEER + _TWO.pack(number, at[1]) + at[0].encode()
+
+
+class Punch:
+    """The program of one host. `result` lasts over restarts."""
+
+    def __init__(
+        self,
+        settings: PunchSettings,
+        number: int,
+        partners: Sequence[tuple[int, int]],
+        names: Sequence[str],
+        relays: Sequence[str],
+        where: Where,
+        luck: Random,
+    ) -> None:
+        self.settings = settings
+        self.result = PunchResult()
+        self._number = number
+        self._partners = list(partners)  # (round, number of the partner) that this host calls
+        self._names = names
+        self._relays = list(relays)
+        self._where = where
+        self._luck = luck
+        self._tried = 0
+
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
+        """Register, then call the partners of each round."""
+        self._peers: dict[int, _Peer] = {}
+        self._registered = trio.Event()
+        self._socket = trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM)
+        await self._socket.bind(("0.0.0.0", 0))
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._listen)
+            nursery.start_soon(self._stay_known)
+            start = trio.current_time()
+            while self._tried < len(self._partners):
+                turn, partner = self._partners[self._tried]
+                self._tried += 1
+                late = self._luck.uniform(0.25, 0.75) * self.settings.every
+                await trio.sleep_until(start + turn * self.settings.every + late)
+                nursery.start_soon(self._call, partner)
+
+    async def _stay_known(self) -> None:
+        while True:
+            await self._tell(self._number, _REGISTER + _TWO.pack(self._number, 0))
+            await trio.sleep(KEEPALIVE_S if self._registered.is_set() else RESEND_S)
+
+    async def _call(self, partner: int) -> None:
+        """One attempt."""
+        start = trio.current_time()
+        peer = self._peers.setdefault(partner, _Peer())
+        took = None
+        with trio.move_on_after(self.settings.timeout):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ask_for, partner, peer)
+                await peer.mutual.wait()
+                took = trio.current_time() - start
+                nursery.cancel_scope.cancel()
+        self.result.attempts.append((self._names[partner], took))
+
+    async def _ask_for(self, partner: int, peer: "_Peer") -> None:
+        while not peer.addresses:
+            await self._tell(partner, _CONNECT + _TWO.pack(self._number, partner))
+            await trio.sleep(RESEND_S)
+
+    async def _listen(self) -> None:
+        while True:
+            data, source = await self._socket.recvfrom(2048)
+            number, word = _TWO.unpack_from(data, 1)
+            if data[:1] == _REGISTER:
+                self._registered.set()
+            elif data[:1] == _PEER:
+                self._introduced(number, (data[1 + _TWO.size :].decode(), word))
+            elif data[:1] == _PROBE:
+                self._heard(number, source, word)
+
+    def _introduced(self, number: int, at: Addr) -> None:
+        peer = self._peers.setdefault(number, _Peer())
+        known = bool(peer.addresses)
+        peer.addresses[at] = None
+        if not known:
+            self._nursery.start_soon(self._probe, peer)
+
+    def _heard(self, number: int, source: Addr, heard: int) -> None:
+        peer = self._peers.setdefault(number, _Peer())
+        peer.heard = True
+        if peer.addresses:
+            peer.addresses[source] = None  # where its gateway really sends from
+        if heard:
+            peer.mutual.set()
+
+    async def _probe(self, peer: "_Peer") -> None:
+        end = trio.current_time() + self.settings.timeout
+        while trio.current_time() < end:
+            for address in list(peer.addresses):
+                await self._send(_PROBE + _TWO.pack(self._number, peer.heard), address)
+            await trio.sleep(PACE_S)
+
+    async def _tell(self, number: int, data: bytes) -> None:
+        """Send to the relay that a host is registered at."""
+        relay = self._relays[number % len(self._relays)]
+        await self._send(data, (self._where(relay), PORT))
+
+    async def _send(self, data: bytes, to: Addr) -> None:
+        try:
+            await self._socket.sendto(data, to)
+        except OSError:
+            return  # no way out now; sent again soon
+
+
+class _Peer:
+    """What one host knows of a partner."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[Addr, None] = {}
+        self.heard = False
+        self.mutual = trio.Event()
+
+
+def draw_pairs(
+    numbers: Sequence[int], rounds: int, luck: Random
+) -> dict[int, list[tuple[int, int]]]:
+    """Who calls whom: in every round each host has one partner, none twice if it can be."""
+    met: set[tuple[int, int]] = set()
+    found: dict[int, list[tuple[int, int]]] = {number: [] for number in numbers}
+    for turn in range(rounds):
+        order = list(numbers)
+        luck.shuffle(order)
+        for a, b in zip(order[::2], order[1::2], strict=False):
+            pair = min(a, b), max(a, b)
+            if pair not in met:
+                met.add(pair)
+                found[a].append((turn, b))
+    return found

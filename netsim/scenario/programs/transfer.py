@@ -1,0 +1,93 @@
+"""`tcp-transfer`: receives whatever is sent, and measures how fast other hosts receive."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import trio
+
+from ...host import Host
+from .. import units
+from ..source import knob
+from .echo import Where
+
+PORT: Final = 9  # RFC 863
+_CHUNK: Final = 1 << 16
+_SERVED: Final = b"."
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSettings:
+    """Settings of `tcp-transfer`."""
+
+    to: tuple[str, ...] | None = knob(
+        units.names_or_none,
+        None,
+        says="the hosts to send to (default: the next one that runs tcp-transfer)",
+    )
+    size: int = knob(units.size, 1_000_000, says="of one transfer")
+    every: float = knob(units.period, 10.0, says="from the start of one to that of the next")
+    timeout: float = knob(units.period, 60.0, says="a transfer not over by then has failed")
+
+
+@dataclass(slots=True)
+class TransferResult:
+    """What one host has measured."""
+
+    throughputs: list[float] = field(default_factory=list)  # bytes per second
+    failed: int = 0
+
+
+class Transfer:
+    """The program. `result` lasts over restarts."""
+
+    def __init__(self, settings: TransferSettings, targets: Sequence[str], where: Where) -> None:
+        self.settings = settings
+        self.targets = list(targets)
+        self._where = where
+        self.result = TransferResult()
+
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
+        """Serve port 9 and send to the targets, until cancelled."""
+        listeners = await trio.open_tcp_listeners(PORT, host="0.0.0.0")
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, self._serve, listeners)
+            for target in self.targets:
+                nursery.start_soon(self._send_often, target)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        """Read to the end, then say that it has arrived."""
+        try:
+            while await stream.receive_some(_CHUNK):
+                pass
+            await stream.send_all(_SERVED)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # the sender counts it
+
+    async def _send_often(self, target: str) -> None:
+        due = trio.current_time()
+        while True:
+            start = trio.current_time()
+            if await self._send(self._where(target)):
+                took = trio.current_time() - start
+                self.result.throughputs.append(self.settings.size / took)
+            else:
+                self.result.failed += 1
+            due = max(due + self.settings.every, trio.current_time())
+            await trio.sleep_until(due)
+
+    async def _send(self, address: str) -> bool:
+        """One transfer; False where it did not arrive."""
+        left = self.settings.size
+        with trio.move_on_after(self.settings.timeout):
+            try:
+                async with await trio.open_tcp_stream(address, PORT) as stream:
+                    while left > 0:
+                        await stream.send_all(bytes(min(left, _CHUNK)))
+                        left -= _CHUNK
+                    await stream.send_eof()
+                    return await stream.receive_some(1) == _SERVED
+            except (OSError, trio.BrokenResourceError):
+                return False
+        return False

@@ -1,0 +1,151 @@
+"""Writes docs/spec/scenario.md from the tables themselves:
+`python -m shoal.netsim.scenario.reference > docs/spec/scenario.md`.
+
+A test compares the file with what this prints, so that it cannot go stale.
+"""
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import MISSING
+from typing import Any, Final
+
+from ..nat.kinds import KINDS
+from ..population import profiles as profiles_module
+from . import units, vocabulary
+from .actions import ACTIONS, NEEDS_FOR, UNDO
+from .metrics import INVARIANTS, MEASURES, OPERATORS, REASONS, STATISTICS
+from .programs import SETTINGS
+from .source import knobs
+from .tables import Churn, Direction, HostTable, Nat, Sim, WorldTable
+
+INTRODUCTION: Final = """\
+# Scenarios
+
+Written by `python -m shoal.netsim.scenario.reference > docs/spec/scenario.md`; a test compares.
+
+A scenario is a TOML 1.0 file in UTF-8. Its tables are `[sim]`, `[world]`, `[[link]]`, `[[nat]]`,
+`[[host]]`, `[[step]]`, `[churn]` and `[[expect]]`; only `[sim]` and one host are needed. Everything
+that is unknown, of the wrong form, or without effect is refused with its line.
+
+- A **time** is a text with a unit: {times}.
+- A **rate**: {rates}. A **size**: {sizes}.
+- A **share** is a number from 0 to 1, or a text: `"2%"`.
+- **Names** are one text or a list of texts. `all` means every host, `population` those of
+  `[world]`, and the name of a `[[host]]` with `count` all that it makes.
+- A name that stands for a host with a gateway of its own means that gateway where a gateway is
+  asked for.
+
+Hosts without `nat` have a public address. The same file and seed give the same packets.
+"""
+
+
+def _form(read: Any) -> str:
+    forms = {
+        units.duration: "time", units.period: "time", units.span: "time, either way",
+        units.rate: "rate", units.size: "size", units.share: "share", units.number: "number",
+        units.whole: "whole number", units.positive: "whole number from 1",
+        units.switch: "true or false", units.text: "text", units.seeds: "seeds",
+        units.names: "names", units.names_or_none: "names, or `[]`",
+        units.groups: "lists of names", dict: "table",
+    }  # fmt: skip
+    return forms.get(read, "text")
+
+
+def _default(value: Any) -> str:
+    if value is MISSING:
+        return "needed"
+    if isinstance(value, tuple):
+        value = " ".join(map(str, value))
+    return "" if value is None or value == "" else f"`{str(value).lower()}`"
+
+
+def _rows(table: type) -> Iterator[str]:
+    yield "| key | form | default | |\n|---|---|---|---|\n"
+    for key, item in knobs(table).items():
+        about = item.metadata
+        default = _default(item.default)
+        yield f"| `{key}` | {_form(about['read'])} | {default} | {about['says']} |\n"
+
+
+def _listed(words: Any) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _section(title: str, table: type, *more: str) -> str:
+    return f"\n## {title}\n\n" + "".join(_rows(table)) + "".join(f"\n{text}\n" for text in more)
+
+
+def reference() -> str:
+    """docs/spec/scenario.md. Defaults are in seconds, bytes per second, and shares of one."""
+    introduction = INTRODUCTION.format(
+        times=_listed(units.TIMES), rates=_listed(units.RATES), sizes=_listed(units.SIZES)
+    )
+    return "".join((introduction, *_places(), *_programs(), *_steps(), *_expectations()))
+
+
+def _places() -> Iterator[str]:
+    yield "\nDefaults below are in seconds, bytes, and bytes per second.\n"
+    yield _section("[sim]", Sim)
+    populations, matrices = vocabulary.populations(), vocabulary.latencies()
+    world = f"Populations: {_listed(populations)}. Latency matrices: {_listed(matrices)}."
+    yield _section("[world]", WorldTable, world)
+    profiles, over = profiles_module.names(), profiles_module.overlays()
+    link = (
+        "`id` (needed) is its name; `profile` is what it starts from, one of "
+        f"{_listed(profiles)}, each also with {_listed('+' + name for name in over)}. `up` and "
+        "`down` are tables with the same keys, for one direction. `queue` needs a `rate`, "
+        "`reorder_delay` a `reorder`."
+    )
+    yield _section("[[link]]", Direction, link)
+    more = f"Further keys, by kind: {_listed(vocabulary.KNOBS)}."
+    yield _section("[[nat]]", Nat, f"Kinds: {_listed(KINDS)}.", more)
+    yield _section("[[host]]", HostTable)
+    yield _section("[churn]", Churn, f"Models: {_listed(vocabulary.churns())}.")
+
+
+def _programs() -> Iterator[str]:
+    yield "\n# Programs and their settings\n"
+    for name, table in SETTINGS.items():
+        module = inspect.getmodule(table)
+        said = (inspect.getdoc(module) or "").partition("\n")[0]
+        yield f"\n## {name}\n\n{said}\n"
+        if knobs(table):
+            yield "\n" + "".join(_rows(table))
+
+
+def _steps() -> Iterator[str]:
+    yield "\n# Steps\n\n`at` (needed) is when, `action` what; `for` ends it after so long.\n"
+    for name, table in ACTIONS.items():
+        yield f"\n## {name}\n\n{inspect.getdoc(table)}"
+        if table in NEEDS_FOR:
+            yield f" Needs `for` (then `{UNDO[name]}`)."
+        elif name in UNDO:
+            yield f" With `for`: then `{UNDO[name]}`."
+        yield "\n"
+        if knobs(table):
+            yield "\n" + "".join(_rows(table))
+
+
+def _expectations() -> Iterator[str]:
+    yield (
+        "\n# Expectations\n\nEither a `metric` with `op` and `value`, compared at the end: "
+        f"{_listed(OPERATORS)}. Of a distribution name a statistic: {_listed(STATISTICS)}, as in "
+        "`rtt.p95`. A metric of which nothing was measured fails.\n\n"
+        "| metric | | of |\n|---|---|---|\n"
+    )
+    for name, measure in MEASURES.items():
+        kind = f"`{measure.programs[0]}`" if measure.programs else "the network"
+        spread = " (distribution)" if measure.spread else ""
+        yield f"| `{name}` | {measure.says}{spread} | {kind} |\n"
+    yield f"| `drops.REASON` | packets dropped: {_listed(REASONS)} | the network |\n"
+    yield (
+        "\nOr an `invariant` that has to hold at some sample `within` a time of the start, or "
+        "`after` every step of that name; what ends a `for` counts as a step (`heal`, `restart`, "
+        "…).\n\n| invariant | |\n|---|---|\n"
+    )
+    for name, (says, _) in INVARIANTS.items():
+        yield f"| `{name}` | {says} |\n"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,196 @@
+"""A scenario and a seed become a world, and the world a result.
+
+run = Run(scenario, seed=7)
+result = run.go()
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, BinaryIO
+
+import trio
+
+from ..errors import SimError
+from ..faults import Faults
+from ..host import Program
+from ..population.churn import churn, power_off
+from ..population.mix import Volunteer
+from ..world import World
+from . import actions, daemons
+from .expect import Watch, judge
+from .figures import figures, pairs
+from .ledger import Ledger
+from .result import MOST_DEEDS, HostFigures, Result, pair_matrix, thinned
+from .steps import Steps
+from .tables import Scenario
+from .topology import Member, Topology, latency, relay_program
+
+Measured = tuple[dict[str, Any], dict[str, list[float]], dict[str, Any], list[HostFigures]]
+"""Metrics, samples, the matrix of pairs, hosts: as they are at one moment."""
+Progress = Callable[[float], None]
+"""Told the virtual time, at every sample."""
+
+
+def _innermost(group: BaseExceptionGroup[SimError]) -> SimError:
+    """The first error of a group, out of the groups around it."""
+    first = group.exceptions[0]
+    return _innermost(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+class Run:
+    """One run. `trace_file` gets the records; `keep` holds them in memory too.
+
+    `clock` is the real time in seconds (netsim itself knows none).
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        *,
+        trace_file: BinaryIO | None = None,
+        keep: bool = False,
+        progress: Progress | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+        until: float | None = None,
+    ) -> None:
+        self.scenario = scenario
+        self.seed = seed
+        self.ledger = Ledger(file=trace_file, keep=keep)
+        self.world = World(seed, trace=self.ledger, latency=latency(scenario))
+        self.faults = Faults(self.world)
+        self.topology = Topology(scenario, self.world)
+        self.generations: list[tuple[str, float | None]] = []  # host, seconds (None: failed)
+        self.steps = Steps(self.topology, self.faults, self._generate)
+        self.watch = Watch(scenario, self.topology)
+        self.series: dict[str, list[float]] = {
+            "at": [], "sent": [], "delivered": [], "dropped": [], "up": [],
+        }  # fmt: skip
+        self._progress = progress
+        self._clock = clock
+        self._began = clock()
+        self._until = scenario.sim.duration if until is None else until
+        self._ended = "interrupted"
+        self._final: Measured | None = None
+
+    def go(self) -> Result:
+        """Run to the end. Raises what a program raises; then `result` tells how far it came."""
+        self._began = self._clock()
+        try:
+            self.world.run(self._main)
+        except BaseExceptionGroup as group:
+            refused = group.subgroup(SimError)
+            if refused is not None:
+                raise _innermost(refused) from None
+            # What goes wrong while all is taken down (a full disk, say) is no part of the run.
+            if self._final is None or group.split(OSError)[1] is not None:
+                raise
+        return self.result()
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for host in self.topology.relays:
+                await host.start(relay_program())
+            self._start_all(nursery)
+            nursery.start_soon(self.steps.run, self.scenario.steps)
+            await self._sample()
+            self._ended = "done" if self._until >= self.scenario.sim.duration else "stopped"
+            self._final = self._measure()
+            nursery.cancel_scope.cancel()
+
+    def _start_all(self, nursery: trio.Nursery) -> None:
+        """Programs start at their times; those of volunteers that churn, with their sessions."""
+        table = self.scenario.churn
+        ours = set(self.topology.groups["population"]) if table is not None else set()
+        for member in self.topology.members.values():
+            if member.host.name not in ours:
+                nursery.start_soon(self._start, member)
+        if table is not None:
+            program = self.scenario.world.program
+            end = daemons.stop if program == "daemon" else power_off
+            nursery.start_soon(partial(
+                churn, self.faults, self.topology.volunteers, self._program_of,
+                model=table.model, stop=end,
+            ))  # fmt: skip
+
+    def _program_of(self, one: Volunteer) -> Program:
+        return self.topology.members[one.name].program
+
+    async def _start(self, member: Member) -> None:
+        """Start a host's program at its time, unless the host is off by then."""
+        await trio.sleep_until(member.start)
+        if not member.host.up:
+            return
+        await member.host.start(member.program)
+
+    async def _generate(self, member: Member, action: actions.Generate) -> None:
+        took = await daemons.generate(member.host, action)
+        self.generations.append((member.host.name, took))
+
+    # Samples.
+
+    def _moments(self) -> Iterator[float]:
+        """When to look: every `sample`, when an invariant has to hold, and at the end."""
+        every = self.scenario.sim.sample
+        count = int(self._until / every)
+        moments = {number * every for number in range(1, count + 1)}
+        moments.update(self.watch.deadlines())
+        return iter(sorted({moment for moment in moments if moment < self._until} | {self._until}))
+
+    async def _sample(self) -> None:
+        network = self.world.network
+        for moment in self._moments():
+            await trio.sleep_until(moment)
+            for name, value in (
+                ("at", moment), ("sent", network.sent), ("delivered", network.delivered),
+                ("dropped", network.dropped), ("up", self._up()),
+            ):  # fmt: skip
+                self.series[name].append(value)
+            self.watch.look(moment)
+            if self._progress is not None:
+                self._progress(moment)
+
+    def _measure(self) -> "Measured":
+        metrics, samples = figures(self)
+        hosts = [self._host(member) for member in self.topology.members.values()]
+        return metrics, samples, pair_matrix(*pairs(self.topology)), hosts
+
+    def _up(self) -> int:
+        return sum(member.host.up for member in self.topology.members.values())
+
+    # The result.
+
+    def result(self) -> Result:
+        """What there is so far."""
+        metrics, samples, matrix, hosts = self._final or self._measure()
+        return Result(
+            name=self.scenario.sim.name,
+            seed=self.seed,
+            duration=self.scenario.sim.duration,
+            virtual=min(self.world.events.now, self._until),
+            real=self._clock() - self._began,
+            digest=self.ledger.digest,
+            records=self.ledger.count,
+            ended=self._ended,
+            metrics=metrics,
+            samples={name: thinned(values) for name, values in samples.items()},
+            hosts=hosts,
+            pairs=matrix,
+            series=self.series,
+            happenings=sorted(self.steps.happenings, key=lambda item: item.at),
+            deeds=[
+                (deed.time, deed.what, " ".join(deed.who), deed.detail)
+                for deed in self.faults.timeline[:MOST_DEEDS]
+            ],
+            verdicts=judge(self.scenario, metrics, self.watch) if self._ended == "done" else [],
+        )
+
+    def _host(self, member: Member) -> HostFigures:
+        return HostFigures(
+            name=member.host.name,
+            kind=member.kind,
+            program=member.program_name,
+            site=member.site,
+            up=member.host.up,
+            counters=self.ledger.counters(member.host.name),
+        )

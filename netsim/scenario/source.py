@@ -1,0 +1,154 @@
+"""A TOML document and the reading of its tables into dataclasses, each word of it checked.
+
+A dataclass says what a table may hold by `knob(...)` fields; `Source.read` refuses everything
+else with the line where it stands and the nearest word that is known.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, NoReturn, TypeVar
+
+from ..errors import BadScenario
+from .positions import Path, positions
+
+Table = TypeVar("Table")
+Reader = Callable[[Any], Any]
+
+
+def knob(
+    read: Reader,
+    default: Any = MISSING,
+    *,
+    says: str,
+    key: str = "",
+    known: Callable[[], Collection[str]] | None = None,
+) -> Any:
+    """A field read from a table. Without a default it has to be there.
+
+    `key` is its name in the file where that is no Python name; `known` gives the words that
+    its value is one of.
+    """
+    about = {"read": read, "says": says, "key": key, "known": known}
+    return field(default=default, metadata=about)
+
+
+def key_of(item: "Field[Any]") -> str:
+    """The name of a field in the file."""
+    return str(item.metadata["key"] or item.name)
+
+
+def knobs(table: type) -> dict[str, "Field[Any]"]:
+    """The fields of a table that are read from the file, by their names there."""
+    return {key_of(item): item for item in fields(table) if "read" in item.metadata}
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """What to tell who wrote `word` instead of one of those."""
+    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    if close:
+        return f"did you mean `{close[0]}`?"
+    listed = ", ".join(f"`{item}`" for item in sorted(known)[:12])
+    more = ", …" if len(known) > 12 else ""
+    return f"known are {listed}{more}" if known else "none is known here"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A parsed document, and the line of each of its keys."""
+
+    data: dict[str, Any]
+    lines: dict[Path, int]
+
+    @classmethod
+    def parse(cls, text: str) -> "Source":
+        """Raises BadScenario where the text is no TOML."""
+        try:
+            data = tomllib.loads(text)
+            return cls(data, positions(text.replace("\r\n", "\n")))
+        except tomllib.TOMLDecodeError as error:
+            raise _toml_error(str(error), text) from None
+        except RecursionError:
+            raise BadScenario("the file is nested too deeply") from None
+
+    def line(self, path: Path) -> int:
+        """The line of a key, or of the nearest table around it."""
+        while path not in self.lines:
+            path = path[:-1]
+        return self.lines[path]
+
+    def refuse(self, path: Path, message: str, hint: str = "") -> NoReturn:
+        """Raises BadScenario about what stands at `path`."""
+        raise BadScenario(message, line=self.line(path), hint=hint)
+
+    def unknown(self, path: Path, what: str, word: str, known: Collection[str]) -> NoReturn:
+        """Refuse a word, naming the nearest that is known."""
+        self.refuse(path, f"no {what} `{word}`", nearest(word, known))
+
+    def choice(self, path: Path, what: str, word: str, known: Collection[str]) -> None:
+        """Refuse a word that is not one of those."""
+        if word not in known:
+            self.unknown(path, what, word, known)
+
+    def table(self, path: Path, value: Any) -> dict[str, Any]:
+        """The value as a table."""
+        if not isinstance(value, dict):
+            self.refuse(path, f"`{path[-1]}` is a table", f"write it as `[{path[-1]}]`")
+        return value
+
+    def tables(self, name: str) -> list[tuple[Path, dict[str, Any]]]:
+        """The tables of an array of tables, with their paths; none where it is absent."""
+        found = self.data.get(name, [])
+        if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+            self.refuse((name,), f"`{name}` is an array of tables", f"write it as `[[{name}]]`")
+        return [((name, number), item) for number, item in enumerate(found)]
+
+    def keys(self, path: Path, table: dict[str, Any], known: Collection[str], what: str) -> None:
+        """Refuse the first key that is not known."""
+        for key in table:
+            if key not in known:
+                self.unknown((*path, key), f"key in {what}", key, known)
+
+    def value(self, path: Path, value: Any, read: Reader) -> Any:
+        """A value through its reader."""
+        try:
+            return read(value)
+        except ValueError as error:
+            self.refuse(path, f"{path[-1]}: {error}")
+
+    def read(
+        self,
+        table: type[Table],
+        path: Path,
+        data: dict[str, Any],
+        what: str,
+        *,
+        beside: Iterable[str] = (),
+    ) -> Table:
+        """A table as its dataclass. Keys in `beside` are left to the caller."""
+        wanted = knobs(table)
+        self.keys(path, data, {*wanted, *beside}, what)
+        values: dict[str, Any] = {}
+        for key, item in wanted.items():
+            if key in data:
+                values[item.name] = self._knob(item, (*path, key), data[key])
+            elif item.default is MISSING:
+                self.refuse(path, f"{what} needs `{key}`", str(item.metadata["says"]))
+        return table(**values)
+
+    def _knob(self, item: "Field[Any]", path: Path, value: Any) -> Any:
+        found = self.value(path, value, item.metadata["read"])
+        known = item.metadata["known"]
+        if known is not None:
+            for word in (found,) if isinstance(found, str) else found:
+                self.choice(path, str(path[-1]), word, known())
+        return found
+
+
+def _toml_error(message: str, text: str) -> BadScenario:
+    found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
+    said = message[: found.start()] if found else message
+    line = int(found[1]) if found and found[1] else text.count("\n") + 1
+    return BadScenario(f"this is no TOML: {said[:1].lower()}{said[1:]}", line=line)

@@ -1,0 +1,168 @@
+"""Quantities as people write them: `10m`, `150ms`, `40Mbit/s`, `1MiB`, `2%`.
+
+Each reader takes a value as TOML has it and returns the number in the unit of the simulator
+(seconds, bytes per second, bytes, a share of one). It raises ValueError with a sentence about what
+is wrong, and what would be right.
+"""
+
+import math
+import re
+from typing import Any, Final
+
+TIMES: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+RATES: Final = {
+    "bit/s": 1 / 8, "kbit/s": 1e3 / 8, "Mbit/s": 1e6 / 8, "Gbit/s": 1e9 / 8,
+    "B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9,
+}  # fmt: skip
+SIZES: Final = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9,
+                "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}  # fmt: skip
+
+_QUANTITY: Final = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?) *([A-Za-z/%]*)")
+
+
+def _quantity(value: Any, units: dict[str, Any], what: str, example: str) -> float:
+    """A number with a unit, in the base unit."""
+    if not isinstance(value, str):
+        raise ValueError(f'{what} is written with its unit, as "{example}"')
+    found = _QUANTITY.fullmatch(value.strip())
+    if found is None:
+        raise ValueError(f'`{value}` is no {what}; write it as "{example}"')
+    number, unit = found.groups()
+    if unit not in units:
+        known = ", ".join(units)
+        raise ValueError(f"`{value}`: the units of a {what} are {known}")
+    return float(number) * float(units[unit])
+
+
+def span(value: Any) -> float:
+    """A stretch of time, either way: seconds."""
+    return _quantity(value, TIMES, "time", "10s")
+
+
+def duration(value: Any) -> float:
+    """Seconds, not negative."""
+    seconds = span(value)
+    if seconds < 0:
+        raise ValueError(f"`{value}`: a time here is not negative")
+    return seconds
+
+
+def period(value: Any) -> float:
+    """Seconds, more than none."""
+    seconds = duration(value)
+    if seconds <= 0:
+        raise ValueError(f"`{value}`: a time here is longer than nothing")
+    return seconds
+
+
+def rate(value: Any) -> float:
+    """Bytes per second, more than none."""
+    found = _quantity(value, RATES, "rate", "40Mbit/s")
+    if found <= 0:
+        raise ValueError(f"`{value}`: a rate is more than nothing")
+    return found
+
+
+def size(value: Any) -> int:
+    """Bytes."""
+    found = _quantity(value, SIZES, "size", "1MiB")
+    if found < 0 or not found.is_integer():
+        raise ValueError(f"`{value}`: a size is a whole number of bytes")
+    return int(found)
+
+
+def share(value: Any) -> float:
+    """A probability or proportion: `"2%"` or `0.02`."""
+    if isinstance(value, str):
+        found = _quantity(value, {"%": 0.01}, "share", "2%")
+    else:
+        found = number(value)
+    if not 0 <= found <= 1:
+        raise ValueError(f"`{value}`: a share lies between 0 and 1 (0% and 100%)")
+    return found
+
+
+def number(value: Any) -> float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"`{value}` is no number")
+    if not math.isfinite(value):
+        raise ValueError(f"`{value}`: a number here is finite")
+    return float(value)
+
+
+def whole(value: Any) -> int:
+    """A whole number, not negative."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"`{value}` is no whole number")
+    if value < 0:
+        raise ValueError(f"`{value}`: a number here is not negative")
+    return value
+
+
+def positive(value: Any) -> int:
+    """A whole number from 1."""
+    found = whole(value)
+    if not found:
+        raise ValueError("a number here is at least 1")
+    return found
+
+
+def switch(value: Any) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{value}` is neither true nor false")
+    return value
+
+
+def text(value: Any) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str):
+        raise ValueError(f"`{value}` is no text; write it in quotes")
+    if not value.strip():
+        raise ValueError("a text here is not empty")
+    return value
+
+
+def seeds(value: Any) -> tuple[int, ...]:
+    """`7`, `"1..50"` (both ends included), or a list of numbers."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?", value.strip())
+        if found is None:
+            raise ValueError(f'`{value}` are no seeds; write a number or "1..50"')
+        first = int(found[1])
+        last = int(found[2]) if found[2] is not None else first
+        if last < first:
+            raise ValueError(f"`{value}`: the first seed is not after the last")
+        if last - first >= 10**6:
+            raise ValueError(f"`{value}`: at most a million seeds at a time")
+        return tuple(range(first, last + 1))
+    if isinstance(value, list):
+        if not value:
+            raise ValueError("a list of seeds has at least one")
+        numbers = tuple(whole(item) for item in value)
+        if len(set(numbers)) < len(numbers):
+            raise ValueError("a seed stands in the list twice")
+        return numbers
+    return (whole(value),)
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """One text, or a list of them."""
+    if isinstance(value, str):
+        return (text(value),)
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"`{value}` is neither a name nor a list of names")
+    return tuple(text(item) for item in value)
+
+
+def names_or_none(value: Any) -> tuple[str, ...]:
+    """As `names`, and an empty list means nobody."""
+    return () if value == [] else names(value)
+
+
+def groups(value: Any) -> tuple[tuple[str, ...], ...]:
+    """A list of lists of names."""
+    if not isinstance(value, list) or len(value) < 2:
+        raise ValueError('groups are two or more lists of names: [["a"], ["b", "c"]]')
+    return tuple(names(item) for item in value)

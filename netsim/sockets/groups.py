@@ -1,0 +1,175 @@
+"""Multicast and broadcast of one host: who joined what, and how it is sent.
+
+Copies go to everybody on the segment who joined; routers do not pass them on. The public
+internet carries none.
+"""
+
+import errno
+import socket as stdlib
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from ..host import Host, error
+from ..network import BROADCAST, Attachment
+from ..packet import Packet
+from .base import Option, number_of
+
+if TYPE_CHECKING:
+    from .udp import UdpSocket
+
+_IP: Final = stdlib.IPPROTO_IP
+_IP6: Final = stdlib.IPPROTO_IPV6
+MTU_DISCOVER: Final = 10  # linux/in.h; the socket module does not name it
+MTU_DISCOVER6: Final = 23
+_FIRST_INTERFACE: Final = 2  # the loopback is 1
+
+OPTIONS4: Final[dict[Option, int]] = {
+    (_IP, stdlib.IP_TTL): 64,
+    (_IP, stdlib.IP_TOS): 0,
+    (_IP, MTU_DISCOVER): 1,
+    (_IP, stdlib.IP_MULTICAST_TTL): 1,
+    (_IP, stdlib.IP_MULTICAST_LOOP): 1,
+}
+OPTIONS6: Final[dict[Option, int]] = {
+    (_IP6, stdlib.IPV6_V6ONLY): 0,
+    (_IP6, stdlib.IPV6_UNICAST_HOPS): 64,
+    (_IP6, stdlib.IPV6_MULTICAST_HOPS): 1,
+    (_IP6, stdlib.IPV6_MULTICAST_LOOP): 1,
+    (_IP6, stdlib.IPV6_TCLASS): 0,
+    (_IP6, MTU_DISCOVER6): 1,
+}
+_FOUR: Final = frozenset(str(first) for first in range(224, 240))
+
+
+def is_group(address: str) -> bool:
+    """Whether an address means many: multicast, or broadcast."""
+    if ":" in address:
+        return address.startswith("ff")
+    return address[:3] in _FOUR or address == BROADCAST
+
+
+class Memberships:
+    """The groups that the sockets of one host joined."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._joined: dict[UdpSocket, dict[tuple[str, Attachment], None]] = {}
+        self._interfaces: dict[UdpSocket, Attachment] = {}  # chosen for sending
+        self.groups: set[str] = {BROADCAST}  # what the host listens to
+
+    def option(self, socket: "UdpSocket", level: int, option: int, value: Any) -> bool:
+        """Do what an option about groups asks; False where it is none. Raises OSError."""
+        match level, option:
+            case (stdlib.IPPROTO_IP, stdlib.IP_ADD_MEMBERSHIP | stdlib.IP_DROP_MEMBERSHIP):
+                group, at = self._four(value)
+                leaves = option == stdlib.IP_DROP_MEMBERSHIP
+            case (stdlib.IPPROTO_IPV6, stdlib.IPV6_JOIN_GROUP | stdlib.IPV6_LEAVE_GROUP):
+                group, at = self._six(value)
+                leaves = option == stdlib.IPV6_LEAVE_GROUP
+            case (stdlib.IPPROTO_IP, stdlib.IP_MULTICAST_IF):
+                self._interfaces[socket] = self._by_address(_interface_address(value))
+                return True
+            case (stdlib.IPPROTO_IPV6, stdlib.IPV6_MULTICAST_IF):
+                self._interfaces[socket] = self._by_index(number_of(value))
+                return True
+            case _:
+                return False
+        (self._leave if leaves else self._join)(socket, group, at)
+        return True
+
+    def _four(self, value: Any) -> tuple[str, Attachment]:
+        """`struct ip_mreq`, or `ip_mreqn` with the number of the interface."""
+        data = bytes(value)
+        if len(data) < 8:
+            raise error(errno.EINVAL)
+        group = stdlib.inet_ntop(stdlib.AF_INET, data[:4])
+        index = number_of(data[8:12]) if len(data) >= 12 else 0
+        if index:
+            return group, self._by_index(index)
+        return group, self._by_address(stdlib.inet_ntop(stdlib.AF_INET, data[4:8]))
+
+    def _six(self, value: Any) -> tuple[str, Attachment]:
+        """`struct ipv6_mreq`."""
+        data = bytes(value)
+        if len(data) < 20:
+            raise error(errno.EINVAL)
+        group = stdlib.inet_ntop(stdlib.AF_INET6, data[:16])
+        return group, self._by_index(struct.unpack_from("i", data, 16)[0])
+
+    def _by_address(self, address: str) -> Attachment:
+        for item in self._host.attachments:
+            if address == "0.0.0.0" or address in item.addresses:
+                return item
+        raise error(errno.ENODEV)
+
+    def _by_index(self, index: int) -> Attachment:
+        items = self._host.attachments
+        if not 0 <= index - _FIRST_INTERFACE < len(items) and (index or not items):
+            raise error(errno.ENODEV)
+        return items[index - _FIRST_INTERFACE if index else 0]
+
+    def _join(self, socket: "UdpSocket", group: str, at: Attachment) -> None:
+        if not is_group(group) or group == BROADCAST:
+            raise error(errno.EINVAL)
+        mine = self._joined.setdefault(socket, {})
+        if (group, at) in mine:
+            raise error(errno.EADDRINUSE)
+        mine[group, at] = None
+        at.segment.join(group, at)
+        self.groups.add(group)
+
+    def _leave(self, socket: "UdpSocket", group: str, at: Attachment) -> None:
+        mine = self._joined.get(socket, {})
+        if (group, at) not in mine:
+            raise error(errno.EADDRNOTAVAIL)
+        del mine[group, at]
+        everybody = [key for joined in self._joined.values() for key in joined]
+        if (group, at) not in everybody:
+            at.segment.leave(group, at)
+        if all(group != other for other, _ in everybody):
+            self.groups.discard(group)
+
+    def closed(self, socket: "UdpSocket") -> None:
+        """A socket that closes leaves its groups."""
+        for group, at in list(self._joined.get(socket, ())):
+            self._leave(socket, group, at)
+        self._joined.pop(socket, None)
+        self._interfaces.pop(socket, None)
+
+    # Sending.
+
+    def source(self, socket: "UdpSocket", group: str) -> tuple[Attachment, str]:
+        """The interface and source address for a group. Raises OSError (ENETUNREACH)."""
+        chosen = self._interfaces.get(socket)
+        for item in [chosen] if chosen is not None else self._host.attachments:
+            for address in item.addresses:
+                if (":" in address) == (":" in group):
+                    return item, address
+        raise error(errno.ENETUNREACH)
+
+    def send(self, socket: "UdpSocket", packet: Packet, via: Attachment | None) -> None:
+        """Put a packet for many on the wire, and on the loopback where that is wanted."""
+        assert via is not None
+        group = packet.dst[0]
+        if group == BROADCAST:
+            if not socket.getsockopt(stdlib.SOL_SOCKET, stdlib.SO_BROADCAST):
+                raise error(errno.EACCES)
+            loop = True
+        elif ":" in group:
+            packet.ttl = socket.getsockopt(_IP6, stdlib.IPV6_MULTICAST_HOPS)
+            loop = bool(socket.getsockopt(_IP6, stdlib.IPV6_MULTICAST_LOOP))
+        else:
+            packet.ttl = socket.getsockopt(_IP, stdlib.IP_MULTICAST_TTL)
+            loop = bool(socket.getsockopt(_IP, stdlib.IP_MULTICAST_LOOP))
+        if packet.ttl and self._host.up:
+            via.spread(packet)
+        if loop and group in self.groups:
+            self._host.send(packet.copy(), None)
+
+
+def _interface_address(value: Any) -> str:
+    """Of `struct in_addr`, `ip_mreq` or `ip_mreqn`."""
+    data = bytes(value) if not isinstance(value, int) else value.to_bytes(4, "big")
+    if len(data) < 4:
+        raise error(errno.EINVAL)
+    return stdlib.inet_ntop(stdlib.AF_INET, data[4:8] if len(data) >= 8 else data[:4])

@@ -1,0 +1,87 @@
+"""ICMP errors: told to those who send to closed ports, heard from routers and other hosts."""
+
+import errno
+from typing import Final, Protocol
+
+from .. import defaults
+from ..host import Host, cause
+from ..packet import ICMP, IP4_HEADER, IP6_HEADER, Icmp, Packet
+from .groups import is_group
+
+_HEADER: Final = 8
+_LARGEST: Final = {False: 576, True: 1280}  # bytes of an error, with what it quotes; by IPv6
+_BURST: Final = 6
+_EVERY_S: Final = 1.0
+"""Linux sends one host six errors at once, then one a second (icmp_ratelimit)."""
+_HOSTS: Final = 1024  # whose rate is remembered
+
+UDP_ERRORS: Final[dict[bool, dict[str, int]]] = {
+    False: {"port": errno.ECONNREFUSED, "admin": errno.EHOSTUNREACH},
+    True: {"port": errno.ECONNREFUSED, "admin": errno.EACCES},
+}
+"""What a connected datagram socket hears, for IPv4 and IPv6. Linux keeps the passing ones
+(host unreachable, too big, time exceeded) from sockets that did not ask for them."""
+
+
+class Listener(Protocol):
+    """A protocol of the host that wants to hear what became of its packets."""
+
+    def failed(self, icmp: Icmp) -> None: ...
+
+
+class IcmpStack:
+    """One host's ICMP. `listeners` are told of errors about their packets, by protocol."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.listeners: dict[int, Listener] = {}
+        self._mtus: dict[str, int] = {}
+        self._spent: dict[str, float] = {}  # when each host's allowance is whole again
+
+    def mtu(self, destination: str) -> int:
+        """The largest packet known to fit the path, bytes."""
+        learnt = self._mtus.get(destination)
+        if learnt is not None:
+            return learnt
+        via, _ = self.host.source(destination)
+        return defaults.LOOPBACK_MTU if via is None else via.up.spec.mtu
+
+    def receive(self, packet: Packet) -> None:
+        icmp = packet.data
+        if icmp.kind == "too-big":
+            known = self._mtus.get(icmp.dst[0], icmp.mtu)
+            self._mtus[icmp.dst[0]] = min(known, icmp.mtu)
+        listener = self.listeners.get(icmp.proto)
+        if listener is not None:
+            listener.failed(icmp)
+
+    def refuse(self, packet: Packet) -> None:
+        """Tell a sender that nobody has this port; never about a group's datagram."""
+        host = self.host
+        if is_group(packet.dst[0]) or is_group(packet.src[0]):
+            return
+        via, _ = host.source(packet.src[0])
+        if via is not None and not self._may_tell(packet.src[0]):
+            return
+        six = ":" in packet.src[0]
+        size = (IP6_HEADER if six else IP4_HEADER) + _HEADER + packet.size
+        answer = Packet(
+            ICMP,
+            (packet.dst[0], 0),
+            (packet.src[0], 0),
+            min(size, _LARGEST[six]),
+            Icmp("port", packet),
+            host.name,
+            cause(),
+        )
+        host.send(answer, via)
+
+    def _may_tell(self, address: str) -> bool:
+        now = self.host.events.now
+        whole = max(self._spent.get(address, 0.0), now)
+        if whole - now > (_BURST - 1) * _EVERY_S:
+            return False
+        if len(self._spent) >= _HOSTS:
+            self._spent.clear()
+        self._spent[address] = whole + _EVERY_S
+        return True

@@ -1,0 +1,197 @@
+"""What has come: bytes in order for the reader, segments beyond a hole, the window offered."""
+
+from .defaults import RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_MAX_BYTES, SACK_BLOCKS, SYN_WINDOW_BYTES
+from .segment import Segment
+
+Block = tuple[int, int]
+_Held = tuple[bytes, int, bool]  # data, end, fin
+
+# Most connections never see a hole, and there are tens of thousands of them: until then
+# they share these, which stay empty.
+_NO_AHEAD: dict[int, _Held] = {}
+_NO_RANGES: dict[int, int] = {}
+
+
+class Inbox:
+    """The receiving half of one connection. Sizes in bytes."""
+
+    __slots__ = (
+        "_ahead",
+        "_ahead_size",
+        "_blocks",
+        "_chunks",
+        "_ends",
+        "_read",
+        "_round_began",
+        "_round_read",
+        "_starts",
+        "edge",
+        "fixed",
+        "limit",
+        "next",
+        "size",
+    )
+
+    def __init__(self, limit: int = 0) -> None:
+        self.fixed = bool(limit)  # set by SO_RCVBUF: it does not grow
+        self.limit = limit or RECEIVE_BUFFER_BYTES // 2
+        self.next = 0  # the sequence number that is awaited
+        self.size = 0  # ready for the reader
+        self._chunks: list[bytes] = []
+        self.edge = 0  # what was offered reaches to here, and is never taken back
+        self._ahead = _NO_AHEAD  # segments beyond a hole by sequence number
+        self._ahead_size = 0
+        self._starts = _NO_RANGES  # contiguous ranges beyond a hole
+        self._ends = _NO_RANGES  # the same ones from their other side
+        self._blocks: tuple[Block, ...] = ()  # to report, latest first
+        self._read = 0  # bytes read in this round trip
+        self._round_read = 0  # and in the fullest one so far
+        self._round_began = 0.0
+
+    def start(self, first: int) -> None:
+        """The peer's bytes begin at this sequence number; our SYN offers a first window."""
+        self.next = first
+        self.edge = first + self.offer_first()
+
+    def offer_first(self) -> int:
+        """The window of a SYN."""
+        return min(self.limit, SYN_WINDOW_BYTES)
+
+    @property
+    def sack(self) -> tuple[Block, ...]:
+        """What to report beside the acknowledgement."""
+        return self._blocks
+
+    def window(self) -> int:
+        """What to offer in a segment that is sent now: room, but never less than before."""
+        free = self.limit - self.size - self._ahead_size
+        edge = self.next + free
+        if edge > self.edge:
+            self.edge = edge
+            return free
+        return self.edge - self.next
+
+    def could_offer(self, mss: int) -> bool:
+        """Whether a reader has made so much room that the peer should hear of it
+        (RFC 9293, 3.8.6.2.2; the factor is Linux's)."""
+        free = self.limit - self.size - self._ahead_size
+        offered = self.edge - self.next
+        return free >= 2 * offered and free - offered >= min(mss, self.limit // 2)
+
+    def fits(self, segment: Segment) -> bool:
+        """Whether it begins inside what was offered."""
+        return self.next <= segment.seq <= max(self.edge, self.next)
+
+    def take(self, segment: Segment) -> bool:
+        """Keep a segment's bytes. Returns whether the peer's FIN is reached by it."""
+        data, seq, fin = segment.data, segment.seq, segment.fin
+        if seq > self.next:
+            if seq not in self._ahead:
+                self._keep(seq, data, fin)
+            return False
+        if seq < self.next:
+            if seq + len(data) < self.next:
+                return False
+            data = data[self.next - seq :]
+        if data:
+            self._append(data)
+        if not fin and self._starts:
+            fin = self._join()
+        if fin:
+            self.next += 1
+        return fin
+
+    def _append(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self.size += len(data)
+        self.next += len(data)
+
+    def _keep(self, seq: int, data: bytes, fin: bool) -> None:
+        if self._ahead is _NO_AHEAD:
+            self._ahead, self._starts, self._ends = {}, {}, {}
+        end = seq + len(data) + fin
+        self._ahead[seq] = data, end, fin
+        self._ahead_size += len(data)
+        start = self._ends.pop(seq, seq)
+        beyond = self._starts.pop(end, end)
+        self._starts[start] = beyond
+        self._ends[beyond] = start
+        known = [b for b in self._blocks if b[1] < start or b[0] > beyond]
+        self._blocks = ((start, beyond), *known[: SACK_BLOCKS - 1])
+
+    def _join(self) -> bool:
+        """A hole may be filled: what lay beyond it is in order now."""
+        beyond = self._starts.pop(self.next, None)
+        if beyond is None:
+            return False
+        del self._ends[beyond]
+        self._blocks = tuple(b for b in self._blocks if b[1] > beyond)
+        fin = False
+        while self.next < beyond and not fin:
+            data, _, fin = self._ahead.pop(self.next)
+            self._ahead_size -= len(data)
+            self._append(data)
+        return fin
+
+    def holds(self, segment: Segment) -> bool:
+        """Whether all of it has come before."""
+        return segment.end <= self.next or segment.seq in self._ahead
+
+    @property
+    def torn(self) -> bool:
+        """There is a hole."""
+        return bool(self._starts)
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes."""
+        chunks = self._chunks
+        if size >= self.size:
+            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            self._chunks = []
+        else:
+            data = self._read_part(size)
+        self.size -= len(data)
+        self._read += len(data)
+        return data
+
+    def _read_part(self, size: int) -> bytes:
+        chunks, rest, whole = self._chunks, size, 0
+        while len(chunks[whole]) <= rest:
+            rest -= len(chunks[whole])
+            whole += 1
+        parts = chunks[:whole]
+        if rest:
+            parts.append(chunks[whole][:rest])
+            chunks[whole] = chunks[whole][rest:]
+        del chunks[:whole]
+        return b"".join(parts)
+
+    def peek(self, size: int) -> bytes:
+        """The same bytes as `read`, and they stay."""
+        return b"".join(self._chunks)[:size]
+
+    def adjust(self, now: float, rtt: float) -> None:
+        """Grow with what the reader takes in a round trip, so that the window is no bound
+        (dynamic right-sizing, as Linux does)."""
+        if self.fixed or now - self._round_began < rtt:
+            return
+        if self._read > self._round_read:
+            self._round_read = self._read
+            # A sender in slow start doubles in the round trip that the news takes to reach it.
+            wanted = 4 * self._read
+            if wanted > self.limit:
+                self.limit = min(wanted, RECEIVE_BUFFER_MAX_BYTES)
+        self._read = 0
+        self._round_began = now
+
+    def fix(self, limit: int) -> None:
+        """SO_RCVBUF: so much and no more."""
+        self.limit = limit
+        self.fixed = True
+
+    def drop(self) -> None:
+        """Nobody will read."""
+        self._chunks = []
+        self._ahead, self._starts, self._ends = _NO_AHEAD, _NO_RANGES, _NO_RANGES
+        self._blocks = ()
+        self.size = self._ahead_size = 0

@@ -1,0 +1,56 @@
+"""What is still to be sent, as the pieces in which it was written."""
+
+
+class Outbox:
+    """The unsent bytes of one connection."""
+
+    __slots__ = ("_chunks", "_offset", "size")
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._offset = 0  # of the first chunk: what is cut from it already
+        self.size = 0
+
+    def add(self, data: bytes, mss: int) -> None:
+        """Append; small writes grow together up to a segment."""
+        chunks = self._chunks
+        if len(chunks) > 1 and len(chunks[-1]) < mss:
+            chunks[-1] += data
+        else:
+            chunks.append(data)
+        self.size += len(data)
+
+    def cut(self, size: int) -> bytes:
+        """Remove the first `size` bytes; so many there must be."""
+        chunks, offset = self._chunks, self._offset
+        chunk = chunks[0]
+        self.size -= size
+        left = len(chunk) - offset - size
+        if left > 0:
+            self._offset = offset + size
+            return chunk[offset : offset + size]
+        if left == 0:
+            del chunks[0]
+            self._offset = 0
+            return chunk[offset:] if offset else chunk
+        return self._gather(size)
+
+    def _gather(self, size: int) -> bytes:
+        parts = [self._chunks[0][self._offset :]]
+        rest, whole = size - len(parts[0]), 1
+        while rest >= len(self._chunks[whole]):
+            parts.append(self._chunks[whole])
+            rest -= len(self._chunks[whole])
+            whole += 1
+            if not rest:
+                break
+        if rest:
+            parts.append(self._chunks[whole][:rest])
+        del self._chunks[:whole]
+        self._offset = rest
+        return b"".join(parts)
+
+    def drop(self) -> None:
+        """Nothing more is sent."""
+        self._chunks = []
+        self._offset = self.size = 0

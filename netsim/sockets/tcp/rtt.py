@@ -1,0 +1,31 @@
+"""Round-trip time and the retransmission timeout it gives (RFC 6298, with Linux's floor)."""
+
+from .defaults import INFINITY, RTO_MAX_S, RTO_MIN_S, SYN_TIMEOUT_S
+
+
+class RoundTrip:
+    """Smoothed round trip of one connection, in seconds."""
+
+    __slots__ = ("least", "rto", "smooth", "variation")
+
+    def __init__(self) -> None:
+        self.smooth = 0.0  # 0: nothing measured
+        self.variation = 0.0
+        self.least = INFINITY
+        self.rto = SYN_TIMEOUT_S
+
+    def sample(self, rtt: float) -> None:
+        """Take a measurement in."""
+        if rtt < self.least:
+            self.least = rtt
+        if self.smooth:
+            difference = rtt - self.smooth
+            self.smooth += difference / 8
+            self.variation += (abs(difference) - self.variation) / 4
+        else:
+            self.smooth = rtt or 1e-9
+            self.variation = rtt / 2
+        # Linux puts the floor under the variation, not under the sum.
+        slack = 4 * self.variation
+        rto = self.smooth + (slack if slack > RTO_MIN_S else RTO_MIN_S)
+        self.rto = rto if rto < RTO_MAX_S else RTO_MAX_S

@@ -1,0 +1,266 @@
+"""One end of a TCP connection as its host's stack sees it: segments, timers, options."""
+
+import errno
+import socket as stdlib
+from collections import deque
+from typing import Any, ClassVar, Final
+
+from ..network import Attachment
+from ..packet import Addr, Icmp
+from .base import COMMON, Option, StreamSocket, Waiters
+from .tcp.connection import (
+    CLOSED,
+    ESTABLISHED,
+    SYN_RECEIVED,
+    SYN_SENT,
+    TIME_WAIT,
+    Connection,
+)
+from .tcp.defaults import (
+    INFINITY,
+    KEEPALIVE_IDLE_S,
+    KEEPALIVE_INTERVAL_S,
+    KEEPALIVE_PROBES,
+    RECEIVE_BUFFER_BYTES,
+    SEND_BUFFER_BYTES,
+)
+from .tcp.ports import Binding
+from .tcp.segment import Segment
+from .tcp.timewait import TimeWait
+from .tcpstack import Key, TcpStack
+
+MAPPED: Final = "::ffff:"
+"""What an IPv4 address begins with at a socket of IPv6."""
+
+# How far a socket is. DIALLED and CONNECTED differ in what another `connect` says.
+NEW: Final = 0
+DIALLING: Final = 1
+FAILED: Final = 2
+DIALLED: Final = 3
+CONNECTED: Final = 4
+
+
+class Backlog:
+    """A listener's connections that wait to be accepted."""
+
+    __slots__ = ("limit", "queue")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.queue: deque[TcpEnd] = deque()
+
+    @property
+    def full(self) -> bool:
+        """Linux keeps one more than it was asked for."""
+        return len(self.queue) > self.limit
+
+
+class TcpEnd(StreamSocket):
+    """What a `TcpSocket` is to the stack; it adds what a program calls."""
+
+    OPTIONS: ClassVar[dict[Option, int]] = {
+        **COMMON,
+        (stdlib.SOL_SOCKET, stdlib.SO_RCVBUF): RECEIVE_BUFFER_BYTES,
+        (stdlib.SOL_SOCKET, stdlib.SO_SNDBUF): SEND_BUFFER_BYTES,
+        (stdlib.SOL_SOCKET, stdlib.SO_LINGER): 0,
+        (stdlib.IPPROTO_TCP, stdlib.TCP_NODELAY): 0,
+        (stdlib.IPPROTO_TCP, stdlib.TCP_NOTSENT_LOWAT): 0,
+        (stdlib.IPPROTO_TCP, stdlib.TCP_KEEPIDLE): KEEPALIVE_IDLE_S,
+        (stdlib.IPPROTO_TCP, stdlib.TCP_KEEPINTVL): KEEPALIVE_INTERVAL_S,
+        (stdlib.IPPROTO_TCP, stdlib.TCP_KEEPCNT): KEEPALIVE_PROBES,
+        (stdlib.IPPROTO_IP, stdlib.IP_TOS): 0,
+        (stdlib.IPPROTO_IP, stdlib.IP_TTL): 64,
+        (stdlib.IPPROTO_IP, getattr(stdlib, "IP_BIND_ADDRESS_NO_PORT", 24)): 0,
+        (stdlib.IPPROTO_IPV6, stdlib.IPV6_V6ONLY): 0,
+    }
+
+    def __init__(self, stack: TcpStack, family: int) -> None:
+        super().__init__(stack.host, family, stdlib.SOCK_STREAM, stdlib.IPPROTO_TCP)
+        self.stack = stack
+        self.binding = Binding("::" if family == stdlib.AF_INET6 else "0.0.0.0")
+        self.connection: Connection | None = None
+        self.local: Addr = (self.binding.address, 0)
+        self.remote: Addr | None = None
+        self.backlog: Backlog | None = None
+        self.parent: TcpEnd | None = None  # the listener, until the handshake is over
+        self.armed = INFINITY  # when the earliest event that calls `tick` is due
+        self.key: Key = self.local, self.local
+        self._via: Attachment | None = None
+        self._phase = NEW
+        self._shut_write = False
+        self._hard = False  # SO_LINGER of no seconds: closing resets
+        self._readers = Waiters()
+        self._writers = Waiters()
+
+    def _shown(self, address: Addr) -> Any:
+        """An address as this family writes it."""
+        ip, port = address
+        if self._family != stdlib.AF_INET6:
+            return ip, port
+        return (ip if ":" in ip else MAPPED + ip), port, 0, 0
+
+    def _join(self, key: Key) -> None:
+        """Make the connection between two addresses."""
+        self.key = key
+        self.local, self.remote = key
+        stack, ip = self.stack, key[1][0]
+        self._via = self.host.source(ip)[0]
+        limit = self._options.get((stdlib.SOL_SOCKET, stdlib.SO_RCVBUF), 0) // 2
+        now = self.host.events.now
+        self.connection = Connection(stack.isn(), stack.offer(ip), now, limit)
+        for (level, option), value in self._options.items():
+            self._apply(level, option, value)
+        stack.connections[key] = self
+
+    # What the stack calls.
+
+    def take(self, segment: Segment) -> None:
+        """A segment has come."""
+        connection = self.connection
+        assert connection is not None
+        parent = self.parent
+        if parent is not None and not segment.rst and connection.state == SYN_RECEIVED:
+            if parent.backlog is None:
+                self._hard = True
+                self.close()
+                return
+            if parent.backlog.full:
+                return  # as lost: SYN and ACK are sent again
+        connection.receive(segment, self.host.events.now)
+        self._after()
+
+    def _tick(self, _: None) -> None:
+        now = self.host.events.now
+        if now < self.armed:
+            return  # left over from a deadline that came closer
+        self.armed = INFINITY
+        connection = self.connection
+        if connection is None or not self.stack.live:
+            return
+        connection.tick(now)
+        self._after()
+
+    def failed(self, message: Icmp) -> None:
+        """An ICMP error: it ends a dial, and is passed over later (RFC 5461)."""
+        connection = self.connection
+        if connection is None:
+            return
+        if message.kind == "too-big":
+            headers = 72 if ":" in message.dst[0] else 52
+            connection.path_takes(message.mtu - headers, self.host.events.now)
+        elif connection.state == SYN_SENT:
+            refused = message.kind in ("port", "protocol")
+            connection.fail(errno.ECONNREFUSED if refused else errno.EHOSTUNREACH)
+        self._after()
+
+    def _after(self) -> None:
+        """The connection was called: do what it wants."""
+        connection = self.connection
+        assert connection is not None
+        if connection.out:
+            self.stack.transmit(connection.out, self.key, self._via)
+            connection.out.clear()
+        if connection.wake < self.armed:
+            self.armed = connection.wake
+            self.host.events.at(self.armed, self._tick)
+        state = connection.state
+        if state in (CLOSED, TIME_WAIT):
+            self._over(state)
+        elif self.parent is not None and state >= ESTABLISHED:
+            self._is_up()
+        elif self._phase == DIALLING and state >= ESTABLISHED:
+            self._phase = DIALLED
+            self._writers.wake()
+        if self._readers and connection.readable:
+            self._readers.wake()
+        if self._writers and self._phase != DIALLING and self._may_write():
+            self._writers.wake()
+
+    def _over(self, state: int) -> None:
+        """The connection is no more; the socket may still be open."""
+        connection, stack = self.connection, self.stack
+        assert connection is not None
+        if stack.connections.get(self.key) is self:
+            del stack.connections[self.key]
+            if state == TIME_WAIT:
+                claim = self.binding.inherit(self.binding.address)
+                stack.ports.add(claim, claim.port)
+                rest = TimeWait(connection, self.host.events.now)
+                stack.remember(self.key, claim, rest)
+            if self._closed or self.parent is not None:
+                stack.ports.release(self.binding)
+        if self._phase == DIALLING:
+            self._phase = FAILED
+        connection.state = CLOSED
+        self._writers.wake()
+
+    def _is_up(self) -> None:
+        """The handshake of an accepted connection is over."""
+        parent, self.parent = self.parent, None
+        if parent is None or parent.backlog is None:
+            return
+        parent.backlog.queue.append(self)
+        parent._readers.wake()
+
+    def _may_write(self) -> bool:
+        connection = self.connection
+        if connection is None or connection.error or connection.fin_wanted:
+            return True
+        return connection.may_write()
+
+    def _take_error(self) -> int:
+        connection = self.connection
+        if connection is None:
+            return 0
+        number, connection.error = connection.error, 0
+        return number
+
+    # Options.
+
+    def setsockopt(self, level: int, option: int, value: Any = None, length: Any = None) -> None:
+        self._options = dict(self._options)  # accepted sockets may share it
+        super().setsockopt(level, option, value, length)
+        if (level, option) == (stdlib.SOL_SOCKET, stdlib.SO_LINGER):
+            # struct linger: on, seconds
+            on, seconds = (int.from_bytes(value[i : i + 4], "little") for i in (0, 4))
+            self._options[level, option] = bytes(value[:8])
+            self._hard = bool(on) and not seconds
+            return
+        self._apply(level, option, self._options[level, option])
+
+    def _apply(self, level: int, option: int, value: Any) -> None:
+        binding, connection = self.binding, self.connection
+        if level == stdlib.SOL_SOCKET:
+            if option == stdlib.SO_REUSEADDR:
+                binding.reuse_address = bool(value)
+            elif option == stdlib.SO_REUSEPORT:
+                binding.reuse_port = bool(value)
+            elif connection is not None:
+                self._apply_to_connection(option, value)
+        elif level == stdlib.IPPROTO_IPV6 and option == stdlib.IPV6_V6ONLY:
+            binding.only6 = bool(value)
+        elif level == stdlib.IPPROTO_TCP and connection is not None:
+            if option == stdlib.TCP_NODELAY:
+                connection.no_delay = bool(value)
+            elif option == stdlib.TCP_NOTSENT_LOWAT:
+                connection.unsent_limit = value
+            else:
+                self._apply_keepalive(connection)
+
+    def _apply_to_connection(self, option: int, value: int) -> None:
+        connection = self.connection
+        assert connection is not None
+        if option == stdlib.SO_SNDBUF:
+            connection.send_limit = value
+        elif option == stdlib.SO_RCVBUF:
+            connection.inbox.fix(value // 2)
+        elif option == stdlib.SO_KEEPALIVE:
+            self._apply_keepalive(connection)
+
+    def _apply_keepalive(self, connection: Connection) -> None:
+        on = self._get(stdlib.SOL_SOCKET, stdlib.SO_KEEPALIVE)
+        idle, interval, probes = (
+            self._get(stdlib.IPPROTO_TCP, option)
+            for option in (stdlib.TCP_KEEPIDLE, stdlib.TCP_KEEPINTVL, stdlib.TCP_KEEPCNT)
+        )
+        connection.keep_alive(idle if on else 0, interval, probes, self.host.events.now)

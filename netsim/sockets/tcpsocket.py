@@ -1,0 +1,312 @@
+"""TCP sockets as trio programs see them: a thin shell over `tcp.connection`."""
+
+import errno
+import os
+import socket as stdlib
+from typing import Any
+
+import trio
+
+from ..host import error
+from ..packet import Addr
+from .tcp.connection import CLOSED, SYN_SENT
+from .tcp.defaults import WRITE_PIECE_BYTES
+from .tcp.segment import Segment
+from .tcpend import CONNECTED, DIALLED, DIALLING, FAILED, MAPPED, NEW, Backlog, TcpEnd
+from .tcpstack import Key
+
+_MOST_BACKLOG = 4096  # net.core.somaxconn
+
+
+class TcpSocket(TcpEnd):
+    """A TCP socket. Linux's behaviour, tcp(7)."""
+
+    @property
+    def did_shutdown_SHUT_WR(self) -> bool:
+        return self._shut_write
+
+    # Names.
+
+    def getsockname(self) -> Any:
+        self._check()
+        return self._shown((self.local[0], self.binding.port))
+
+    def getpeername(self) -> Any:
+        self._check()
+        connection = self.connection
+        if self.remote is None or connection is None or connection.state in (CLOSED, SYN_SENT):
+            raise error(errno.ENOTCONN)
+        return self._shown(self.remote)
+
+    async def _meant(self, address: Any, *, local: bool) -> Addr:
+        """The address as it stands in packets."""
+        found = await self._resolve(address, local=local)
+        ip = str(found[0]).split("%")[0]
+        if ip.lower().startswith(MAPPED):
+            ip = ip[len(MAPPED) :]
+        return ip, int(found[1])
+
+    # Listening.
+
+    async def bind(self, address: Any) -> None:
+        self._check()
+        await trio.lowlevel.checkpoint()
+        ip, port = await self._meant(address, local=True)
+        binding = self.binding
+        if binding.port or self._phase != NEW:
+            raise error(errno.EINVAL)
+        if ip not in ("0.0.0.0", "::") and not self._own(ip):
+            raise error(errno.EADDRNOTAVAIL)
+        before, binding.address = binding.address, ip
+        try:
+            self.stack.ports.claim(binding, port)
+        except OSError:
+            binding.address = before
+            raise
+        self.local = ip, binding.port
+
+    def _own(self, ip: str) -> bool:
+        try:
+            return self.host.source(ip)[0] is None
+        except OSError:
+            return False
+
+    def listen(self, backlog: int | None = None) -> None:
+        self._check()
+        if self._phase != NEW:
+            raise error(errno.EINVAL)
+        limit = min(_MOST_BACKLOG, 128 if backlog is None else max(0, backlog))
+        if self.backlog is not None:
+            self.backlog.limit = limit
+            return
+        binding, ports = self.binding, self.stack.ports
+        if not binding.port:
+            ports.claim(binding, 0)
+        binding.listens = True
+        if not ports.may_stand(binding, binding.port):
+            binding.listens = False
+            raise error(errno.EADDRINUSE)
+        self.backlog = Backlog(limit)
+        self.stack.listen(self)
+
+    def _listens(self) -> bool:
+        return self.backlog is not None
+
+    def knock(self, syn: Segment, key: Key) -> None:
+        """A SYN for this listener. One too many goes unanswered: it will be sent again."""
+        assert self.backlog is not None
+        if self.backlog.full:
+            return
+        child = TcpSocket(self.stack, self._family)
+        child._options = self._options  # copied when either sets one
+        child.binding = self.binding.inherit(key[0][0])
+        child.parent = self
+        child._phase = CONNECTED
+        self.stack.ports.add(child.binding, child.binding.port)
+        child._join(key)
+        assert child.connection is not None
+        child.connection.accept(syn, self.host.events.now)
+        child._after()
+
+    async def accept(self) -> tuple[TcpEnd, Any]:
+        self._check()
+        await self._turn()
+        while True:
+            self._check()
+            if self.backlog is None:
+                raise error(errno.EINVAL)
+            if self.backlog.queue:
+                break
+            await self._readers.wait()
+        socket = self.backlog.queue.popleft()
+        assert socket.remote is not None
+        return socket, socket._shown(socket.remote)
+
+    # Dialling.
+
+    async def connect(self, address: Any) -> None:
+        self._check()
+        try:
+            ip, port = await self._meant(address, local=False)
+            await trio.lowlevel.checkpoint()
+            self._check()
+            if ip in ("0.0.0.0", "::"):
+                ip = "::1" if ip == "::" else "127.0.0.1"
+            if self._phase == DIALLED:
+                self._phase = CONNECTED  # the dial's end, told once more
+                return
+            self._dial((ip, port))
+            while self._phase == DIALLING:
+                await self._writers.wait()
+        except trio.Cancelled:
+            self.close()
+            raise
+        number = self._take_error()
+        if number:
+            problem = f"Error connecting to {address!r}: {os.strerror(number)}"
+            raise OSError(number, problem)
+
+    def _dial(self, remote: Addr) -> None:
+        if self.backlog is not None or self._phase == CONNECTED:
+            raise error(errno.EISCONN)
+        if self._phase == DIALLING:
+            raise error(errno.EALREADY)
+        if self._phase == FAILED:
+            number = self._take_error() or errno.ECONNABORTED
+            self._as_new()
+            raise error(number)
+        source = self.host.source(remote[0])[1]
+        binding, stack = self.binding, self.stack
+        bound = binding.port and binding.address not in ("0.0.0.0", "::")
+        local = binding.address if bound else source
+        if not binding.port:
+            stack.ports.claim_for_dial(binding, stack.taken(local, remote))
+        key = (local, binding.port), remote
+        if key in stack.connections:
+            raise error(errno.EADDRNOTAVAIL)
+        self._join(key)
+        self._phase = DIALLING
+        assert self.connection is not None
+        self.connection.open(self.host.events.now)
+        self._after()
+
+    # Bytes.
+
+    def take_ready(self, size: int, *, peek: bool = False) -> bytes:
+        self._check()
+        connection = self.connection
+        if connection is None:
+            raise error(errno.ENOTCONN)
+        inbox = connection.inbox
+        if inbox.size and size:
+            data = connection.read(size, self.host.events.now, peek)
+            if connection.out:
+                self._after()
+            return data
+        if not connection.eof and connection.error:
+            raise error(self._take_error())
+        if connection.readable or not size:
+            return b""
+        raise _not_yet()
+
+    async def recv(self, buflen: int, flags: int = 0) -> bytes:
+        if buflen < 0:
+            raise ValueError("negative buffersize in recv")
+        self._check()
+        await self._turn()
+        connection = self.connection
+        if connection is not None and not connection.readable and buflen:
+            await self._readers.wait()
+        return self.take_ready(buflen, peek=bool(flags & stdlib.MSG_PEEK))
+
+    def write_ready(self, data: Any) -> int:
+        self._check()
+        connection = self.connection
+        if connection is None:
+            raise error(errno.EPIPE)
+        if connection.error:
+            raise error(self._take_error())
+        if connection.fin_wanted:
+            raise error(errno.EPIPE)
+        size = len(data)
+        if not size:
+            return 0
+        room = connection.limit - connection.queued
+        lowat = connection.unsent_limit
+        if room <= 0 or (lowat and connection.outbox.size >= lowat):
+            raise _not_yet()
+        taken = min(size, room)
+        if lowat and taken > WRITE_PIECE_BYTES:
+            taken = WRITE_PIECE_BYTES
+        connection.write(_as_bytes(data, taken), self.host.events.now)
+        self._after()
+        return taken
+
+    def is_readable(self) -> bool:
+        self._check()
+        if self.backlog is not None:
+            return bool(self.backlog.queue)
+        return self.connection is None or self.connection.readable
+
+    async def wait_readable(self) -> None:
+        self._check()
+        if self.is_readable():
+            await self._turn()
+        else:
+            await self._readers.wait()
+
+    async def wait_writable(self) -> None:
+        self._check()
+        if self._phase != DIALLING and self._may_write():
+            await self._turn()
+        else:
+            await self._writers.wait()
+
+    def _as_new(self) -> None:
+        """After a dial that failed: another address may be dialled."""
+        self._phase = NEW
+        self.connection = self.remote = None
+        if self.binding.automatic:
+            self.stack.ports.release(self.binding)
+            self.binding.port = 0
+            self.binding.automatic = False
+
+    # The end.
+
+    def shutdown(self, flag: int) -> None:
+        self._check()
+        connection = self.connection
+        if self.backlog is not None:
+            if flag != stdlib.SHUT_WR:
+                self._stop_listening()
+            return
+        if connection is None or connection.state == CLOSED:
+            raise error(errno.ENOTCONN)
+        if flag != stdlib.SHUT_WR:
+            connection.read_shut = True
+        if flag != stdlib.SHUT_RD:
+            self._shut_write = True
+            connection.shutdown(self.host.events.now)
+        self._after()
+
+    def _stop_listening(self) -> None:
+        backlog, self.backlog = self.backlog, None
+        self.stack.deafen(self)
+        self.binding.listens = False
+        assert backlog is not None
+        for socket in backlog.queue:  # nobody will accept these
+            socket._hard = True
+            socket.close()
+        self._readers.wake()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        super().close()
+        for waiting in (self._readers, self._writers):
+            waiting.fail(trio.ClosedResourceError("another task closed this socket"))
+        if self.backlog is not None:
+            self._stop_listening()
+        connection, now = self.connection, self.host.events.now
+        if connection is None or connection.state == CLOSED:
+            self.stack.ports.release(self.binding)
+            return
+        if self._hard:
+            connection.abort(now)
+        else:
+            connection.close(now)
+        self._after()
+
+
+def _as_bytes(data: Any, size: int) -> bytes:
+    """The first `size` bytes, as an object that nobody changes; not copied where it is one."""
+    if type(data) is bytes:
+        return data if len(data) == size else data[:size]
+    view = memoryview(data)
+    if type(view.obj) is bytes and len(view.obj) == size == view.nbytes:
+        return view.obj
+    return bytes(view[:size])
+
+
+def _not_yet() -> BlockingIOError:
+    return BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -1,0 +1,206 @@
+"""TCP of one host: which connection a segment is for, who listens, which ports are taken."""
+
+from collections.abc import Callable
+from typing import Protocol
+from zlib import crc32
+
+from .. import defaults
+from ..host import Host, cause
+from ..network import Attachment
+from ..packet import IP4_HEADER, IP6_HEADER, TCP, TCP_HEADER, Addr, Icmp, Packet
+from .base import SimSocket
+from .tcp.defaults import ISN_TICK_S, LOOPBACK_MTU
+from .tcp.ports import WILDCARDS, Binding, Ports
+from .tcp.segment import Segment, refusal
+from .tcp.timewait import TimeWait
+
+Key = tuple[Addr, Addr]
+"""A connection's own address and its peer's, as they stand in packets."""
+
+_BARE = 20  # bytes of a TCP header without options
+_SYN_OPTIONS = 20
+
+
+class Party(Protocol):
+    """Who owns a connection: a socket, opened or closed."""
+
+    def take(self, segment: Segment) -> None: ...
+
+    def failed(self, message: Icmp) -> None: ...
+
+
+class Listener(Protocol):
+    """Who is asked about a SYN."""
+
+    binding: Binding
+
+    def knock(self, syn: Segment, key: Key) -> None: ...
+
+
+class _Remnant:
+    """A connection in TIME-WAIT, and its claim on the port."""
+
+    __slots__ = ("binding", "key", "rest", "stack")
+
+    def __init__(self, stack: "TcpStack", key: Key, binding: Binding, rest: TimeWait) -> None:
+        self.stack = stack
+        self.key = key
+        self.binding = binding
+        self.rest = rest
+        stack.host.events.at(rest.until, self._expire)
+
+    def take(self, segment: Segment) -> None:
+        stack, now = self.stack, self.stack.host.events.now
+        if self.rest.admits(segment):
+            self.end()
+            stack.knock(segment, self.key)
+            return
+        answer = self.rest.receive(segment, now)
+        if answer is not None:
+            stack.send(answer, self.key)
+        if self.rest.until <= now:
+            self.end()
+
+    def failed(self, message: Icmp) -> None:
+        """Too late to matter."""
+
+    def _expire(self, _: None) -> None:
+        if self.stack.connections.get(self.key) is not self:
+            return
+        if self.rest.until <= self.stack.host.events.now:
+            self.end()
+        else:
+            self.stack.host.events.at(self.rest.until, self._expire)
+
+    def end(self) -> None:
+        self.stack.ports.release(self.binding)
+        del self.stack.connections[self.key]
+
+
+class TcpStack:
+    """What a host's TCP sockets share."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        random = host.streams.get(host.name, "tcp")
+        self.ports = Ports(random, *defaults.EPHEMERAL)
+        self.connections: dict[Key, Party] = {}
+        self._listeners: dict[int, list[Listener]] = {}
+        self._isn = random.getrandbits(31)
+
+    @property
+    def live(self) -> bool:
+        """False once the computer has lost its power: what is left is to be silent."""
+        return self.host.protocols.get(TCP) is self
+
+    def power_off(self) -> None:
+        """The computer stops: who waits for a connection waits no more."""
+        for party in list(self.connections.values()):
+            if isinstance(party, SimSocket):
+                party.close()
+
+    def isn(self) -> int:
+        """An initial sequence number; they rise with time."""
+        return self._isn + int(self.host.events.now / ISN_TICK_S)
+
+    # Packets.
+
+    def receive(self, packet: Packet) -> None:
+        key = packet.dst, packet.src
+        party = self.connections.get(key)
+        if party is not None:
+            party.take(packet.data)
+        else:
+            self.knock(packet.data, key)
+
+    def knock(self, segment: Segment, key: Key) -> None:
+        """A segment of no connection: a listener's, or refused."""
+        if segment.syn and not segment.ack and not segment.rst:
+            listener = self._listener(key)
+            if listener is not None:
+                listener.knock(segment, key)
+                return
+        answer = refusal(segment)
+        if answer is not None:
+            self.send(answer, key)
+
+    def send(self, segment: Segment, key: Key) -> None:
+        """Put one segment on its way."""
+        via = self.host.source(key[1][0])[0]
+        self.transmit([segment], key, via)
+
+    def transmit(self, segments: list[Segment], key: Key, via: Attachment | None) -> None:
+        """Put segments on their way; a host that is off sends none."""
+        host = self.host
+        if not host.up or host.protocols.get(TCP) is not self:
+            return
+        src, dst = key
+        header = (IP6_HEADER if ":" in dst[0] else IP4_HEADER) + TCP_HEADER
+        name, why, send = host.name, cause(), host.send
+        for segment in segments:
+            size = header + len(segment.data)
+            if segment.sack:
+                size += 4 + 8 * len(segment.sack)
+            elif segment.syn:
+                size += _BARE + _SYN_OPTIONS - TCP_HEADER
+            send(Packet(TCP, src, dst, size, segment, name, why), via)
+
+    def failed(self, message: Icmp) -> None:
+        """An ICMP error about a packet of ours."""
+        party = self.connections.get((message.src, message.dst))
+        if party is not None:
+            party.failed(message)
+
+    def offer(self, remote: str) -> int:
+        """The MSS to announce towards an address, in bytes. Raises OSError (ENETUNREACH)."""
+        via = self.host.source(remote)[0]
+        mtu = LOOPBACK_MTU if via is None else via.up.spec.mtu
+        return mtu - (IP6_HEADER if ":" in remote else IP4_HEADER) - _BARE
+
+    # Listeners.
+
+    def listen(self, listener: Listener) -> None:
+        """SYNs to its binding are its from now on."""
+        self._listeners.setdefault(listener.binding.port, []).append(listener)
+
+    def deafen(self, listener: Listener) -> None:
+        """It listens no more."""
+        there = self._listeners.get(listener.binding.port, [])
+        if listener in there:
+            there.remove(listener)
+
+    def _listener(self, key: Key) -> Listener | None:
+        """The most exactly bound one; among equals (SO_REUSEPORT) the addresses decide."""
+        (address, port), peer = key
+        best: list[Listener] = []
+        best_score = 0
+        for listener in self._listeners.get(port, ()):
+            score = _fit(listener.binding, address)
+            if score > best_score:
+                best, best_score = [listener], score
+            elif score and score == best_score:
+                best.append(listener)
+        if len(best) < 2:
+            return best[0] if best else None
+        return best[crc32(f"{address} {port} {peer}".encode()) % len(best)]
+
+    # TIME-WAIT.
+
+    def remember(self, key: Key, binding: Binding, rest: TimeWait) -> None:
+        """A connection is over, but for its late segments."""
+        self.connections[key] = _Remnant(self, key, binding, rest)
+
+    def taken(self, local: str, remote: Addr) -> Callable[[int], bool]:
+        """Whether a dial from a port would meet a connection that is there."""
+        return lambda port: ((local, port), remote) in self.connections
+
+
+def _fit(binding: Binding, address: str) -> int:
+    """How exactly a binding is meant by packets to an address; 0: not at all."""
+    if binding.address == address:
+        return 3
+    if binding.address not in WILDCARDS:
+        return 0
+    if (":" in binding.address) == (":" in address):
+        return 2
+    return 1 if binding.address == "::" and not binding.only6 else 0

@@ -1,0 +1,361 @@
+"""Nothing of the real machine shows in a simulation, for the time of a run.
+
+Inside a host the clocks and all randomness are the host's own; what is not simulated (a real
+socket, a thread, a process, `time.sleep`) raises NotSimulated with the host's name. Code outside
+every host (the test, the report) keeps the real clocks and randomness: each replacement looks
+at the current host. Scheduling and garbage collection depend on the program alone.
+
+`datetime.now` is compiled code that asks the operating system directly. Its type is immutable,
+so its entry in the type's dictionary is replaced: a subclass in its place would not be what
+compiled libraries make and check for, and would miss those who imported the name before.
+
+Replaced are module attributes, wherever the same function is bound. What holds a clock in a
+default argument or a class attribute escapes, as does what compiled code draws for itself
+(OpenSSL's keys and nonces: the trace hashes lengths, not bytes).
+"""
+
+import _thread
+import ctypes
+import datetime
+import gc
+import os
+import random
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from functools import partial
+from types import ModuleType
+from typing import Any, NoReturn
+
+from trio import _socket as trio_socket
+from trio import _subprocess as trio_subprocess
+from trio import _threads as trio_threads
+from trio._core import _run
+from trio._core import _thread_cache as trio_thread_cache
+
+from .errors import NotSimulated
+from .host import CURRENT, Host
+from .memory import Collector, deterministic_collection
+from .watchdog import watchdog
+
+Shim = Callable[..., Any]
+
+_armed = False
+_FORBIDDEN = {
+    "socket.__new__": "a real socket",
+    "subprocess.Popen": "a child process",
+    "os.posix_spawn": "a child process",
+    "os.fork": "a child process (`os.fork`)",
+    "os.forkpty": "a child process (`os.forkpty`)",
+    "os.exec": "another program (`os.exec`)",
+    "os.system": "a child process (`os.system`)",
+    "_thread.start_new_thread": "a thread",
+}
+"""Audit events of the interpreter: they see a call whatever name it was made by."""
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise NotSimulated in the name of the current host."""
+    host = CURRENT.get(None)
+    name = host.name if host is not None else "outside every host"
+    raise NotSimulated(f"{name}: {what} is not simulated")
+
+
+def _audit(event: str, _: tuple[Any, ...]) -> None:
+    if _armed and event in _FORBIDDEN and CURRENT.get(None) is not None:
+        refuse(_FORBIDDEN[event])
+
+
+def _tripwire(real: Shim, what: str, *, everywhere: bool = False) -> Shim:
+    """`real`, forbidden to hosts, or in the whole run."""
+
+    def forbidden(*args: Any, **kwargs: Any) -> Any:
+        if everywhere or CURRENT.get(None) is not None:
+            refuse(what)
+        return real(*args, **kwargs)
+
+    return forbidden
+
+
+def _by_host(real: Shim, simulated: Shim) -> Shim:
+    """`simulated(host, …)` inside a host, else `real(…)`."""
+
+    def shim(*args: Any, **kwargs: Any) -> Any:
+        host = CURRENT.get(None)
+        if host is None:
+            return real(*args, **kwargs)
+        return simulated(host, *args, **kwargs)
+
+    return shim
+
+
+# Clocks.
+
+
+def _now(host: Host) -> float:
+    return host.events.now
+
+
+def _nanoseconds(clock: Callable[[Host], float]) -> Shim:
+    return lambda host: round(clock(host) * 1e9)
+
+
+def _clock_gettime(host: Host, clock: int) -> float:
+    return host.wall() if clock == time.CLOCK_REALTIME else host.events.now
+
+
+def _broken_down(real: Shim, host: Host, seconds: float | None = None) -> Any:
+    return real(host.wall() if seconds is None else seconds)
+
+
+def _written(real: Shim, host: Host, *args: Any) -> Any:
+    """`strftime` and `asctime`, whose last argument defaults to the present."""
+    if args and isinstance(args[-1], tuple):
+        return real(*args)
+    return real(*args, _LOCALTIME(host.wall()))
+
+
+_LOCALTIME = time.localtime
+
+
+def _clocks() -> Iterator[tuple[Shim, Shim]]:
+    for real, clock in (
+        (time.time, Host.wall),
+        (time.monotonic, _now),
+        (time.perf_counter, _now),
+        (time.process_time, _now),  # computing takes no time here
+        (time.thread_time, _now),
+    ):
+        yield real, _by_host(real, clock)
+        exact = getattr(time, f"{real.__name__}_ns")
+        yield exact, _by_host(exact, _nanoseconds(clock))
+    yield time.clock_gettime, _by_host(time.clock_gettime, _clock_gettime)
+    exact = time.clock_gettime_ns
+    yield exact, _by_host(exact, lambda host, clock: round(_clock_gettime(host, clock) * 1e9))
+    told: tuple[Shim, ...] = (time.localtime, time.gmtime, time.ctime)
+    for function in told:
+        yield function, _by_host(function, partial(_broken_down, function))
+    written: tuple[Shim, ...] = (time.strftime, time.asctime)
+    for function in written:
+        yield function, _by_host(function, partial(_written, function))
+
+
+@contextmanager
+def _simulated_datetime() -> Iterator[None]:
+    kind: Any = datetime.datetime
+    entries = gc.get_referents(kind.__dict__)[0]
+    now, utcnow = entries["now"], entries["utcnow"]
+    real_now, real_utcnow = kind.now, kind.utcnow
+
+    def simulated_now(cls: Any, tz: datetime.tzinfo | None = None) -> Any:
+        host = CURRENT.get(None)
+        if host is not None:
+            return cls.fromtimestamp(host.wall(), tz)
+        return now.__get__(None, cls)(tz) if cls is not kind else real_now(tz)
+
+    def simulated_utcnow(cls: Any) -> Any:
+        host = CURRENT.get(None)
+        if host is not None:
+            return cls.fromtimestamp(host.wall(), datetime.UTC).replace(tzinfo=None)
+        return utcnow.__get__(None, cls)() if cls is not kind else real_utcnow()
+
+    entries["now"], entries["utcnow"] = classmethod(simulated_now), classmethod(simulated_utcnow)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+    try:
+        yield
+    finally:
+        entries["now"], entries["utcnow"] = now, utcnow
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+
+
+# Randomness.
+
+
+def entropy(host: Host, size: int, flags: int = 0) -> bytes:
+    """Bytes that only look unpredictable: of the host's own stream."""
+    return host.streams.get(host.name, "entropy").randbytes(size)
+
+
+def _drawn(name: str, host: Host, *args: Any, **kwargs: Any) -> Any:
+    """A function of the `random` module, on the host's own generator."""
+    return getattr(host.streams.get(host.name, "random"), name)(*args, **kwargs)
+
+
+def _randomness() -> Iterator[tuple[Shim, Shim]]:
+    yield os.urandom, _by_host(os.urandom, entropy)
+    if hasattr(os, "getrandom"):
+        yield os.getrandom, _by_host(os.getrandom, entropy)
+    shared = getattr(random.random, "__self__")  # noqa: B009 (bound method of a C type)
+    for name in random.__all__:
+        function = getattr(random, name)
+        if getattr(function, "__self__", None) is shared:
+            yield function, _by_host(function, partial(_drawn, name))
+    # It tells the network card's address and the real time.
+    yield uuid.uuid1, _tripwire(uuid.uuid1, "`uuid.uuid1`")
+    yield uuid.getnode, _tripwire(uuid.getnode, "`uuid.getnode`")
+
+
+_SEED = random.Random.seed
+
+
+def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+    """A generator without a seed takes one from the host, not from the machine."""
+    host = CURRENT.get(None)
+    if a is None and host is not None:
+        a = int.from_bytes(entropy(host, 32), "big")
+    _SEED(self, a, version)
+
+
+def _seeded_key(kind: Any) -> Callable[[Any], Any]:
+    """`generate` of a class of private keys that are 32 random bytes."""
+    real = kind.generate
+
+    def generate(cls: Any) -> Any:
+        host = CURRENT.get(None)
+        return real() if host is None else cls.from_private_bytes(entropy(host, 32))
+
+    return generate
+
+
+# What is not there.
+
+
+def _missing() -> Iterator[tuple[Shim, Shim]]:
+    yield time.sleep, _tripwire(time.sleep, "`time.sleep`")
+    yield socket.socketpair, _tripwire(socket.socketpair, "a real socket pair")
+    start: Any = _thread.start_new_thread
+    yield start, _tripwire(start, "a thread")
+    for real, what in (
+        (trio_threads.to_thread_run_sync, "a thread (`trio.to_thread.run_sync`)"),
+        (trio_thread_cache.start_thread_soon, "a thread"),
+        (trio_subprocess._open_process, "a child process"),
+        (trio_socket.from_stdlib_socket, "a real socket (`from_stdlib_socket`)"),
+        (trio_socket.fromfd, "a real socket (`fromfd`)"),
+        (trio_socket.socketpair, "a real socket pair"),
+    ):
+        # Not even outside a host: virtual time would not wait for it.
+        yield real, _tripwire(real, what, everywhere=True)
+
+
+# Putting it all in place.
+
+
+class _Bindings:
+    """Where in the imported modules each replaced function is bound."""
+
+    def __init__(self, shims: dict[int, tuple[Shim, Shim]]) -> None:
+        self._shims = shims  # by id: real function (kept alive), replacement
+        self._seen: set[tuple[str, int]] = set()
+        self._found: list[tuple[ModuleType, str, Shim, Shim]] = []
+
+    def replace(self) -> Callable[[], None]:
+        """Put the replacements in; returns how to put the real ones back."""
+        for name, module in list(sys.modules.items()):
+            if isinstance(module, ModuleType) and (name, id(module)) not in self._seen:
+                self._seen.add((name, id(module)))
+                self._search(module)
+        for module, attribute, _, shim in self._found:
+            setattr(module, attribute, shim)
+        return self._restore
+
+    def _search(self, module: ModuleType) -> None:
+        if module.__name__ == __name__:
+            return
+        for name, value in list(vars(module).items()):
+            pair = self._shims.get(id(value))
+            if pair is not None:
+                self._found.append((module, name, *pair))
+
+    def _restore(self) -> None:
+        for module, name, real, _ in self._found:
+            setattr(module, name, real)
+
+
+_bindings: _Bindings | None = None
+
+
+def _bind() -> _Bindings:
+    global _bindings
+    if _bindings is None:
+        pairs = [*_clocks(), *_randomness(), *_missing()]
+        _bindings = _Bindings({id(real): (real, shim) for real, shim in pairs})
+        sys.addaudithook(_audit)
+    return _bindings
+
+
+@contextmanager
+def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def _tripwires() -> Iterator[None]:
+    global _armed
+    before, _armed = _armed, True
+    try:
+        yield
+    finally:
+        _armed = before
+
+
+class _InOrder:
+    """Trio's scheduler asks this instead of a random generator: tasks run in order of age."""
+
+    def shuffle(self, batch: list[Any]) -> None:
+        batch.reverse()
+
+    def random(self) -> float:
+        return 1.0
+
+
+def _spawn_in_context(runner: Any, function: Any, *args: Any, **settings: Any) -> Any:
+    """Trio's system tasks lose the caller's context, and with it the host; and outlive it."""
+    host = CURRENT.get(None)
+    if host is None or settings.get("context") is not None:
+        return _SPAWN(runner, function, *args, **settings)
+    settings["context"] = copy_context()
+    if settings.get("name") is None:
+        settings["name"] = f"{host.name}:{getattr(function, '__qualname__', function)}"
+    return _SPAWN(runner, host.as_its_own, function, *args, **settings)
+
+
+_SPAWN: Any = _run.Runner.spawn_system_task
+
+
+@contextmanager
+def strict(*, shuffle: random.Random | None = None, patience: float = 30.0) -> Iterator[Collector]:
+    """Make a run a function of the program and its seed.
+
+    `shuffle` draws the order of tasks that could run at the same instant (to find programs
+    that depend on it); without it they run by age. `patience`: seconds of real time that one
+    task may compute without giving way before it is called stuck; 0 is for ever. Yields what
+    collects garbage at the moments the clock says.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+
+    with ExitStack() as stack:
+        replacements: list[tuple[Any, str, Any]] = [
+            (_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
+            (_run, "_r", shuffle if shuffle is not None else _InOrder()),
+            (_run.Runner, "spawn_system_task", _spawn_in_context),
+            (random.Random, "seed", _seed),
+        ]
+        for kind in (ed25519.Ed25519PrivateKey, x25519.X25519PrivateKey):
+            replacements.append((kind, "generate", classmethod(_seeded_key(kind))))
+        for owner, name, value in replacements:
+            stack.enter_context(_attribute(owner, name, value))
+        stack.callback(_bind().replace())
+        stack.enter_context(_simulated_datetime())
+        collector = stack.enter_context(deterministic_collection())
+        stack.enter_context(watchdog(patience))
+        stack.enter_context(_tripwires())
+        yield collector

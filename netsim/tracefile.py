@@ -1,0 +1,114 @@
+"""Trace files: reading them, and where two of them part.
+
+A file is the records of `Trace` (trace.py), packed by msgpack one after the other.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from typing import Any, BinaryIO, Final
+
+import msgpack
+
+from .errors import BadTrace
+from .packet import NAMES
+from .trace import Record
+
+_CHUNK: Final = 1 << 16  # bytes
+_FIELDS: Final = (float, str, str, int, tuple, tuple, int, str)
+
+
+def read(file: BinaryIO, name: str = "trace") -> Iterator[Record]:
+    """The records of a file, as they are needed. Raises BadTrace, naming the file by `name`."""
+    unpacker = msgpack.Unpacker(use_list=False)
+    fed = count = whole = 0
+    while chunk := file.read(_CHUNK):
+        fed += len(chunk)
+        try:
+            unpacker.feed(chunk)
+            for record in unpacker:
+                yield _checked(record, name, count)
+                count += 1
+                whole = unpacker.tell()  # not later: it counts the start of the next one too
+        except (ValueError, msgpack.UnpackException) as error:
+            raise BadTrace(f"{name} is no trace: record {count} cannot be read") from error
+    if whole != fed:
+        raise BadTrace(
+            f"{name} is cut off: it ends {fed - whole} bytes into record {count}\n"
+            "hint: the run that wrote it was ended before it closed its trace"
+        )
+
+
+def _checked(record: Any, name: str, count: int) -> Record:
+    if (
+        not isinstance(record, tuple)
+        or len(record) != len(_FIELDS)
+        or not all(map(isinstance, record, _FIELDS))
+    ):
+        raise BadTrace(f"{name} is no trace: record {count} is not one of a packet")
+    return record
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two traces part. `a` or `b` is None where that trace has ended."""
+
+    index: int  # of the first record that differs, from 0
+    a: Record | None
+    b: Record | None
+    before: list[Record]  # the last ones that both have
+    after_a: list[Record]
+    after_b: list[Record]
+
+    @property
+    def causes(self) -> tuple[str, str]:
+        """The tasks that caused the two records; empty for none."""
+        return (self.a[-1] if self.a else "", self.b[-1] if self.b else "")
+
+    def lines(self, a: str = "a", b: str = "b") -> Iterator[str]:
+        """What a person reads; `a` and `b` name the traces."""
+        yield f"record {self.index} differs"
+        for common in self.before:
+            yield f"   {describe(common)}"
+        for sign, name, record, after in (
+            ("-", a, self.a, self.after_a),
+            ("+", b, self.b, self.after_b),
+        ):
+            yield f"{sign}  {describe(record) if record else f'(end of {name})'}"
+            for later in after:
+                yield f"{sign}      {describe(later)}"
+        for name, cause in zip((a, b), self.causes, strict=True):
+            yield f"caused in {name} by {cause or 'no task: a timer, a router, or the end'}"
+
+
+def describe(record: Record) -> str:
+    """One line for a record."""
+    time, what, host, proto, src, dst, size, cause = record
+    way = f"{_address(src)} -> {_address(dst)}"
+    return f"{time:.9f} {host} {what} {NAMES.get(proto, proto)} {way} {size} B [{cause}]"
+
+
+def _address(address: tuple[str, int]) -> str:
+    ip, port = address
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def first_difference(
+    a: BinaryIO, b: BinaryIO, *, context: int = 5, names: tuple[str, str] = ("a", "b")
+) -> Difference | None:
+    """Where two trace files part; None where they are equal. Raises BadTrace."""
+    records_a, records_b = read(a, names[0]), read(b, names[1])
+    before: deque[Record] = deque(maxlen=context)
+    for index, (one, other) in enumerate(zip_longest(records_a, records_b)):
+        if one != other:
+            return Difference(
+                index,
+                one,
+                other,
+                list(before),
+                list(islice(records_a, context)),
+                list(islice(records_b, context)),
+            )
+        before.append(one)
+    return None

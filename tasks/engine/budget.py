@@ -1,0 +1,24 @@
+"""The memory that the keys and values of all sessions share."""
+
+from .errors import EngineError
+
+
+class Budget:
+    """Bytes of KV that may be reserved together."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.reserved = 0
+
+    def reserve(self, size: int) -> None:
+        """Raises EngineError `no-memory`."""
+        if size > self.limit - self.reserved:
+            raise EngineError(
+                "no-memory",
+                f"{size} bytes of KV are asked for, {self.limit - self.reserved} of "
+                f"{self.limit} are free",
+            )
+        self.reserved += size
+
+    def free(self, size: int) -> None:
+        self.reserved -= size

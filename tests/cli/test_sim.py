@@ -1,0 +1,305 @@
+"""`shoal sim`: every command of docs/netsim.md, run folders, sweeps, and every wrong argument."""
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.cli import simrun, simsweep
+from shoal.cli.errors import CANNOT_SIMULATE, FAILED, OK, USAGE
+from shoal.cli.main import invoke
+from shoal.netsim.scenario.parse import parse
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "netsim.md").read_text()
+COMMANDS = re.findall(r"^\$ shoal (.+)$", GUIDE, re.MULTILINE)
+
+ECHO = """\
+[sim]
+name = "echo"
+duration = "3s"
+seeds = "1..4"
+
+[[host]]
+name = "h"
+count = 2
+program = "udp-echo"
+
+[[expect]]
+metric = "echo.answered_rate"
+op = ">="
+value = 0.5
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to run in, with the examples, and a scenario of our own."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "echo.toml").write_text(ECHO)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_command_of_the_guide(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.netsim.report.plots.available", lambda: False)  # 1 s each
+    assert len(COMMANDS) >= 8
+    for command in COMMANDS:
+        wanted = FAILED if " diff " in command else OK
+        code = invoke(shlex.split(command))
+        out, err = capsys.readouterr()
+        assert code == wanted, f"`shoal {command}`: {out}{err}"
+        assert "error:" not in err
+    assert (here / "runs" / "partition-1" / "report.html").exists()
+
+
+def test_the_python_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
+    code = re.findall(r"```python\n(.+?)```", GUIDE, re.DOTALL)[0]
+    exec(code, {})  # noqa: S102  what the guide shows is what is tested
+    assert "they know each other after" in capsys.readouterr().out
+
+
+def run(*args: str, code: int = OK) -> None:
+    assert invoke(["sim", *args]) == code
+
+
+def test_a_run_folder_and_its_replay(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("run", "echo.toml", "--seed", "3", "--out", "out", "--trace", "--json", "--no-report")
+    printed = json.loads(capsys.readouterr().out)
+    kept = json.loads((here / "out" / "run.json").read_text())
+    assert printed["digest"] == kept["digest"] and kept["seed"] == 3
+    assert kept["versions"]["shoal"] and kept["series"]["at"]
+    assert (here / "out" / "trace.msgpack").stat().st_size > 100
+    assert (here / "out" / "scenario.toml").read_text() == ECHO
+    assert not (here / "out" / "report.html").exists()
+    run("replay", "out", "--json")
+    assert json.loads(capsys.readouterr().out)["same"] is True
+    run("report", "out")
+    assert "</html>" in (here / "out" / "report.html").read_text()
+
+
+def test_a_replay_that_differs_says_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("run", "echo.toml", "--out", "out", "--no-report")
+    data = json.loads((here / "out" / "run.json").read_text())
+    data["digest"] = "0" * 32
+    data["versions"]["trio"] = "0.1"
+    (here / "out" / "run.json").write_text(json.dumps(data))
+    capsys.readouterr()
+    run("replay", "out", code=FAILED)
+    out = capsys.readouterr().out
+    assert "digests differ" in out and "trio was 0.1 then" in out
+
+
+def test_seeds_of_the_file_and_of_the_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("sweep", "echo.toml", "-j", "1", "--json")
+    assert json.loads(capsys.readouterr().out)["seeds"] == 4
+    run("sweep", "echo.toml", "--seeds", "2..6", "-j", "1", "--json")
+    out, err = capsys.readouterr()
+    assert json.loads(out)["seeds"] == 5
+    assert "3 of 5 seeds are done already" in err
+    lines = (here / "runs" / "echo-sweep" / "sweep.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["seed"] for line in lines[1:]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_sweep_is_what_single_runs_are(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("sweep", "echo.toml", "--seeds", "4", "-j", "1")
+    line = json.loads((here / "runs/echo-sweep/sweep.jsonl").read_text().splitlines()[1])
+    capsys.readouterr()
+    run("run", "echo.toml", "--seed", "4", "--json", "--no-report")
+    assert json.loads(capsys.readouterr().out)["digest"] == line["digest"]
+
+
+def test_a_failed_expectation_is_an_exit_code(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "bad.toml").write_text(ECHO.replace(">=", "<"))
+    run("run", "bad.toml", "--no-report", code=FAILED)
+    assert "failed  echo.answered_rate < 0.5" in capsys.readouterr().out
+    run("sweep", "bad.toml", "--seeds", "5", "-j", "1", code=FAILED)
+    out, err = capsys.readouterr()
+    assert "0 of 1 seeds met every expectation; failed: 5" in out
+    assert "`shoal sim run bad.toml --seed 5` repeats the first" in err
+
+
+def test_a_half_written_line_is_done_again(here: Path) -> None:
+    run("sweep", "echo.toml", "--seeds", "1..2", "-j", "1")
+    file = here / "runs" / "echo-sweep" / "sweep.jsonl"
+    whole = file.read_text()
+    file.write_text(whole[:-20])
+    run("sweep", "echo.toml", "--seeds", "1..2", "-j", "1")
+    assert {json.loads(line).get("seed") for line in file.read_text().splitlines()} == {None, 1, 2}
+
+
+def test_a_worker_that_dies_is_a_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    lines = list(simsweep.here(parse(ECHO), None, [1, 2], 2))
+    assert {line["seed"] for line in lines} == {1, 2}
+    assert all(not line["met"] and "process ended with 1" in line["ended"] for line in lines)
+
+
+ARGUMENTS = [
+    (["run", "none.toml"], CANNOT_SIMULATE, "no file `none.toml`"),
+    (["run", "examples"], CANNOT_SIMULATE, "`examples` is a folder"),
+    (["run", "wrong.toml"], CANNOT_SIMULATE, "wrong.toml:9: no program `udp-ecko`"),
+    (["run", "bytes.toml"], CANNOT_SIMULATE, "bytes.toml:2: this is no UTF-8"),
+    (["run", "echo.toml", "--hosts", "3"], CANNOT_SIMULATE, "no population to scale"),
+    (["run", "echo.toml", "--seed", "-1"], USAGE, "-1"),
+    (["run", "echo.toml", "--backend", "ns3"], USAGE, "ns3"),
+    (["run", "echo.toml", "--out", "."], FAILED, "is there and is no run folder"),
+    (["run", "echo.toml", "--out", "echo.toml"], FAILED, "is there and is no run folder"),
+    (["sweep", "echo.toml", "--seeds", "5..1"], USAGE, "first seed"),
+    (["sweep", "echo.toml", "-j", "0"], USAGE, "0"),
+    (["sweep", "echo.toml", "-j", "1", "--ray", "auto"], USAGE, "`-j`"),
+    (["replay", "examples"], FAILED, "no run folder"),
+    (["replay", "damaged"], FAILED, "damaged"),
+    (["replay", "examples", "--until", "3"], USAGE, "units of a time"),
+    (["diff", "examples", "examples"], FAILED, "no trace"),
+    (["report", "examples"], FAILED, "no run folder"),
+    (["rnu"], USAGE, "no such command `rnu`"),
+]
+
+
+@pytest.mark.parametrize(("args", "code", "says"), ARGUMENTS, ids=lambda item: str(item)[:40])
+def test_wrong_arguments(
+    here: Path, capsys: pytest.CaptureFixture[str], args: list[str], code: int, says: str
+) -> None:
+    (here / "wrong.toml").write_text(ECHO.replace("udp-echo", "udp-ecko"))
+    (here / "bytes.toml").write_bytes(b"[sim]\nname = '\xff'")
+    (here / "damaged").mkdir()
+    (here / "damaged" / "run.json").write_text('{"name": 3}')
+    run(*args, code=code)
+    out, err = capsys.readouterr()
+    assert not out
+    assert says in err and err.startswith("error: ") and "\nhint: " in err
+
+
+def test_ray_is_optional(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    run("sweep", "echo.toml", "--ray", "auto", code=CANNOT_SIMULATE)
+    assert "pip install 'shoal[ray]'" in capsys.readouterr().err
+
+
+def test_a_sweep_on_ray(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The calls that we make of ray, answered in this process."""
+    ray: Any = types.ModuleType("ray")
+    told = []
+    ray.init = lambda address: told.append(address)
+    ray.remote = lambda function: types.SimpleNamespace(remote=lambda *args: (function, args))
+    ray.wait = lambda pending, num_returns: (pending[:num_returns], pending[num_returns:])
+    ray.get = lambda done: [function(*args) for function, args in done]
+    ray.shutdown = lambda: told.append("down")
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    run("sweep", "echo.toml", "--ray", "ray://head:1", "--json")
+    assert json.loads(capsys.readouterr().out)["seeds"] == 4
+    assert told == ["ray://head:1", "down"]
+
+
+def test_without_root_there_is_a_reason(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    daemons = ECHO.replace('program = "udp-echo"', "").split("[[expect]]")[0]
+    (here / "daemons.toml").write_text(daemons)
+    for args in (["run", "daemons.toml", "--backend", "netns"], ["calibrate", "--kernel"]):
+        run(*args, code=CANNOT_SIMULATE)
+        err = capsys.readouterr().err
+        assert "needs root" in err and "hint: run it as root" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (ECHO, "netns.toml:6: the kernel backend runs daemons, not `udp-echo`"),
+        (ECHO.replace('program = "udp-echo"', 'clock = "1s"').split("[[expect]]")[0],
+         "netns.toml:6: `clock`"),
+        (ECHO.replace('program = "udp-echo"', "").split("[[expect]]")[0]
+         + '[[step]]\nat = "1s"\naction = "heal"', "netns.toml:11: the kernel backend has no"),
+    ],
+)  # fmt: skip
+def test_what_the_kernel_backend_cannot_do(
+    here: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    (here / "netns.toml").write_text(text)
+    run("run", "netns.toml", "--backend", "netns", code=CANNOT_SIMULATE)
+    assert says in capsys.readouterr().err
+
+
+LONG = ECHO.replace('"3s"', '"10h"').replace('program = "udp-echo"',
+    'program = "udp-echo"\nsettings = { every = "10ms" }')  # fmt: skip
+
+
+def start(here: Path, *args: str) -> "subprocess.Popen[str]":
+    (here / "long.toml").write_text(LONG)
+    return subprocess.Popen(
+        [sys.executable, "-m", "shoal.cli.main", "sim", *args], cwd=here, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for(path: Path, size: int) -> None:
+    end = time.monotonic() + 20
+    while not path.exists() or path.stat().st_size < size:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_ctrl_c_leaves_what_there_is(here: Path) -> None:
+    process = start(here, "run", "long.toml", "--out", "out", "--trace", "--no-report")
+    wait_for(here / "out" / "trace.msgpack", 100_000)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    kept = json.loads((here / "out" / "run.json").read_text())
+    assert kept["ended"] == "interrupted" and kept["virtual"] > 0 and kept["metrics"]["echo.sent"]
+    process.communicate()
+
+
+def test_a_strict_scenario_starts_anew(here: Path) -> None:
+    (here / "strict.toml").write_text(ECHO.replace("[[host]]", "strict = true\n\n[[host]]", 1))
+    for command in ("run", "sweep"):
+        process = subprocess.run(
+            [sys.executable, "-m", "shoal.cli.main", "sim", command, "strict.toml", "--json"],
+            cwd=here, text=True, capture_output=True, check=False,
+        )  # fmt: skip
+        assert process.returncode == 0, process.stderr
+        assert json.loads(process.stdout)
+    lines = (here / "runs" / "echo-sweep" / "sweep.jsonl").read_text().splitlines()[1:]
+    first = next(line for line in map(json.loads, lines) if line["seed"] == 1)
+    kept = json.loads((here / "runs" / "echo-1" / "run.json").read_text())
+    assert first["digest"] == kept["digest"]
+
+
+def test_a_killed_sweep_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its seeds so far are lines, and its processes end with it."""
+    (here / "echo.toml").write_text(ECHO.replace('"1..4"', '"1..2000"'))
+    process = start(here, "sweep", "echo.toml", "-j", "1")
+    file = here / "runs" / "echo-sweep" / "sweep.jsonl"
+    wait_for(file, 3000)
+    process.kill()
+    process.communicate()
+    done = len(file.read_text().splitlines()) - 2  # the last one may be cut
+    run("sweep", "echo.toml", "--seeds", f"1..{done}", "-j", "1", "--json")
+    out, err = capsys.readouterr()
+    assert json.loads(out)["seeds"] == done
+    assert f"{done} of {done} seeds are done already" in err
+
+
+def test_virtual_time_is_shown_on_terminals_only(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = simrun.VirtualTime(60.0)
+    with shown.showing():
+        shown(1.0)
+    assert capsys.readouterr().err == ""
+    assert simrun.figures_of_time(60.0, 2.0) == "virtual 60.0 s, real 2.0 s, 30 times as fast"

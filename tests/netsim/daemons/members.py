@@ -1,0 +1,168 @@
+"""Membership on light hosts: the core of `state/` on datagrams, as `state/membership.py` drives it.
+
+What stands in for a lane: an exchange of as many round trips as TCP, TLS 1.3 and the hello have;
+datagrams with the sender's name in front instead of an authenticated link. Rounds, paces, limits
+and what is believed are those of the whole daemon.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import inf
+from random import Random
+from typing import Any
+
+import msgpack
+
+from shoal.netsim.light import Sends
+from shoal.netsim.packet import Addr
+from shoal.state import defaults
+from shoal.state.reach import Reach
+from shoal.state.record import MemberRecord, seal_record
+from shoal.state.roster import Roster
+from shoal.transport.identity import Identity, PeerId
+
+ROUND_TRIPS = 3  # of a dial
+DATAGRAM_BYTES = 1200
+
+
+class LightMember:
+    """One node's roster, and what it says to whom."""
+
+    def __init__(
+        self, random: Random, own: Addr, wall_ms: int, start: float, known: Iterable[Addr]
+    ) -> None:
+        self.identity = Identity.from_seed(random.randbytes(32))
+        self.roster = Roster(self.identity.peer)
+        self.wake_at = start
+        self._random = random
+        self._known = list(known)
+        record = MemberRecord(
+            self.identity.peer, seq=wall_ms, addresses=(f"/ip4/{own[0]}/tcp/{own[1]}",)
+        )
+        self._seq = wall_ms
+        self._sealed = seal_record(self.identity, record)
+        self._links: dict[PeerId, Addr] = {}
+        self._dials: dict[Addr, tuple[PeerId | None, float]] = {}  # who, and until when
+        self._news: dict[PeerId, tuple[bytes, PeerId]] = {}  # by author; and who told us
+        self._out: list[tuple[bytes, Addr]] = []
+
+    @property
+    def peer(self) -> PeerId:
+        return self.identity.peer
+
+    def members(self) -> set[PeerId]:
+        """The linked ones whose record is here, and this one."""
+        return {self.peer, *self.roster.members()}
+
+    # What the light host calls.
+
+    def on_datagram(self, now: float, data: bytes, source: Addr) -> Sends:
+        kind, sender, body = msgpack.unpackb(data)
+        getattr(self, f"_on_{kind}")(now, PeerId(sender), source, body)
+        return self._flush()
+
+    def on_time(self, now: float) -> Sends:
+        """A round: news are handed on, members are dialled."""
+        for address in self._known:
+            self._dial(address, None, now)
+        self._known = []
+        self._end_dials(now)
+        news, self._news = self._news, {}
+        for peer, address in self._links.items():
+            told = [item for author, (item, by) in news.items() if peer not in (author, by)]
+            self._push(address, told)
+        room = min(
+            defaults.MEMBER_LINKS - len(self._links) - len(self._dials),
+            defaults.DIALS - len(self._dials),
+        )
+        for peer, addresses in self.roster.next_dials(now, room):
+            self._dial((addresses[0].host, addresses[0].port), peer, now)
+        ends = min((end for _, end in self._dials.values()), default=inf)
+        full = len(self._dials) >= defaults.DIALS
+        self.wake_at = min(ends, inf if full else max(self.roster.next_due(), now + defaults.ROUND))
+        return self._flush()
+
+    # Links.
+
+    def _dial(self, address: Addr, peer: PeerId | None, now: float) -> None:
+        self._dials[address] = peer, now + defaults.DIAL_TIMEOUT
+        self._say(address, "dial", 1)
+
+    def _end_dials(self, now: float) -> None:
+        for address, (peer, end) in list(self._dials.items()):
+            if end <= now:
+                self._ended(address, peer, now)
+
+    def _ended(self, address: Addr, peer: PeerId | None, now: float) -> None:
+        self._dials.pop(address, None)
+        if peer is not None:
+            self.roster.dialled(peer, now, lambda pause: pause * self._random.uniform(0.75, 1.25))
+        self._soon(now)
+
+    def _on_dial(self, now: float, sender: PeerId, source: Addr, step: int) -> None:
+        self._say(source, "answer", step)
+        if step == ROUND_TRIPS:
+            self._linked(now, sender, source)
+
+    def _on_answer(self, now: float, sender: PeerId, source: Addr, step: int) -> None:
+        if step < ROUND_TRIPS:
+            self._say(source, "dial", step + 1)
+        else:
+            self._linked(now, sender, source)
+            self._ended(source, sender, now)
+
+    def _linked(self, now: float, peer: PeerId, address: Addr) -> None:
+        if peer in self._links:
+            return
+        self._links[peer] = address
+        self.roster.linked(peer, Reach.PUBLIC)
+        self._push(address, [self._sealed])
+        for part in _parts(list(self.roster.digest().items()), 16):
+            self._say(address, "digest", dict(part))
+
+    # Records.
+
+    def _on_push(self, now: float, sender: PeerId, source: Addr, body: list[bytes]) -> None:
+        for sealed in body:
+            record = self.roster.receive(sealed, sender, Reach.PUBLIC, now)
+            if record is not None:
+                self._news[record.peer] = sealed, sender
+                self._soon(now)
+
+    def _on_digest(self, now: float, sender: PeerId, source: Addr, body: dict[str, int]) -> None:
+        wanted = self.roster.lacking({PeerId(k): v for k, v in body.items()}, self._seq)
+        if wanted:
+            self._say(source, "pull", wanted)
+
+    def _on_pull(self, now: float, sender: PeerId, source: Addr, body: list[str]) -> None:
+        known = (self.roster.known(PeerId(name)) for name in body)
+        self._push(source, [item.sealed for item in known if item is not None])
+
+    def _push(self, to: Addr, sealed: list[bytes]) -> None:
+        """Records, as many in a datagram as fit."""
+        size = 0
+        batch: list[bytes] = []
+        for item in sealed:
+            if batch and size + len(item) > DATAGRAM_BYTES:
+                self._say(to, "push", batch)
+                size, batch = 0, []
+            batch.append(item)
+            size += len(item)
+        if batch:
+            self._say(to, "push", batch)
+
+    # Saying.
+
+    def _soon(self, now: float) -> None:
+        """The next round, as the daemon has it: what comes within it travels together."""
+        self.wake_at = min(self.wake_at, now + defaults.ROUND)
+
+    def _say(self, to: Addr, kind: str, body: Any) -> None:
+        self._out.append((msgpack.packb((kind, self.peer, body)), to))
+
+    def _flush(self) -> Sends:
+        out, self._out = self._out, []
+        return out
+
+
+def _parts(items: list[Any], size: int) -> Iterator[list[Any]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

@@ -1,0 +1,135 @@
+"""Both published formats, what is wrong with a file, and the matrix of the package."""
+
+from pathlib import Path
+
+import pytest
+
+from shoal.netsim.errors import BadScenario
+from shoal.netsim.population.latency import (
+    MAX_SITES,
+    SAME_SITE_S,
+    Matrix,
+    compact,
+    matrix,
+    planetlab,
+    quantile,
+    wondernetwork,
+)
+from shoal.netsim.world import World
+
+HEADER = "from,to,avg_ms,pct_sol,min_ms,max_ms,mdev_ms\n"
+PINGS = HEADER + (
+    'Oslo,"New York United States, North America",80,60,79,81,0.1\n'
+    'New+York,"Oslo Norway, Eurasia",100,60,79,81,0.1\n'
+    'Oslo,"Lima Peru, South America",200,60,79,81,0.1\n'
+    'Lima,"Oslo Norway, Eurasia",220,60,79,81,0.1\n'
+    'New+York,"Limassol Cyprus, Eurasia",150,60,79,81,0.1\n'
+    'Limassol,"Lima Peru, South America",300,60,79,81,0.1\n'
+)
+TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
+
+
+def lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+def test_planetlab_is_a_square_of_round_trips() -> None:
+    found = planetlab(lines("0 10 30\n20\t0 40\n\n30 50 0\n"))
+    assert len(found) == 3
+    assert found(0, 1) == found(1, 0) == pytest.approx(0.0075)  # half of the mean of 10 and 20
+    assert found(1, 2) == pytest.approx(0.0225)
+    assert found(2, 2) == SAME_SITE_S
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", 0),
+        ("0 1\n1 x\n", 2),
+        ("0 1\n1 -1\n", 2),
+        ("0 1\nnan 0\n", 2),
+        ("0 inf\n1 0\n", 1),
+        ("0 1\n1 0 2\n", 2),
+        ("0 1\n", 1),
+        ("0 " * (MAX_SITES + 1) + "\n", 1),
+    ],
+)
+def test_planetlab_names_the_line_that_is_wrong(text: str, line: int) -> None:
+    with pytest.raises(BadScenario) as caught:
+        planetlab(lines(text))
+    assert caught.value.line == line
+
+
+def test_wondernetwork_has_cities_and_continents() -> None:
+    found = wondernetwork(lines(PINGS))
+    assert [site.name for site in found.sites] == ["Lima", "Limassol", "New York", "Oslo"]
+    assert found.regions() == ["South America", "Eurasia", "North America"]
+    assert found.of_region("Eurasia") == [1, 3]
+    oslo, york, lima = found.row("Oslo"), found.row("New York"), found.row("Lima")
+    assert found(oslo, york) == pytest.approx(0.045)  # 80 and 100
+    assert found(york, oslo) == found(oslo, york)
+    assert found(found.row("Limassol"), lima) == pytest.approx(0.15)  # one direction only: 300
+    assert found(york, lima) == pytest.approx(0.1)  # never measured: the median, 200
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a,b\n", 1),
+        (HEADER + "Oslo,x,1\n", 2),
+        (HEADER + "Oslo,x,much,1,1,1,1\n", 2),
+        (HEADER + "Oslo,x,-1,1,1,1,1\n", 2),
+        (HEADER + 'Oslo,"x,1,1,1,1,1\n', 2),
+        (HEADER, 0),
+    ],
+)
+def test_wondernetwork_names_the_line_that_is_wrong(text: str, line: int) -> None:
+    with pytest.raises(BadScenario) as caught:
+        wondernetwork(lines(text))
+    assert caught.value.line == line
+
+
+def test_too_many_sites_are_refused() -> None:
+    rows = (f'c{n},"c{n + 1} X, Y",1,1,1,1,1\n' for n in range(MAX_SITES + 5))
+    with pytest.raises(BadScenario, match="more than"):
+        wondernetwork([HEADER, *rows])
+    with pytest.raises(BadScenario, match="belong"):
+        compact(["a,eu\n", "b,eu,1,2\n"])
+
+
+def test_the_core_matrix_is_of_this_earth() -> None:
+    core = matrix()
+    assert set(core.regions()) == {"eu", "na", "as", "sa", "oc", "af"}
+    one_way = core.one_way()
+    assert 0.05 < quantile(one_way, 0.5) < 0.11
+    assert core(core.row("London"), core.row("Paris")) < 0.01
+    assert core(core.row("London"), core.row("Sydney")) > 0.1
+    with pytest.raises(BadScenario) as caught:
+        core.row("Londn")
+    assert caught.value.hint == "did you mean `London`?"
+    with pytest.raises(BadScenario, match="no latency matrix"):
+        matrix("planet")
+
+
+def test_a_world_takes_a_matrix() -> None:
+    world = World(latency=Matrix(matrix().sites, [[0.0, 80.0], [80.0, 0.0]]))
+    a, b = world.host("a", site=0), world.host("b", site=1)
+    plugs = a.attachments[0], b.attachments[0]
+    assert world.internet.latency(*plugs) == pytest.approx(0.04)
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the published files lie beside the project")
+def test_the_published_files_can_be_read() -> None:
+    """Their quantiles are those of their descriptions; the core matrix is like its source."""
+    with (TRACES / "planetlab" / "rtt_ms_490.txt").open() as file:
+        lab = planetlab(file)
+    assert len(lab) == 490
+    assert 2000 * quantile(lab.one_way(), 0.5) == pytest.approx(135, rel=0.02)
+    assert 2000 * quantile(lab.one_way(), 0.95) == pytest.approx(325, rel=0.02)
+    with (TRACES / "wondernetwork" / "pings_2018.csv").open() as file:
+        wonder = wondernetwork(file)
+    assert len(wonder) == 242
+    core = matrix()
+    for a, b in (("London", "Tokyo"), ("New York", "Lima"), ("Lagos", "Perth")):
+        ours, theirs = core(core.row(a), core.row(b)), wonder(wonder.row(a), wonder.row(b))
+        assert ours == pytest.approx(theirs, abs=0.0005)

@@ -1,0 +1,52 @@
+"""Tables read into dataclasses: values, defaults, and what is told of a word that is unknown."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from shoal.netsim.errors import BadScenario
+from shoal.netsim.scenario import units
+from shoal.netsim.scenario.source import Source, knob, knobs, nearest
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str = knob(units.text, says="its name")
+    kind: str = knob(units.text, "round", says="its kind", known=lambda: ("round", "square"))
+    origins: tuple[str, ...] = knob(units.names, (), key="from", says="where it comes from")
+    line: int = 0
+
+
+def read(text: str) -> Table:
+    source = Source.parse(text)
+    return source.read(Table, ("t",), source.table(("t",), source.data["t"]), "[t]")
+
+
+def test_a_table() -> None:
+    assert read('[t]\nname = "x"\nfrom = ["a"]') == Table("x", "round", ("a",))
+    assert list(knobs(Table)) == ["name", "kind", "from"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("[t]\nname = 3", 2, "name: `3` is no text"),
+        ('[t]\nname = "x"\nkind = "rund"', 3, "no kind `rund`"),
+        ('[t]\nname = "x"\nline = 3', 3, "no key in [t] `line`"),
+        ('[t]\nname = "x"\norigins = "a"', 3, "no key in [t] `origins`"),
+        ('\n\n[t]\nkind = "round"', 3, "[t] needs `name`"),
+        ("t = 3", 1, "`t` is a table"),
+        ('[t]\nname = "x\n', 2, "this is no TOML"),
+        ("[t]\nname = ", 2, "this is no TOML"),
+    ],
+)
+def test_what_is_refused(text: str, line: int, says: str) -> None:
+    with pytest.raises(BadScenario) as caught:
+        read(text)
+    assert says in caught.value.message and caught.value.line == line
+
+
+def test_the_nearest_word() -> None:
+    assert nearest("crahs", ["crash", "heal"]) == "did you mean `crash`?"
+    assert nearest("zzz", ["crash", "heal"]) == "known are `crash`, `heal`"
+    assert nearest("zzz", []) == "none is known here"

@@ -1,0 +1,140 @@
+"""Programs whose traces are compared, each in a process of its own.
+
+    python workload.py NAME SEED [--idle] [--exact] [--trace FILE]
+
+prints a JSON object: the digest of the trace, and one of each host's own records.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import trio
+from trio import socket
+
+from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.reexec import reexec
+from shoal.netsim.trace import Trace
+from shoal.netsim.world import World
+
+HOSTS = 20
+
+
+class Hidden:
+    """The real clock and entropy, where the simulator does not look for them."""
+
+    clock = staticmethod(time.perf_counter)
+    entropy = staticmethod(os.urandom)
+
+
+LEAK: dict[str, Callable[[Any], int]] = {
+    "echo": lambda host: 0,
+    # How many bytes more a datagram has: each lets something of the machine show.
+    "leaks-time": lambda host: int(Hidden.clock() * 1e6) % 50,
+    "leaks-entropy": lambda host: Hidden.entropy(1)[0] % 50,
+    "leaks-hash": lambda host: int(next(iter({f"name {n}" for n in range(50)})).split()[1]),
+    "leaks-idle": lambda host: len(host.network.streams._streams) % 50,
+    "leaks-address": lambda host: id(host) // 4096 % 50,
+}
+
+
+def echo_world(name: str, seed: int, trace: Trace, *, idle: bool) -> tuple[World, Any]:
+    """Hosts on lossy links, half of them behind a router, that ask each other by name."""
+    world = World(seed, trace=trace)
+    luck = Random(seed)
+    gateway = world.gateway("router", "linux-drop")
+    for number in range(HOSTS):
+        up = PipeSpec(luck.uniform(0.005, 0.05), 0.002, 1.25e6, loss=0.01)
+        behind = gateway if number % 2 else None
+        world.host(f"h{number}", behind=behind, link=LinkSpec(up, PipeSpec(rate=6e6)))
+    if idle:
+        world.host("idle")
+    leak = LEAK[name]
+
+    async def node(host: Any) -> None:
+        random = host.streams.get(host.name, "app")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            await sock.bind(("0.0.0.0", 4001))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(answer, sock)
+                nursery.start_soon(trio.serve_tcp, echo, 4002)
+                for _ in range(15):
+                    await trio.sleep(random.random())
+                    size = random.randrange(9, 900) + leak(host)
+                    to = f"h{random.randrange(HOSTS // 2) * 2}"
+                    await sock.sendto(b"Q" + bytes(size), (to, 4001))
+                    if random.random() < 0.2:
+                        nursery.start_soon(ask, to, bytes(50 * size))
+                await trio.sleep(1)
+                nursery.cancel_scope.cancel()
+
+    async def echo(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            async for data in stream:
+                await stream.send_all(data)
+
+    async def ask(to: str, data: bytes) -> None:
+        gone = OSError, trio.BrokenResourceError, trio.ClosedResourceError
+        with trio.move_on_after(5), suppress(*gone):  # others are done before us
+            async with await trio.open_tcp_stream(to, 4002) as stream:
+                await stream.send_all(data)
+                await stream.send_eof()
+                async for _ in stream:
+                    pass
+
+    async def answer(sock: Any) -> None:
+        while True:
+            data, source = await sock.recvfrom(2000)
+            if data.startswith(b"Q"):
+                await sock.sendto(b"R" + data[1:], source)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for host in world.hosts.values():
+                if host.name != "idle":
+                    host.start_soon(nursery, node, host)
+
+    return world, main
+
+
+WORKLOADS = dict.fromkeys(LEAK, echo_world)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", choices=WORKLOADS)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--idle", action="store_true")
+    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--trace", type=Path)
+    args = parser.parse_args()
+    if args.exact:
+        reexec()
+    file = args.trace.open("wb") if args.trace else None
+    trace = Trace(keep=True, file=file)
+    world, program = WORKLOADS[args.name](args.name, args.seed, trace, idle=args.idle)
+    world.run(program)
+    result = {"digest": trace.digest, "count": trace.count, "hosts": by_host(trace)}
+    if file is not None:
+        file.close()
+    json.dump(result, sys.stdout)
+
+
+def by_host(trace: Trace) -> dict[str, str]:
+    """A digest for each host of its own records."""
+    digests: dict[str, Any] = {}
+    for record in trace.records:
+        digests.setdefault(record[2], hashlib.blake2b()).update(repr(record).encode())
+    return {name: digest.hexdigest() for name, digest in digests.items()}
+
+
+if __name__ == "__main__":
+    main()
