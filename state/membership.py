@@ -27,7 +27,7 @@ from .errors import BadRecord
 from .pace import Pace
 from .reach import Reach, seen_at
 from .record import Capacity, MemberRecord, ModelName, ShardRecord, seal_record, unpack
-from .roster import Roster
+from .roster import Offer, Roster
 
 __all__ = [
     "Capacity",
@@ -63,7 +63,8 @@ class Membership(Directory):
         self._sealed = seal_record(identity, self._own)
         self._pace: Pace | None = None
         self._unspread = False  # a change waits for its turn
-        self._told: set[Link] = set()  # who sent its digest
+        self._told: dict[Link, Pace] = {}  # how often each may send a digest
+        self._pulling: dict[PeerId, list[Link]] = {}  # authors asked for: who else has them
         self._to_hand_on: dict[PeerId, PeerId] = {}  # author: who told us
         self._handed_on = -defaults.HAND_ON
         self._dialling = 0
@@ -134,11 +135,11 @@ class Membership(Directory):
     def _link_up(self, link: Link) -> None:
         self._roster.linked(link.peer, _nearness(link))
         self._post(link, "member.push", [(Reach.LOOPBACK, 0, self._sealed)])
-        self._post(link, "member.digest", self._roster.digest())
+        self._post(link, "member.digest", self._roster.offers(self._host.now()))
         self._changed()
 
     def _link_lost(self, link: Link, code: str) -> None:
-        self._told.discard(link)
+        self._told.pop(link, None)
         if self._endpoint.link(link.peer) is None:
             self._roster.unlinked(link.peer, self._host.now())
         self._changed()
@@ -148,8 +149,10 @@ class Membership(Directory):
             link.post(method, payload=msgpack.packb(body), priority=Priority.CONTROL)
 
     def _hand_on(self) -> float:
-        """News to every link but their author's and source's: at once where there were none
-        of late, else together; the seconds until then."""
+        """Say which records are news to every link but their author's and source's: at once
+        where there were none of late, else together; the seconds until then.
+
+        Who lacks one asks for it: by many ways come only its author and number."""
         if not self._to_hand_on:
             return defaults.FORGET
         now = self._host.now()
@@ -157,15 +160,15 @@ class Membership(Directory):
             return max(wait, _LEAST_WAIT)
         self._handed_on = now
         taken, self._to_hand_on = self._to_hand_on, {}
-        news = [(author, source, self._told_of(author)) for author, source in taken.items()]
+        news = self._roster.offers(now, taken)
         for link in self._endpoint.links():
-            told = [
-                item
-                for author, source, item in news
-                if item is not None and link.peer not in (author, source)
-            ]
-            for batch in (told[i : i + _BATCH] for i in range(0, len(told), _BATCH)):
-                self._post(link, "member.push", batch)
+            told = {
+                author: offer
+                for author, offer in news.items()
+                if link.peer not in (author, taken[author])
+            }
+            if told:
+                self._post(link, "member.digest", told)
         return defaults.FORGET
 
     def _spread_own(self) -> None:
@@ -193,23 +196,54 @@ class Membership(Directory):
         return Reply()
 
     async def _on_digest(self, call: Call) -> Answer:
-        """What the sender vouches for, once a link: ask for what is lacking here."""
-        link = self._endpoint.link(call.peer)
-        if link is None or link in self._told:
-            return Refusal("again", "a digest comes once a link")
-        self._told.add(link)
+        """What the sender can tell: ask for what is lacking here."""
+        link, now = self._endpoint.link(call.peer), self._host.now()
+        if link is None:
+            return Refusal("no-link", "the link has ended")
+        pace = self._told.setdefault(link, Pace(*defaults.DIGESTS, now))
+        if not pace.take(now):
+            return Refusal("too-often", "digests come too often")
         try:
-            wanted = self._roster.lacking(_digest(call.payload), self._own.seq)
-            for batch in (wanted[i : i + _BATCH] for i in range(0, len(wanted), _BATCH)):
-                reply = await link.call(
-                    "member.pull", payload=msgpack.packb(batch), timeout=defaults.PULL_TIMEOUT
-                )
-                await self._take(link, reply.payload)
+            offers = _digest(call.payload)
+            wanted = self._roster.lacking(offers, _nearness(link), now, self._own.seq)
+            await self._pull(link, {peer: offers[peer].seq for peer in wanted})
         except BadRecord as error:
             return self._blame(link, error)
-        except TransportError:  # it refused or went away: others tell of the same members
-            return Refusal("pull-failed", "the records of this digest did not come")
         return Reply()
+
+    async def _pull(self, link: Link, wanted: Mapping[PeerId, int]) -> None:
+        """Ask for records that this link's peer offers, each of one peer at a time; where it
+        does not deliver, the next who offered it is asked. Raises BadRecord, the sender's fault."""
+        mine = []
+        for author in wanted:
+            if (others := self._pulling.get(author)) is not None:
+                others.append(link)
+            else:
+                self._pulling[author] = []
+                mine.append(author)
+        while mine:
+            batch, mine = mine[:_BATCH], mine[_BATCH:]
+            try:
+                with suppress(TransportError):  # it refused or went away
+                    reply = await link.call(
+                        "member.pull", payload=msgpack.packb(batch), timeout=defaults.PULL_TIMEOUT
+                    )
+                    await self._take(link, reply.payload)
+            finally:
+                waiting = {author: self._pulling.pop(author) for author in batch}
+            for other, missing in self._next_tellers(waiting, wanted).items():
+                await self._pull(other, missing)
+
+    def _next_tellers(
+        self, waiting: Mapping[PeerId, list[Link]], wanted: Mapping[PeerId, int]
+    ) -> dict[Link, dict[PeerId, int]]:
+        """Whom to ask for what did not come."""
+        found: dict[Link, dict[PeerId, int]] = {}
+        for author, others in waiting.items():
+            alive = [other for other in others if other.alive]
+            if alive and not self._roster.has(author, wanted[author]):
+                found.setdefault(alive[0], {})[author] = wanted[author]
+        return found
 
     def _on_pull(self, call: Call) -> Answer:
         """Records of the peers named, of those that are known."""
@@ -229,7 +263,8 @@ class Membership(Directory):
         known = self._roster.known(author)
         if known is None:
             return None
-        return known.reach, self._roster.age(author, self._host.now()), known.sealed
+        offer = self._roster.offer(author, self._host.now())
+        return offer.reach, offer.age, known.sealed
 
     def _blame(self, link: Link, error: BadRecord) -> Refusal:
         """The sender wrote or handed on what nobody may: it loses the link."""
@@ -363,11 +398,16 @@ def _told(payload: bytes | memoryview) -> list[tuple[Reach, int, bytes]]:
     return [(Reach(min(max(reach, 0), 2)), age, sealed) for _, reach, age, sealed in items]
 
 
-def _digest(payload: bytes | memoryview) -> dict[PeerId, int]:
+def _digest(payload: bytes | memoryview) -> dict[PeerId, Offer]:
     digest = _unpack(payload, defaults.DIGEST_BYTES, dict)
     if len(digest) > defaults.MEMBERS:
         raise BadRecord("a digest has too many members")
-    for peer, seq in digest.items():
-        if not isinstance(peer, str) or type(seq) is not int:
+    found = {}
+    for peer, offer in digest.items():
+        if not isinstance(peer, str) or not isinstance(offer, list) or len(offer) != 3:
             raise BadRecord("a digest has a wrong form")
-    return digest  # type: ignore[no-any-return]  # just checked
+        seq, reach, age = offer
+        if not type(seq) is type(reach) is type(age) is int or age < 0:
+            raise BadRecord("a digest has a wrong form")
+        found[PeerId(peer)] = Offer(seq, Reach(min(max(reach, 0), 2)), age)
+    return found

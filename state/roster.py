@@ -7,10 +7,11 @@ dropped after a while without a link.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from math import inf
+from typing import NamedTuple
 
 from ..transport.address import Address
 from ..transport.identity import PeerId
@@ -35,6 +36,19 @@ class Known:
     pause: float = defaults.DIAL_PAUSE[0]  # after the next failure
     rank: bytes = b""  # in which order this node dials those who are due together
     dialling: bool = False
+
+
+class Offer(NamedTuple):
+    """What a node tells of a record it could send: its number, how near it came from, and for
+    how many seconds, rounded up, its author had no link of which the node knows.
+
+    The age travels with the record, so that who is gone is forgotten by all at about the same
+    time, however long they tell each other.
+    """
+
+    seq: int
+    reach: Reach
+    age: int
 
 
 class Roster:
@@ -63,27 +77,44 @@ class Roster:
     def __len__(self) -> int:
         return len(self._known)
 
-    def digest(self) -> dict[PeerId, int]:
-        """What this node can tell: everybody's sequence number, those of live members first."""
-        found = {peer: record.seq for peer, record in self.members().items()}
-        return found | {peer: known.record.seq for peer, known in self._known.items()}
+    def offers(self, now: float, authors: Iterable[PeerId] | None = None) -> dict[PeerId, Offer]:
+        """What this node can tell, of everybody or of some: live members first."""
+        if authors is None:
+            authors = dict.fromkeys((*self.live, *self._known))
+        return {
+            peer: Offer(known.record.seq, known.reach, self._age(peer, known, now))
+            for peer in authors
+            if (known := self._known.get(peer)) is not None
+        }
 
-    def age(self, peer: PeerId, now: float) -> int:
-        """Seconds since that peer had a link of which this node knows, rounded up.
+    def offer(self, peer: PeerId, now: float) -> Offer:
+        """What this node can tell of one whom it knows."""
+        known = self._known[peer]
+        return Offer(known.record.seq, known.reach, self._age(peer, known, now))
 
-        It travels with the record, so that who is gone is forgotten by all at the same time,
-        however long they tell each other.
-        """
-        return 0 if peer in self.live else math.ceil(now - self._known[peer].heard)
+    def _age(self, peer: PeerId, known: Known, now: float) -> int:
+        return 0 if peer in self.live else math.ceil(now - known.heard)
 
-    def lacking(self, digest: Mapping[PeerId, int], own_seq: int) -> list[PeerId]:
-        """Whose records to ask for; one's own where a later one than ours goes about."""
+    def has(self, peer: PeerId, seq: int) -> bool:
+        """Whether a record of that author is known that is as late."""
+        known = self._known.get(peer)
+        return known is not None and known.record.seq >= seq
+
+    def lacking(
+        self, offers: Mapping[PeerId, Offer], near: Reach, now: float, own_seq: int
+    ) -> list[PeerId]:
+        """Whose records to ask for; one's own where a later one than ours goes about. Of the
+        others it is noted how near and how alive the teller has them."""
         wanted = []
-        for peer, seq in digest.items():
+        for peer, offer in offers.items():
             known = self._known.get(peer)
-            have = own_seq if peer == self._own else known.record.seq if known else 0
-            if seq > have:
+            if peer == self._own:
+                if offer.seq > own_seq:
+                    wanted.append(peer)
+            elif known is None or offer.seq > known.record.seq:
                 wanted.append(peer)
+            elif offer.seq == known.record.seq:
+                self._heard_again(known, min(offer.reach, near), now - offer.age)
         return wanted[: 2 * defaults.VOUCHED]
 
     # Taking in.

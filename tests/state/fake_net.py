@@ -86,6 +86,10 @@ class FakeLink:
             raise CallRefused(answer.code, answer.message)
         return cast(Reply, answer)
 
+    @property
+    def alive(self) -> bool:
+        return self.closed is None
+
     def close(self, code: str = "closed", message: str = "") -> None:
         self._own.cut(self.peer, code)
 

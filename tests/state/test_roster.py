@@ -7,7 +7,7 @@ from shoal.state import roster as roster_module
 from shoal.state.errors import BadRecord, Forged
 from shoal.state.reach import Reach
 from shoal.state.record import DOMAIN, MemberRecord, seal_record
-from shoal.state.roster import Roster
+from shoal.state.roster import Offer, Roster
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.signed import seal
 
@@ -151,10 +151,24 @@ def test_an_author_that_changes_all_the_time_is_slowed(roster: Roster) -> None:
 def test_what_is_lacking_is_asked_for(roster: Roster) -> None:
     told(roster, 2, 1)
     two, three = identity(2).peer, identity(3).peer
-    assert roster.lacking({two: WALL, three: 1, OWN.peer: 5}, 5) == [three]
-    assert roster.lacking({two: WALL + 1, OWN.peer: 6}, 5) == [two, OWN.peer]
-    many = {PeerId(str(number)): 1 for number in range(10_000)}
-    assert len(roster.lacking(many, 5)) == 2 * defaults.VOUCHED
+
+    def lacking(**seqs: int) -> list[PeerId]:
+        offers = {PeerId(peer): Offer(seq, Reach.PUBLIC, 0) for peer, seq in seqs.items()}
+        return roster.lacking(offers, Reach.PUBLIC, 1.0, own_seq=5)
+
+    assert lacking(**{two: WALL, three: 1, OWN.peer: 5}) == [three]
+    assert lacking(**{two: WALL + 1, OWN.peer: 6}) == [two, OWN.peer]
+    assert len(lacking(**{f"p{number}": 1 for number in range(10_000)})) == 2 * defaults.VOUCHED
+
+
+def test_an_offer_says_how_near_and_how_alive(roster: Roster) -> None:
+    told(roster, 2, 1)
+    two = identity(2).peer
+    assert roster.offers(500.5) == {two: Offer(WALL, Reach.PUBLIC, 501)}
+    roster.lacking({two: Offer(WALL, Reach.LOOPBACK, 20)}, Reach.PUBLIC, 500.0, own_seq=5)
+    assert roster.offers(500.5)[two].age == 21  # somebody had a link 20 s ago
+    roster.linked(two, Reach.PUBLIC)
+    assert roster.offers(900.0)[two].age == 0
 
 
 # Dialling.
