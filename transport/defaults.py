@@ -29,8 +29,8 @@ HALF_OPEN: Final = 128
 HALF_OPEN_PER_SUBNET: Final = 8
 HALF_OPEN_LOOPBACK: Final = 128
 HANDSHAKE_S: Final = 10.0
-IDLE_S: Final = 1.5
-SILENT_S: Final = 3.0
+IDLE_S: Final = 2.0
+SILENT_S: Final = 3.5
 GRACE_S: Final = 4.5
 
 # The core's own pace.
@@ -39,7 +39,7 @@ REORDERED_IDS: Final = 16 * KIB
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 1 * MIB
 """An acknowledgement goes out by itself after so many frames or bytes."""
-PATIENCE: Final = 1.5
+PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
 PING_S: Final = 10.0
 """A busy link measures its round trip at least this often."""
