@@ -239,7 +239,7 @@ class Link:
         if self._lane.is_silent(now):
             self._silent = True
             self._drop_path()
-        else:
+        elif self._lane.outbox.has_output:
             self._flush()
 
     async def _tend(self) -> None:
@@ -349,7 +349,8 @@ class Link:
             if self.code is not None:
                 return
             self._on[type(event)](event)
-        self._writer.flush(self._path, at_once=True)
+        if self._lane.outbox.has_output:
+            self._writer.flush(self._path, at_once=True)
         if backlog > self._limits.backlog_bytes >= self._lane.outbox.backlog:
             self._room.unpark_all()
         self._account()

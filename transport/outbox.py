@@ -96,11 +96,12 @@ class Outbox:
     @property
     def has_output(self) -> bool:
         """Whether `take` has frames to hand out."""
-        return (
-            bool(self._urgent)
-            or any(queue.resend or queue.messages or queue.streams for queue in self._queues)
-            or self._ack_due()
-        )
+        if self._urgent:
+            return True
+        for queue in self._queues:  # asked after every read: a generator would cost twice as much
+            if queue.resend or queue.messages or queue.streams:
+                return True
+        return self._ack_due()
 
     def push_urgent(self, kind: int, *, offset: int = 0, head: bytes = b"") -> None:
         """A frame outside the count, before everything else; lost with its connection."""
