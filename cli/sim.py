@@ -105,6 +105,12 @@ def _keep(folder: Any, result: "Result", hosts: int | None, backend: str, *, rep
     folder.write(result, {"hosts_given": hosts, "backend": backend})
     if report:
         folder.report(result)
+    if result.ended != "done":
+        click.echo(
+            f"ended early, at virtual {result.virtual:.1f} s; "
+            f"what there is so far is kept in {folder.path}",
+            err=True,
+        )
 
 
 def _file_name(name: str) -> str:
@@ -158,6 +164,11 @@ def sweep(
     if ray is not None and jobs is not None:
         raise click.UsageError("`-j` is for this machine: a Ray cluster knows its own cores")
     scenario = simrun.read_scenario(file, hosts)
+    if ray is not None and scenario.sim.strict:
+        raise CommandError(
+            "cannot-simulate", "`strict` starts processes anew, which a Ray cluster does not let",
+            hint="leave `--ray` or `strict` out",
+        )  # fmt: skip
     wanted = seeds or scenario.sim.seeds
     folder = out or Path("runs") / f"{_file_name(scenario.sim.name)}-sweep"
     kept = simsweep.SweepFile(folder, scenario, hosts)
@@ -169,7 +180,7 @@ def sweep(
         lines = (
             simsweep.here(scenario, hosts, missing, jobs or os.cpu_count() or 1)
             if ray is None
-            else simsweep.on_ray(ray, scenario.text, hosts, missing)
+            else simsweep.on_ray(ray, scenario, hosts, missing)
         )
         for line in lines:
             kept.add(line)
@@ -252,7 +263,7 @@ def report(folder: Path) -> None:
 
     target = simrun.RunFolder(folder)
     result, _ = target.read()
-    click.echo(f"written: {target.report(result)}")
+    click.echo(f"written: {target.report(result, kept=True)}")
     from ..netsim.report.plots import available
 
     if not available():

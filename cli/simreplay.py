@@ -55,6 +55,11 @@ def replay(folder: Path, until: float | None, strictly: "Callable[[Scenario], No
     """Run a folder's scenario and seed again, and compare."""
     kept = RunFolder(folder)
     before, more = kept.read()
+    if not (folder / SCENARIO).is_file():
+        raise CommandError(
+            "failed", f"`{folder}` is damaged: it has no {SCENARIO}",
+            hint="`shoal sim run` again makes a new one",
+        )  # fmt: skip
     scenario = read_scenario(folder / SCENARIO, more["hosts_given"])
     if more["backend"] == "netns":
         raise CommandError(
@@ -88,7 +93,7 @@ def _verdict(before: Any, again: Any, until: float | None, traced: bool) -> Foun
         return {"same": True, "message": f"the same {again.records} records"}
     message = "the digests differ"
     if not traced:
-        message += f"; runs made with `--trace` (not only {TRACE}'s digest) can show where"
+        message += "; after a run with `--trace`, replay shows where"
     return {"same": False, "message": message}
 
 

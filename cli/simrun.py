@@ -1,14 +1,15 @@
 """One run of a scenario from the command line: its folder, its progress, its words for a person."""
 
+import errno
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import __version__
 from . import render
@@ -24,33 +25,64 @@ if TYPE_CHECKING:
 SCENARIO, RESULT, TRACE, REPORT = "scenario.toml", "run.json", "trace.msgpack", "report.html"
 BULKY = ("samples", "series", "deeds")  # of a result: for plots, not for eyes
 SHOWN_EVERY = 0.1  # seconds of real time
+MOST_BYTES_BESIDE = 32 << 20  # of a file that a scenario names
 
 
 def read_scenario(path: Path, hosts: int | None = None) -> "Scenario":
     """A scenario's file, checked. Raises CommandError with its line."""
     from ..netsim.errors import BadScenario
     from ..netsim.scenario.parse import parse
+    from ..netsim.scenario.source import MOST_BYTES
+
+    text = read_text(path, MOST_BYTES)
+
+    def beside(name: str) -> str:
+        file = path.parent / name
+        if file.resolve().parent != path.parent.resolve():
+            raise CommandError(
+                "bad-scenario", f"`{file}` leads out of the scenario's folder",
+                hint="copy the file there",
+            )  # fmt: skip
+        return read_text(file, MOST_BYTES_BESIDE)
 
     try:
-        text = path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise CommandError(
-            "bad-scenario", f"{path}:{line}: this is no UTF-8 text", hint="save it as UTF-8"
-        ) from None
-    except FileNotFoundError:
+        return parse(text, hosts=hosts, beside=beside)
+    except BadScenario as error:
+        raise refused(path, error) from None
+
+
+def read_text(path: Path, most: int) -> str:
+    """A file of UTF-8 that a person names. Raises CommandError; never waits for a pipe."""
+    if path.is_dir():
+        hint = "name a file in it"
+        if (path / RESULT).is_file():
+            hint = f"`shoal sim replay {path}` repeats a run"
+        raise CommandError("bad-scenario", f"`{path}` is a folder", hint=hint)
+    if not path.exists():
         raise CommandError(
             "bad-scenario", f"there is no file `{path}`",
             hint="examples/scenarios/ has some; `shoal sim run --help` shows an example",
-        ) from None  # fmt: skip
-    except IsADirectoryError:
-        raise CommandError(
-            "bad-scenario", f"`{path}` is a folder", hint=f"`shoal sim replay {path}` repeats a run"
-        ) from None
+        )  # fmt: skip
+    if not path.is_file():
+        raise CommandError("bad-scenario", f"`{path}` is no plain file", hint="save it as one")
     try:
-        return parse(text, hosts=hosts)
-    except BadScenario as error:
-        raise refused(path, error) from None
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except PermissionError:
+        hint = "check who owns it, and who may read it"
+        raise CommandError("bad-scenario", f"`{path}` cannot be read", hint=hint) from None
+    if len(data) > most:
+        raise CommandError(
+            "bad-scenario", f"`{path}` has more than {most >> 20} MiB",
+            hint="`count` of a [[host]] makes many hosts of one table",
+        )  # fmt: skip
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise CommandError(
+            "bad-scenario", f"{path}:{line}: this is no UTF-8 text", hint="save it as UTF-8"
+        ) from None
 
 
 def refused(path: Path, error: Any) -> CommandError:
@@ -76,7 +108,8 @@ def versions() -> dict[str, str]:
 class VirtualTime:
     """How far a run is: a changing line on a terminal, else nothing."""
 
-    def __init__(self, duration: float) -> None:
+    def __init__(self, duration: float, what: str = "virtual") -> None:
+        self._what = what
         self._duration = duration
         self._began = time.monotonic()
         self._shown = 0.0
@@ -91,7 +124,7 @@ class VirtualTime:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = TextColumn("virtual"), BarColumn(), TextColumn("{task.description}")
+        columns = TextColumn(self._what), BarColumn(), TextColumn("{task.description}")
         console = Console(stderr=True)
         # Drawn when told: a thread would draw it while a simulation runs.
         self._progress = Progress(*columns, console=console, transient=True, auto_refresh=False)
@@ -104,7 +137,8 @@ class VirtualTime:
         if self._progress is None or now - self._shown < SHOWN_EVERY:
             return
         self._shown = now
-        words = figures_of_time(virtual, now - self._began)
+        real = self._what == "real"
+        words = f"{virtual:.1f} s" if real else figures_of_time(virtual, now - self._began)
         self._progress.update(self._task, completed=virtual, description=words)
         self._progress.refresh()
 
@@ -129,14 +163,17 @@ def run_here(
     from ..netsim.scenario.run import Run
 
     shown = VirtualTime(scenario.sim.duration if until is None else until)
-    file = open(trace, "wb") if trace is not None else None  # noqa: SIM115  closed below
+    file = None if trace is None else _TraceFile(trace)
     run: Run | None = None
     try:
         run = Run(
-            scenario, seed, trace_file=file, progress=shown, clock=time.perf_counter, until=until
-        )
+            scenario, seed, trace_file=cast("Any", file), clock=time.perf_counter, until=until,
+            progress=shown if file is None else file.checking(shown),
+        )  # fmt: skip
         with shown.showing():
             run.go()
+        if file is not None:
+            file.check()
         return _finished(run, after)
     except BadScenario as error:
         raise refused(path, error) from None
@@ -145,15 +182,59 @@ def run_here(
         message, _, hint = str(error).partition("\nhint: ")
         raise CommandError("failed", message, hint=hint or _repeat(path, seed)) from None
     except BaseException as error:
-        _ended(run, "interrupted" if _is_interrupt(error) else f"failed: {error!r}", after)
+        cause = _cause(error)
+        _ended(run, "interrupted" if _is_interrupt(error) else f"failed: {cause}", after)
         raise
     finally:
         if file is not None:
             file.close()
 
 
+class _TraceFile:
+    """A trace on disk. What goes wrong is told between two samples, where a run can end in
+    order, and not in the middle of a packet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("wb", buffering=0)
+        self._error: OSError | None = None
+
+    def write(self, data: bytes) -> None:
+        """Raises nothing; after an error nothing more is written."""
+        if self._error is None:
+            try:
+                while data:
+                    data = data[self._file.write(data) :]
+            except OSError as error:
+                self._error = error
+
+    def check(self) -> None:
+        """Raises CommandError for what has gone wrong."""
+        if self._error is not None:
+            raise unwritable(self._path, self._error)
+
+    def checking(self, shown: Callable[[float], None]) -> Callable[[float], None]:
+        """`shown`, told a time, and a look at this file."""
+
+        def look(now: float) -> None:
+            self.check()
+            shown(now)
+
+        return look
+
+    def close(self) -> None:
+        self._file.close()
+
+
 def _repeat(path: Path, seed: int) -> str:
     return f"`shoal sim run {path} --seed {seed} --trace` repeats it and keeps every packet"
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong, out of the groups around it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error.message if isinstance(error, CommandError) else repr(error)
 
 
 def _is_interrupt(error: BaseException) -> bool:
@@ -191,28 +272,47 @@ class RunFolder:
 
     def make(self, scenario: "Scenario") -> None:
         """An empty run folder; an older run's in its place is replaced, nothing else is."""
-        if self.path.exists():
-            if not self.path.is_dir() or (
-                any(self.path.iterdir()) and not (self.path / SCENARIO).exists()
-            ):
-                raise CommandError(
-                    "failed", f"`{self.path}` is there and is no run folder",
-                    hint="choose another with `--out DIR`",
-                )  # fmt: skip
+        if self.path.exists() and not self._may_replace(scenario):
+            raise CommandError(
+                "failed", f"`{self.path}` is there and is no run folder",
+                hint="choose another with `--out DIR`",
+            )  # fmt: skip
+        try:
             for name in (RESULT, TRACE, REPORT):
                 (self.path / name).unlink(missing_ok=True)
-        self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        for name, text in scenario.files.items():
+            write_text(self.path / name, text)
         write_text(self.path / SCENARIO, scenario.text)
+
+    def _may_replace(self, scenario: "Scenario") -> bool:
+        """Whether nothing but an older run would be lost."""
+        if not self.path.is_dir():
+            return False
+        names = {item.name for item in self.path.iterdir()}
+        if names & {RESULT, TRACE} and SCENARIO in names:
+            return True
+        text = scenario.text.encode()
+        same = SCENARIO in names and (self.path / SCENARIO).read_bytes() == text
+        return not names or same
 
     def write(self, result: "Result", more: dict[str, Any]) -> None:
         """run.json, whole or not at all."""
         write_text(self.path / RESULT, json.dumps(asdict(result) | more, indent=1) + "\n")
 
-    def report(self, result: "Result") -> Path:
-        """report.html beside it."""
+    def report(self, result: "Result", *, kept: bool = False) -> Path:
+        """report.html beside it; `kept`: of a result that was read from here."""
         from ..netsim.report.page import page
 
-        write_text(self.path / REPORT, page(asdict(result)))
+        try:
+            text = page(asdict(result))
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+            if not kept:
+                raise
+            raise self.damaged() from error
+        write_text(self.path / REPORT, text)
         return self.path / REPORT
 
     def read(self) -> tuple["Result", dict[str, Any]]:
@@ -223,50 +323,81 @@ class RunFolder:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             more = {name: data.pop(name, None) for name in ("hosts_given", "backend")}
+            if not isinstance(more["hosts_given"], int | None):
+                raise TypeError
             return Result.from_json(data), more
         except FileNotFoundError:
+            if (self.path / SCENARIO).is_file():
+                raise CommandError(
+                    "failed", f"`{self.path}` has no {RESULT}: its run was killed, or runs still",
+                    hint=f"`shoal sim run {self.path / SCENARIO}` runs it again",
+                ) from None  # fmt: skip
             raise CommandError(
                 "failed", f"`{self.path}` is no run folder: it has no {RESULT}",
                 hint="`shoal sim run FILE --out DIR` makes one",
             ) from None  # fmt: skip
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except NotADirectoryError:
             raise CommandError(
-                "failed", f"`{path}` is damaged, or of another version",
-                hint="`shoal sim run` again makes a new one",
-            ) from None  # fmt: skip
+                "failed", f"`{self.path}` is a file", hint=f"name its folder: `{self.path.parent}`"
+            ) from None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise self.damaged() from None
+
+    def damaged(self) -> CommandError:
+        """What holds for a folder that cannot be understood."""
+        return CommandError(
+            "failed", f"`{self.path / RESULT}` is damaged, or of another version",
+            hint="`shoal sim run` again makes a new one",
+        )  # fmt: skip
 
 
 def write_text(path: Path, text: str) -> None:
     """A file whole or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise unwritable(path, error) from None
+
+
+def unwritable(path: Path, error: OSError) -> CommandError:
+    """A file or folder that cannot be written."""
+    what = (error.strerror or str(error)).lower()
+    hint = "free some space there" if error.errno == errno.ENOSPC else "choose another `--out DIR`"
+    return CommandError("failed", f"`{path}` cannot be written: {what}", hint=hint)
 
 
 def print_result(result: "Result") -> None:
     """Figures and verdicts for a person."""
     import click
 
-    click.echo(f"{render.safe(result.name)}, seed {result.seed}: "
-               + figures_of_time(result.virtual, result.real))  # fmt: skip
-    click.echo(f"{result.records} records, digest {result.digest}\n")
-    rows = [(name, _value(value)) for name, value in result.metrics.items()]
+    name = render.safe(result.name)
+    if result.digest:
+        times = figures_of_time(result.virtual, result.real)
+        click.echo(f"{name}, seed {result.seed}: {times}")
+        click.echo(f"{result.records} records, digest {result.digest}\n")
+    else:
+        click.echo(f"{name}: {result.real:.1f} s in this machine's kernel\n")
+    rows = [(name, _value(name, value)) for name, value in result.metrics.items()]
     click.echo(render.fields(rows))
     if result.verdicts:
         click.echo()
     for verdict in result.verdicts:
         word, colour = ("met", "green") if verdict.met else ("failed", "red")
-        found = "never" if verdict.found is None else f"{verdict.found:.4g}"
-        click.echo(
-            f"{render.coloured(f'{word:<6}', colour, sys.stdout)}  {verdict.text}  ({found})"
-        )
+        marked = render.coloured(f"{word:<6}", colour, sys.stdout)
+        click.echo(f"{marked}  {verdict.text}  ({verdict.shown})")
 
 
-def _value(value: Any) -> str:
+def _value(name: str, value: Any) -> str:
+    from ..netsim.scenario.metrics import shown
+
     if not isinstance(value, dict):
-        return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-    keys = ("count", "p5", "p50", "p95", "max") if "p50" in value else tuple(value)
-    return "  ".join(f"{key} {_value(value[key])}" for key in keys if key in value) or "none"
+        return shown(name, value)
+    keys = tuple(value) if name == "drops" else ("count", "p5", "p50", "p95", "max")
+    found = [f"{key} {shown(f'{name}.{key}', value[key])}" for key in keys if key in value]
+    return "  ".join(found) or "none"
 
 
 def as_json(result: "Result") -> dict[str, Any]:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -18,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import render
 from .errors import CommandError
-from .simrun import versions
+from .simrun import figures_of_time, unwritable, versions, write_text
 
 if TYPE_CHECKING:
     from ..netsim.scenario.tables import Scenario
 
+KNOCK_S = 5.0
+RAY_CLIENT_PORT = "10001"
 STRICT = "--strict"  # of a worker
 LINES, SUMMARY = "sweep.jsonl", "sweep.json"
 Line = dict[str, Any]
@@ -33,21 +36,27 @@ class SweepFile:
 
     def __init__(self, folder: Path, scenario: "Scenario", hosts: int | None) -> None:
         self.path = folder / LINES
-        digest = hashlib.sha256(scenario.text.encode()).hexdigest()
-        self._head = {"scenario": digest, "hosts": hosts, "versions": versions()}
-        folder.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256(scenario.text.encode())
+        for name, text in sorted(scenario.files.items()):
+            digest.update(f"\0{name}\0{text}".encode())
+        self._head = {"scenario": digest.hexdigest(), "hosts": hosts, "versions": versions()}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(folder, error) from None
         self.lines = self._read()
 
     def _read(self) -> dict[int, Line]:
         """What an earlier call has done; a line that was cut short is cut off."""
-        if not self.path.exists():
-            self.path.write_text(json.dumps(self._head) + "\n", encoding="utf-8")
+        data = self.path.read_bytes() if self.path.exists() else b""
+        whole = data[: data.rfind(b"\n") + 1]
+        if not whole and (json.dumps(self._head) + "\n").encode().startswith(data):
+            write_text(self.path, json.dumps(self._head) + "\n")
             return {}
-        whole, _, rest = self.path.read_text(encoding="utf-8").rpartition("\n")
-        if rest:
-            self.path.write_text(whole + "\n" if whole else "", encoding="utf-8")
+        if len(whole) < len(data):
+            os.truncate(self.path, len(whole))
         try:
-            head, *lines = [json.loads(line) for line in whole.splitlines()] or [None]
+            head, *lines = [json.loads(line) for line in whole.splitlines()]
             if head != self._head:
                 raise CommandError(
                     "failed", f"`{self.path}` is of another scenario, or of another version",
@@ -62,23 +71,34 @@ class SweepFile:
     def add(self, line: Line) -> None:
         """Keep a seed's line."""
         self.lines[line["seed"]] = line
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+
+
+def task_of(scenario: "Scenario", hosts: int | None) -> dict[str, Any]:
+    """What a process elsewhere is told of a scenario."""
+    return {"text": scenario.text, "hosts": hosts, "files": scenario.files}
 
 
 class _Worker:
     """A process that runs one seed after the other."""
 
     def __init__(self, scenario: "Scenario", hosts: int | None) -> None:
-        self._task = json.dumps({"text": scenario.text, "hosts": hosts}) + "\n"
+        self._task = json.dumps(task_of(scenario, hosts)) + "\n"
         self._args = ["-m", "shoal.cli.simworker", *([STRICT] if scenario.sim.strict else [])]
         self._process: subprocess.Popen[str] | None = None
+        self._closed = False
+        self._lock = threading.Lock()  # between starting a process and ending it
 
     def _start(self) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             [sys.executable, *self._args],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
             env={**os.environ, "PYTHONHASHSEED": "0"},
+            process_group=0,  # Ctrl-C is for us: we end them
         )  # fmt: skip
         assert process.stdin is not None
         process.stdin.write(self._task)
@@ -86,9 +106,15 @@ class _Worker:
 
     def run(self, seed: int) -> Line:
         """The line of a seed; a process that dies under it is a line as well."""
-        if self._process is None:
-            self._process = self._start()
-        process = self._process
+        with self._lock:
+            if self._closed:
+                return {"seed": seed, "met": False, "ended": "interrupted"}
+            if self._process is None:
+                try:
+                    self._process = self._start()
+                except OSError as error:
+                    return {"seed": seed, "met": False, "ended": f"failed: {error}"}
+            process = self._process
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(f"{seed}\n")
@@ -104,8 +130,10 @@ class _Worker:
 
     def close(self) -> None:
         """End the process, in the middle of a seed if need be."""
-        if self._process is not None:
-            self._process.kill()  # who reads its answer sees their end
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()  # who reads its answer sees their end
 
     def _end(self, process: "subprocess.Popen[str]") -> int:
         """What a process that has died ended with."""
@@ -143,24 +171,46 @@ def here(
             if not stopped.is_set():
                 done.put(line)
 
+    def join(thread: threading.Thread) -> None:
+        if thread.ident is not None:  # interrupted before its start, else
+            thread.join()
+
     with ExitStack() as stack:
         workers = [_Worker(scenario, hosts) for _ in range(min(jobs, len(seeds)))]
         threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
         for worker, thread in zip(workers, threads, strict=True):
             stack.callback(worker.finish)
-            stack.callback(thread.join)
+            stack.callback(join, thread)
             stack.callback(worker.close)
+            stack.callback(stopped.set)
             thread.start()
-        stack.callback(stopped.set)
         for _ in seeds:
             yield done.get()
 
 
-def on_ray(address: str, text: str, hosts: int | None, seeds: Sequence[int]) -> Iterator[Line]:
+def on_ray(
+    address: str, scenario: "Scenario", hosts: int | None, seeds: Sequence[int]
+) -> Iterator[Line]:
     """The lines of these seeds, as they end, from a Ray cluster that has shoal installed."""
-    import importlib
+    from .simworker import run_on_node
 
-    from .simworker import run_seed
+    ray = _cluster(address)
+    try:
+        work = ray.remote(run_on_node)
+        task = ray.put(task_of(scenario, hosts))
+        pending = {work.remote(task, seed): seed for seed in seeds}
+        while pending:
+            (done,), _ = ray.wait(list(pending), num_returns=1)
+            yield _answer(ray, done, pending.pop(done))
+    finally:
+        ray.shutdown()
+
+
+def _cluster(address: str) -> Any:
+    """Ray, connected. Raises CommandError."""
+    import importlib
+    import logging
+    import warnings
 
     try:
         ray: Any = importlib.import_module("ray")
@@ -169,20 +219,43 @@ def on_ray(address: str, text: str, hosts: int | None, seeds: Sequence[int]) -> 
             "cannot-simulate", "ray is not installed", hint="`pip install 'shoal[ray]'`"
         ) from None
     try:
-        ray.init(address=address)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        _knock(address)
+        with warnings.catch_warnings(action="ignore"):
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    except (OSError, RuntimeError, ValueError) as error:
         raise CommandError(
             "cannot-simulate", f"no Ray cluster answers at `{address}`: {error}",
             hint="`ray start --head` starts one here; its address is then `auto`",
         ) from None  # fmt: skip
+    return ray
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens: Ray itself tries for more than a minute."""
+    scheme, _, rest = address.rpartition("://")
+    host, colon, port = rest.rpartition(":")
+    if not colon and scheme == "ray":
+        host, port = rest, RAY_CLIENT_PORT
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+
+
+def _answer(ray: Any, done: Any, seed: int) -> Line:
+    """A seed's line from a cluster; a node that dies under it is a line as well."""
     try:
-        task = ray.remote(run_seed)
-        pending = [task.remote(text, hosts, seed) for seed in seeds]
-        while pending:
-            done, pending = ray.wait(pending, num_returns=1)
-            yield from ray.get(done)
-    finally:
-        ray.shutdown()
+        line: Line = ray.get(done)
+    except ray.exceptions.RayError as error:
+        why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        return {"seed": seed, "met": False, "ended": f"failed: {why[0]}"}
+    theirs = line.pop("versions")
+    for name, ours in versions().items():
+        if theirs.get(name) != ours:
+            raise CommandError(
+                "cannot-simulate",
+                f"a node of the cluster has {name} {theirs.get(name)}, and this machine {ours}",
+                hint="install the same everywhere: other versions may give other packets",
+            )
+    return line
 
 
 def summary(lines: Sequence[Line]) -> dict[str, Any]:
@@ -220,22 +293,25 @@ def _flat(metrics: dict[str, Any], reasons: Sequence[str]) -> Iterator[tuple[str
 def print_line(line: Line, done: int, total: int, say: Callable[[str], None]) -> None:
     """A seed has ended."""
     failed = [item["text"] for item in line.get("verdicts", ()) if not item["met"]]
-    why = "" if line["ended"] == "done" else render.safe(line["ended"], 200)
+    ended = line["ended"].removeprefix("failed: ")
+    why = "" if ended == "done" else render.safe(ended, 200)
     word = "met" if line["met"] else "failed"
-    real = f"{line['real']:.1f} s" if "real" in line else ""
+    real = figures_of_time(line["virtual"], line["real"]) if "virtual" in line else ""
     say("  ".join(filter(None, (f"{done}/{total}", f"seed {line['seed']}", word, real,
                                 ", ".join(failed), why))))  # fmt: skip
 
 
 def print_summary(found: dict[str, Any]) -> str:
     """The summary for a person."""
+    from ..netsim.scenario.metrics import shown
+
     rows = [
-        [name, *(f"{values[key]:.4g}" for key in ("p5", "p50", "p95"))]
+        [name, *(shown(name, values[key]) for key in ("p5", "p50", "p95"))]
         for name, values in found["metrics"].items()
     ]
-    text = render.table(["over the seeds", "p5", "p50", "p95"], rows)
+    text = render.table(["over the seeds", "p5", "p50", "p95"], rows) + "\n\n" if rows else ""
     met = found["seeds"] - len(found["failed"])
-    text += f"\n\n{met} of {found['seeds']} seeds met every expectation"
+    text += f"{met} of {found['seeds']} seeds met every expectation"
     if found["failed"]:
         text += f"; failed: {' '.join(map(str, found['failed'][:50]))}"
     return text

@@ -69,11 +69,30 @@ class ChunkStore:
 
     def _write(self, digest: str, data: bytes | memoryview) -> bool:
         path = self.path(digest)
-        if self._files.size(path) == len(data):
+        if self._files.size(path) == len(data) and self._holds(path, data):
             return False
         self.require_space(len(data))
         write(self._files, path, data)
         return True
+
+    def _holds(self, path: Path, data: bytes | memoryview) -> bool:
+        """Whether a file has these bytes: its size says nothing after a power cut."""
+        try:
+            return self._files.read_range(path, 0, len(data) + 1) == data
+        except OSError:
+            return False
+
+    def drop_damaged(self, digests: Iterable[str]) -> int:
+        """Read those that are here, and remove the ones whose bytes are wrong; says how many."""
+        dropped = 0
+        for digest in dict.fromkeys(digests):
+            try:
+                self.get(digest)
+            except ChunkCorrupt:
+                dropped += 1
+            except ChunkMissing:
+                pass
+        return dropped
 
     def get(self, digest: str) -> bytes:
         """The chunk's bytes, verified. Raises ChunkMissing; ChunkCorrupt, and then it is gone."""

@@ -135,7 +135,8 @@ class Fetch:
             "no-source",
             f"no linked peer gave any of {left} missing chunks of model "
             f"{self._manifest.root[:16]} for {self._patience:g} s{lied}",
-            hint="see who is linked and what they hold: shoal peers",
+            hint="see who is linked and what they hold: `shoal peers`; or bring the model: "
+            "`shoal model add FOLDER`",
         )
 
     def _meet(self, nursery: trio.Nursery) -> None:

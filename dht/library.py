@@ -9,6 +9,7 @@ import difflib
 import hashlib
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,6 +126,18 @@ class Library:
         await self.set_name(name, manifest.root)
         return name, manifest
 
+    async def restore(self, folder: Path, root: str) -> bool:
+        """Write what is missing of a model from the folder it came from; False: another model.
+
+        Raises ModelError.
+        """
+        manifest = await import_folder(
+            self._host, self.store, folder, check_config=self._check_config
+        )
+        if manifest.root == root:
+            await self._save(manifest)
+        return manifest.root == root
+
     async def set_name(self, name: str, root: str) -> None:
         """Let `name` mean `root` from now on, whatever it meant before."""
         check_name(name)
@@ -149,15 +162,25 @@ class Library:
 
     def _write_manifest(self, manifest: Manifest) -> None:
         path, data = self._folder / "manifests" / manifest.root, manifest.encode()
-        if self._host.files.size(path) != len(data):
-            write(self._host.files, path, data)
+        with suppress(OSError):  # the same bytes, not only as many
+            if self._host.files.read_range(path, 0, len(data) + 1) == data:
+                return
+        write(self._host.files, path, data)
 
     async def manifest(self, root: str) -> Manifest:
-        """A manifest on this disk. Raises ModelError `unknown-model`, `manifest-corrupt`."""
+        """A manifest on this disk. Raises ModelError `unknown-model`, `manifest-corrupt`.
+
+        A damaged one is removed, so that it is fetched, or added, again.
+        """
         if root not in self._roots:
             raise _unknown(root, ())
         if root not in self._manifests:
-            self._manifests[root] = await self._host.offload(self._read_manifest, root)
+            try:
+                self._manifests[root] = await self._host.offload(self._read_manifest, root)
+            except ModelError as error:
+                if error.code == "manifest-corrupt":
+                    self._roots.discard(root)
+                raise
         return self._manifests[root]
 
     def _read_manifest(self, root: str) -> Manifest:
@@ -167,10 +190,13 @@ class Library:
         except OSError as error:
             raise unreadable(path, error) from None
         if hashlib.sha256(data).hexdigest() != root:
+            with suppress(OSError):
+                self._host.files.remove(path)
             raise ModelError(
                 "manifest-corrupt",
-                f"`{path}` has other bytes than its name says",
-                hint=f"remove it and add the model again: rm '{path}'",
+                f"`{path}` was damaged and is removed",
+                hint="it is fetched again from a node that has it; else add the model again: "
+                "`shoal model add FOLDER`",
             )
         return Manifest.decode(data)
 
@@ -226,13 +252,21 @@ def _read_names(data: bytes, path: Path) -> dict[str, str]:
     try:
         value = canonical.parse_json(data, depth=2)
     except ValueError as error:
-        raise ModelError("bad-library", f"`{path}` is not valid JSON: {error}") from None
+        raise _bad_library(path, f"is not valid JSON: {error}") from None
     names = value.get("names") if isinstance(value, dict) else None
     if not isinstance(names, dict) or not all(
         _NAME.fullmatch(name) and is_digest(root) for name, root in names.items()
     ):
-        raise ModelError("bad-library", f"`{path}` is no list of model names")
+        raise _bad_library(path, "is no list of model names")
     return names
+
+
+def _bad_library(path: Path, what: str) -> ModelError:
+    return ModelError(
+        "bad-library",
+        f"`{path}` {what}",
+        hint=f"restore it from a copy, or remove it and add the models again: rm '{path}'",
+    )
 
 
 def check_name(name: str) -> None:

@@ -5,6 +5,11 @@ from typing import Final
 EPOCH: Final = 1_900_000_000.0
 """Wall-clock seconds since 1970 at the start of every simulation."""
 
+EVENTS_PER_TURN: Final = 10_000
+"""Events run in a row, where no task can go on, before trio looks for signals."""
+QUIET_S: Final = 7 * 86_400.0
+"""So long timers without tasks may run while every task waits for ever."""
+
 LOOPBACK_S: Final = 20e-6
 """From a host to itself."""
 DNS_ROUND_TRIP_S: Final = 0.02

@@ -1,5 +1,8 @@
 """Errors of the simulator."""
 
+from collections.abc import Collection
+from difflib import get_close_matches
+
 
 class SimError(Exception):
     """Anything the simulator refuses."""
@@ -33,3 +36,14 @@ class BadScenario(SimError):
         self.message = message
         self.line = line
         self.hint = hint
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """What to tell who wrote `word` instead of one of those."""
+    turned = [item for item in known if item == word[::-1]]  # `=>`
+    close = turned or get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    if close:
+        return f"did you mean `{close[0]}`?"
+    listed = ", ".join(f"`{item}`" for item in sorted(known)[:12])
+    more = ", …" if len(known) > 12 else ""
+    return f"known are {listed}{more}" if known else "none is known here"

@@ -7,7 +7,7 @@ their mappings live on. Every deed is written to `timeline`.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol
+from typing import Final, Protocol
 
 from .errors import SimError
 from .gateway import Gateway
@@ -19,6 +19,8 @@ from .sleep import Dormitory
 from .world import World
 
 Computer = Host | LightHost
+WAYS: Final = ("up", "down")
+"""The directions of a link, as its host or gateway sees them."""
 
 
 class Named(Protocol):
@@ -69,6 +71,7 @@ class Faults:
         self._order = world.streams.get("faults", "order")
         self._asleep = Dormitory()
         self._unplugged: set[str] = set()
+        self._cuts: set[tuple[str, str]] = set()  # of a name, one direction
         world.at_end.append(self._asleep.release_all)
 
     # Packets.
@@ -257,18 +260,21 @@ class Faults:
             self._connect(item)
 
     def cut(self, who: str | Computer | Gateway, way: str, *, cut: bool = True) -> None:
-        """Cut one direction of a link, "up" or "down", or mend it."""
+        """Cut one direction of a link, "up" or "down", or mend it. Raises SimError."""
+        if way not in WAYS:
+            raise SimError(f"a link has no direction `{way}`: it is {' or '.join(WAYS)}")
         item = self.plugged(who)
-        for attachment in _plugs(item):
-            (attachment.up if way == "up" else attachment.down).cut = cut
+        (self._cuts.add if cut else self._cuts.discard)((item.name, way))
+        self._connect(item)
         self.note("cut" if cut else "mend", (item.name,), way)
 
     def _connect(self, item: Computer | Gateway) -> None:
-        """Open or close the pipes of a host, as its sleep and its cable say."""
+        """Open or close the pipes of a host, as its sleep, its cable and its cuts say."""
         closed = item.name in self._unplugged
         closed = closed or (isinstance(item, Host) and item in self._asleep)
         for attachment in _plugs(item):
-            attachment.up.cut = attachment.down.cut = closed
+            attachment.up.cut = closed or (item.name, "up") in self._cuts
+            attachment.down.cut = closed or (item.name, "down") in self._cuts
 
     def reboot(self, *gateways: str | Gateway, seconds: float = 0.0) -> None:
         """A gateway is off for `seconds`, and forgets what it has mapped."""
@@ -277,15 +283,21 @@ class Faults:
             self.note("nat.reboot", (gateway.name,), f"{seconds:g} s")
 
     def redial(self, *gateways: str | Gateway) -> None:
-        """A gateway comes back with another outer address."""
+        """A gateway comes back with another outer address, and another IPv6 prefix if it has one.
+
+        DNS knows of it at once.
+        """
         for gateway in map(self.gateway, gateways):
-            carrier = gateway.outside.gateway.owner if gateway.outside.gateway else None
-            if isinstance(carrier, Gateway):
-                address = carrier.free_address()
-            else:
-                address = self.world.public_address()
-            gateway.redial(address)
-            self.note("redial", (gateway.name,), address)
+            outer = gateway.outer
+            world = self.world
+            address = world.public_address(again=True) if outer is None else outer.free_address()
+            prefix = world.public_prefix6(again=True) if gateway.prefix is not None else None
+            gateway.redial(address, prefix)
+            for plug in gateway.inside.members.values():
+                host = self.world.hosts.get(plug.owner.name)
+                if host is not None and host.name in self.world.names:
+                    self.world.names[host.name] = host.addresses()
+            self.note("redial", (gateway.name,), f"{address} {prefix or ''}".rstrip())
 
     # Whom a name means.
 
@@ -332,7 +344,7 @@ def _names(items: Names) -> frozenset[str]:
     return frozenset(item if isinstance(item, str) else item.name for item in items)
 
 
-def _plugs(item: Any) -> list[Attachment]:
+def _plugs(item: Computer | Gateway) -> list[Attachment]:
     if isinstance(item, Gateway):
         return [item.wan]
     return [item.attachment] if isinstance(item, LightHost) else item.attachments

@@ -74,11 +74,11 @@ class Gateway:
         self.wan = outside.attach(self, name="wan", link=link, site=site)
         self.outside = outside
         for each in (address, *addresses):
-            outside.assign(self.wan, each)
+            self._dial(each)
         self.lan = self.inside.attach(self, name="lan")
-        lan = IPv4Network(inside)
-        self.inside.prefix = lan.prefixlen
-        self._free = iter(lan.hosts())
+        self._lan = IPv4Network(inside)
+        self.inside.prefix = self._lan.prefixlen
+        self._free = iter(self._lan.hosts())
         self.inside.assign(self.lan, next(map(str, self._free)))
         self.inside.gateway = self.lan
         self.six: Filter | None = None
@@ -102,10 +102,15 @@ class Gateway:
         return self.wan.addresses[0]
 
     def free_address(self) -> str:
-        """An unused IPv4 address of the inside. Raises ValueError where there is none."""
-        for text in map(str, self._free):
-            if text not in self.inside.members:
-                return text
+        """An unused IPv4 address of the inside; those given back come last.
+
+        Raises ValueError where there is none.
+        """
+        for _ in range(2):
+            for text in map(str, self._free):
+                if text not in self.inside.members:
+                    return text
+            self._free = iter(self._lan.hosts())
         raise ValueError(f"the inside of gateway `{self.name}` has no address left")
 
     def free_address6(self) -> str:
@@ -115,14 +120,24 @@ class Gateway:
         return str(next(self._free6))
 
     def route(self, address: str) -> None:
-        """Lead an inside host's address here from outside, where addresses are not translated:
+        """Lead an inside address here from outside, where addresses are not translated:
         IPv6, and IPv4 of a gateway that is `routed`."""
         gateway: Gateway | None = self
         while gateway is not None and (":" in address or gateway.routed):
-            segment = gateway.outside
-            segment.members[address] = gateway.wan
-            outer = segment.gateway.owner if segment.gateway is not None else None
-            gateway = outer if isinstance(outer, Gateway) else None
+            gateway.outside.members[address] = gateway.wan
+            gateway = gateway.outer
+
+    @property
+    def outer(self) -> "Gateway | None":
+        """The gateway that this one is behind."""
+        owner = self.outside.gateway.owner if self.outside.gateway is not None else None
+        return owner if isinstance(owner, Gateway) else None
+
+    def _dial(self, address: str) -> None:
+        """Have an outer address."""
+        self.outside.assign(self.wan, address)
+        if self.outer is not None:
+            self.outer.route(address)
 
     # Packets.
 
@@ -237,15 +252,38 @@ class Gateway:
                 self.service.rebooted()
                 self.service.announce()
 
-    def redial(self, address: str) -> None:
-        """A new outer address; old ones lead nowhere, flows through them are gone."""
+    def redial(self, address: str, prefix: str | None = None) -> None:
+        """A new outer address, and another prefix for a gateway that has one; old ones lead
+        nowhere, flows through them are gone."""
         before = list(self.wan.addresses)
-        self.outside.assign(self.wan, address)
+        self._dial(address)
         for old in before:
             self.outside.release(self.wan, old)
+        if prefix is not None and self.prefix is not None:
+            self._renumber(prefix)
         self.clear()
         if self.service is not None:
             self.service.announce()
+
+    def _renumber(self, prefix: str) -> None:
+        """An address of the new prefix for who has one of the old (RFC 8978: without notice)."""
+        self.prefix = prefix
+        self._free6 = iter(IPv6Network(prefix).hosts())
+        for plug in dict.fromkeys([self.lan, *self.inside.members.values()]):
+            for old in [address for address in plug.addresses if ":" in address]:
+                self.inside.release(plug, old)
+                self.inside.assign(plug, self.free_address6())
+                if plug is not self.lan:
+                    self._unroute(old)
+                    self.route(plug.addresses[-1])
+            if isinstance(plug.owner, Host):
+                plug.owner.addresses_changed()
+
+    def _unroute(self, address: str) -> None:
+        gateway: Gateway | None = self
+        while gateway is not None:
+            gateway.outside.members.pop(address, None)
+            gateway = gateway.outer
 
     async def serve(self, nursery: trio.Nursery) -> None:
         """Run the gateway's own service in `nursery`; returns when it answers."""

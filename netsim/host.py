@@ -17,7 +17,7 @@ from . import defaults
 from .clock import Events
 from .errors import SimError
 from .network import Attachment, Network
-from .packet import ICMP, TCP, UDP, Packet
+from .packet import TCP, Packet
 from .streams import Streams
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .sockets.local import LocalStack
 
 CURRENT: ContextVar["Host"] = ContextVar("simulated host")
-
-Deliver = Callable[[Packet], None]
 
 
 class Transport(Protocol):
@@ -43,10 +41,17 @@ class Interface(NamedTuple):
     prefix: int
 
 
-def cause() -> str:
-    """The name of the task that runs now; the stack's own timers have none."""
+def cause(host: "Host") -> str:
+    """The host and the name of the task that runs now; the stack's own timers have none."""
     task = getattr(GLOBAL_RUN_CONTEXT, "task", None)
-    return task.name if task is not None else ""
+    if task is None:
+        return ""
+    name = task.name
+    found = host.causes.get(name)
+    if found is None:
+        own = f"{host.name}:"
+        found = host.causes[name] = name if name.startswith(own) else own + name
+    return found
 
 
 def error(number: int) -> OSError:
@@ -84,6 +89,7 @@ class Host:
         self._system: dict[trio.CancelScope, None] = {}  # of trio's system tasks it began
         self._ended: trio.Event | None = None
         self.routes: dict[str, tuple[Attachment | None, str]] = {}  # replaced when they change
+        self.causes: dict[str, str] = {}  # of its packets, by the task's name
         equip(self)
 
     @property
@@ -172,15 +178,9 @@ class Host:
 
     def receive(self, packet: Packet, at: Attachment) -> None:
         """A packet has come in on an interface."""
-        interfere = self.network.interfere
-        if interfere is not None:
-            held = interfere(packet, self.name)
-            if held < 0:
-                self.network.drop("cut", self.name, packet)
-                return
-            if held > 0:
-                self.network.events.at(self.network.events.now + held, self.take, packet)
-                return
+        network = self.network
+        if network.interfere is not None and network.intercept(packet, self.name, self.take):
+            return
         self.take(packet)
 
     def take(self, packet: Packet) -> None:
@@ -231,6 +231,8 @@ class Host:
             raise SimError(f"{self.name}: the world is not running")
         if self.running:
             raise SimError(f"{self.name} runs a program already")
+        if not self.up:
+            raise SimError(f"{self.name} has no power: `restart` switches it on")
         self.program = program
         name = f"{self.name}:{type(program).__name__}"
         return await self.nursery.start(self._live, program, name=name)
@@ -293,12 +295,11 @@ class Host:
         """Power on again and run the same program on the same disk."""
         if self.program is None:
             raise SimError(f"{self.name} has no program to run again")
+        if self.running:
+            raise SimError(f"{self.name} still runs: `crash` comes first")
         self.equip(self)
         self.up = True
         return await self.start(self.program)
 
     def __repr__(self) -> str:
         return f"<host {self.name} {', '.join(self.addresses())}>"
-
-
-__all__ = ["CURRENT", "ICMP", "TCP", "UDP", "Host", "Transport", "cause", "error"]

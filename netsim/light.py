@@ -66,16 +66,10 @@ class LightHost:
         return self._local
 
     def receive(self, packet: Packet, at: Attachment) -> None:
-        """A packet has come in."""
+        """A packet has come in on an interface."""
         network = self._network
-        if network.interfere is not None:
-            held = network.interfere(packet, self.name)
-            if held < 0:
-                network.drop("cut", self.name, packet)
-                return
-            if held > 0:
-                network.events.at(network.events.now + held, self.take, packet)
-                return
+        if network.interfere is not None and network.intercept(packet, self.name, self.take):
+            return
         self.take(packet)
 
     def take(self, packet: Packet) -> None:

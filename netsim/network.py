@@ -37,6 +37,10 @@ Interfere = Callable[[Packet, str], float]
 it, else seconds to hold it back."""
 
 
+Latency = Callable[[int, int], float] | float
+"""Seconds one way between two sites (rows of a matrix), or between any two."""
+
+
 class Network:
     """What all segments of one simulation share."""
 
@@ -63,6 +67,15 @@ class Network:
                 packet.size,
                 packet.cause,
             )
+
+    def intercept(self, packet: Packet, host: str, take: Callable[[Packet], None]) -> bool:
+        """Let the faults have a packet that reaches its host. False where they leave it alone."""
+        held = self.interfere(packet, host) if self.interfere is not None else 0.0
+        if held < 0:
+            self.drop("cut", host, packet)
+        elif held > 0:
+            self.events.at(self.events.now + held, take, packet)
+        return held != 0
 
     def drop(self, why: str, host: str, packet: Packet) -> None:
         """Count and record a packet that goes nowhere."""
@@ -136,18 +149,19 @@ class Attachment:
     def arrive(self, packet: Packet) -> None:
         """At the far end of the wire: the down pipe is still to pass."""
         network = self.segment.network
-        when = self.down.offer(network.events.now, packet.size)
+        events, down = network.events, self.down
+        when = down.offer(events.now, packet.size)
         if when < 0:
             network.drop(REASONS[when], self.owner.name, packet)
             if when == TOO_BIG:
-                self._complain(packet, self.down.spec.mtu, self.segment.find(packet.src[0], self))
+                self._complain(packet, down.spec.mtu, self.segment.find(packet.src[0], self))
             return
-        if self.down.duplicates and self.down.again():  # before a gateway changes its addresses
-            network.events.at(when, self.deliver, packet.copy())
-        if when <= network.events.now:
+        if down.duplicates and down.again():  # before a gateway changes its addresses
+            events.at(when, self.deliver, packet.copy())
+        if when <= events.now or events.reach(when):
             self.deliver(packet)
         else:
-            network.events.at(when, self.deliver, packet)
+            events.at(when, self.deliver, packet)
 
     def _complain(self, packet: Packet, mtu: int, to: "Attachment | None") -> None:
         """The router at a narrow link tells the sender (RFC 1191); never about an ICMP packet."""
@@ -171,9 +185,7 @@ class Attachment:
 class Segment:
     """A piece of network in which addresses are reached directly: the internet, or a LAN."""
 
-    def __init__(
-        self, network: Network, name: str, latency: Callable[[int, int], float] | float
-    ) -> None:
+    def __init__(self, network: Network, name: str, latency: Latency) -> None:
         self.network = network
         self.name = name
         self.members: dict[str, Attachment] = {}  # by IP address
@@ -182,7 +194,7 @@ class Segment:
         self.prefix6 = 64
         self.carries_groups = True  # multicast and broadcast; the public internet does not
         self._groups: dict[str, dict[Attachment, None]] = {}
-        self._latency = latency
+        self._latency = float(latency) if isinstance(latency, int) else latency
 
     def attach(
         self, owner: Owner, *, name: str = "eth0", link: LinkSpec | None = None, site: int = 0

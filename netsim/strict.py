@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from functools import partial
+from ipaddress import ip_address
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -37,9 +38,11 @@ from trio import _threads as trio_threads
 from trio._core import _run
 from trio._core import _thread_cache as trio_thread_cache
 
+from .clock import without_descriptors
 from .errors import NotSimulated
 from .host import CURRENT, Host
 from .memory import Collector, deterministic_collection
+from .schedule import scheduling
 from .watchdog import watchdog
 
 Shim = Callable[..., Any]
@@ -54,8 +57,20 @@ _FORBIDDEN = {
     "os.exec": "another program (`os.exec`)",
     "os.system": "a child process (`os.system`)",
     "_thread.start_new_thread": "a thread",
+    "os.kill": "a signal to a process",
+    "os.killpg": "a signal to a process",
+    "socket.gethostbyname": "the machine's resolver",
+    "socket.gethostbyaddr": "the machine's resolver",
+    "sqlite3.connect": "a real file",
 }
 """Audit events of the interpreter: they see a call whatever name it was made by."""
+
+_CHANGES = frozenset(
+    f"os.{call}"
+    for call in ("chmod", "chown", "link", "mkdir", "remove", "rename", "rmdir", "symlink",
+                 "truncate", "utime")
+)  # fmt: skip
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def refuse(what: str) -> NoReturn:
@@ -65,9 +80,21 @@ def refuse(what: str) -> NoReturn:
     raise NotSimulated(f"{name}: {what} is not simulated")
 
 
-def _audit(event: str, _: tuple[Any, ...]) -> None:
-    if _armed and event in _FORBIDDEN and CURRENT.get(None) is not None:
-        refuse(_FORBIDDEN[event])
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if not _armed:
+        return
+    if event in _FORBIDDEN:
+        if CURRENT.get(None) is not None:
+            refuse(_FORBIDDEN[event])
+    elif event in _CHANGES or (event == "open" and args[2] & _WRITING):
+        if CURRENT.get(None) is None or _imports(args):
+            return
+        refuse(f"writing to the real disk (`{args[0]}`)")
+
+
+def _imports(args: tuple[Any, ...]) -> bool:
+    """Whether it is Python that keeps what it compiled; what is imported is no host's doing."""
+    return any(isinstance(arg, str) and "__pycache__" in arg for arg in args)
 
 
 def _tripwire(real: Shim, what: str, *, everywhere: bool = False) -> Shim:
@@ -224,7 +251,23 @@ def _seeded_key(kind: Any) -> Callable[[Any], Any]:
 # What is not there.
 
 
+_GETADDRINFO = socket.getaddrinfo
+
+
+def _resolve(_: Host, name: Any, *args: Any, **kwargs: Any) -> Any:
+    """Of numbers; for names there is trio's, which is simulated."""
+    flags = kwargs.get("flags", args[4] if len(args) > 4 else 0)
+    try:
+        if not flags & socket.AI_NUMERICHOST:
+            ip_address(name)
+    except ValueError:
+        refuse("the machine's resolver")
+    return _GETADDRINFO(name, *args, **kwargs)
+
+
 def _missing() -> Iterator[tuple[Shim, Shim]]:
+    yield _GETADDRINFO, _by_host(_GETADDRINFO, _resolve)
+    yield socket.gethostname, _by_host(socket.gethostname, lambda host: host.name)
     yield time.sleep, _tripwire(time.sleep, "`time.sleep`")
     yield socket.socketpair, _tripwire(socket.socketpair, "a real socket pair")
     start: Any = _thread.start_new_thread
@@ -307,16 +350,6 @@ def _tripwires() -> Iterator[None]:
         _armed = before
 
 
-class _InOrder:
-    """Trio's scheduler asks this instead of a random generator: tasks run in order of age."""
-
-    def shuffle(self, batch: list[Any]) -> None:
-        batch.reverse()
-
-    def random(self) -> float:
-        return 1.0
-
-
 def _spawn_in_context(runner: Any, function: Any, *args: Any, **settings: Any) -> Any:
     """Trio's system tasks lose the caller's context, and with it the host; and outlive it."""
     host = CURRENT.get(None)
@@ -329,6 +362,8 @@ def _spawn_in_context(runner: Any, function: Any, *args: Any, **settings: Any) -
 
 
 _SPAWN: Any = _run.Runner.spawn_system_task
+_MANAGER: Any = vars(_run)["TheIOManager"]  # of this platform
+_GET_EVENTS: Any = without_descriptors(_MANAGER.get_events)
 
 
 @contextmanager
@@ -344,9 +379,9 @@ def strict(*, shuffle: random.Random | None = None, patience: float = 30.0) -> I
 
     with ExitStack() as stack:
         replacements: list[tuple[Any, str, Any]] = [
-            (_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
-            (_run, "_r", shuffle if shuffle is not None else _InOrder()),
+            *scheduling(shuffle),
             (_run.Runner, "spawn_system_task", _spawn_in_context),
+            (_MANAGER, "get_events", _GET_EVENTS),
             (random.Random, "seed", _seed),
         ]
         for kind in (ed25519.Ed25519PrivateKey, x25519.X25519PrivateKey):

@@ -31,6 +31,7 @@ class Trace:
         self._file = file
         self._hash = hashlib.blake2b(digest_size=16)
         self._batch: list[Record] = []
+        self._pack = msgpack.Packer().pack  # `packb` would make a packer for each record
 
     def add(
         self,
@@ -61,7 +62,7 @@ class Trace:
         batch, self._batch = self._batch, []
         # Records one after the other, without an array around them: the digest must not
         # depend on when it was asked for.
-        packed = b"".join(map(msgpack.packb, batch))
+        packed = b"".join(map(self._pack, batch))
         self._hash.update(packed)
         self.count += len(batch)
         if self._file is not None:

@@ -60,11 +60,15 @@ class Difference:
     before: list[Record]  # the last ones that both have
     after_a: list[Record]
     after_b: list[Record]
+    # The last record with a task between the same two addresses, of either direction: it leads
+    # to what the stack or a router did by itself.
+    led_a: Record | None = None
+    led_b: Record | None = None
 
     @property
     def causes(self) -> tuple[str, str]:
-        """The tasks that caused the two records; empty for none."""
-        return (self.a[-1] if self.a else "", self.b[-1] if self.b else "")
+        """The tasks that caused the two records, or led to them; empty for none."""
+        return _cause(self.a, self.led_a), _cause(self.b, self.led_b)
 
     def lines(self, a: str = "a", b: str = "b") -> Iterator[str]:
         """What a person reads; `a` and `b` name the traces."""
@@ -78,8 +82,28 @@ class Difference:
             yield f"{sign}  {describe(record) if record else f'(end of {name})'}"
             for later in after:
                 yield f"{sign}      {describe(later)}"
-        for name, cause in zip((a, b), self.causes, strict=True):
-            yield f"caused in {name} by {cause or 'no task: a timer, a router, or the end'}"
+        yield f"caused in {a} by {_reason(self.a, self.led_a)}"
+        yield f"caused in {b} by {_reason(self.b, self.led_b)}"
+
+
+def _cause(record: Record | None, led: Record | None) -> str:
+    found = record if record is not None and record[-1] else led
+    return found[-1] if found is not None and record is not None else ""
+
+
+def _reason(record: Record | None, led: Record | None) -> str:
+    if record is None:
+        return "its end"
+    if record[-1]:
+        return record[-1]
+    if led is None:
+        return "no task: a timer or a router"
+    return f"the stack or a router by itself; what led to it: {describe(led)}"
+
+
+def _flow(record: Record) -> tuple[tuple[str, int], ...]:
+    """The connection of a record, whatever its direction."""
+    return tuple(sorted((record[4], record[5])))
 
 
 def describe(record: Record) -> str:
@@ -100,6 +124,7 @@ def first_difference(
     """Where two trace files part; None where they are equal. Raises BadTrace."""
     records_a, records_b = read(a, names[0]), read(b, names[1])
     before: deque[Record] = deque(maxlen=context)
+    led: dict[tuple[tuple[str, int], ...], Record] = {}  # by connection, the last with a task
     for index, (one, other) in enumerate(zip_longest(records_a, records_b)):
         if one != other:
             return Difference(
@@ -109,6 +134,10 @@ def first_difference(
                 list(before),
                 list(islice(records_a, context)),
                 list(islice(records_b, context)),
+                led.get(_flow(one)) if one is not None else None,
+                led.get(_flow(other)) if other is not None else None,
             )
         before.append(one)
+        if one[-1]:
+            led[_flow(one)] = one
     return None

@@ -27,7 +27,7 @@ from .light import Core, LightHost
 from .link import LinkSpec
 from .memory import deterministic_collection
 from .nat.kinds import DUAL, build
-from .network import Network, Segment
+from .network import Attachment, Latency, Network, Owner, Segment
 from .sockets.factory import SocketFactory, equip
 from .streams import Streams
 from .strict import strict
@@ -35,9 +35,14 @@ from .trace import Trace
 
 
 class World:
-    """One simulated internet. The same seed and the same program give the same packets."""
+    """One simulated internet. The same seed and the same program give the same packets.
 
-    def __init__(self, seed: int = 0, *, trace: Trace | None = None, latency: Any = 0.01) -> None:
+    `latency` is seconds one way between any two sites, or a matrix (`population/latency.py`).
+    """
+
+    def __init__(
+        self, seed: int = 0, *, trace: Trace | None = None, latency: Latency = 0.01
+    ) -> None:
         self.seed = seed
         self.trace = trace
         self.fuzz = False  # draw the order of tasks that could run at the same instant
@@ -54,6 +59,7 @@ class World:
         self.at_end: list[Callable[[], None]] = []  # called when `main` has returned
         self._nursery: trio.Nursery | None = None
         self._addresses = 0
+        self._redials = 1 << 21  # those addresses begin at 43.0.0.1 and 2600:20::
         self._scope: trio.CancelScope | None = None
 
     # Building.
@@ -73,12 +79,47 @@ class World:
         A host behind a gateway shares that one's `link`; its own is the LAN's. It has an IPv6
         address as well if `ipv6` says so, or, unless that says no, if its gateway has.
         """
-        if name in self.hosts or name in self.lights:
-            raise ValueError(f"there is a host `{name}` already")
+        self._check_new(name)
         host = Host(self.network, name, equip)
-        segment = behind.inside if behind is not None else self.internet
-        attachment = segment.attach(host, link=link, site=site)
+        self.plug(host, address=address, behind=behind, link=link, site=site, ipv6=ipv6)
+        host.nursery = self._nursery
+        self.hosts[name] = host
+        return host
+
+    def plug(
+        self,
+        host: Host,
+        *,
+        address: str | None = None,
+        behind: Gateway | None = None,
+        link: LinkSpec | None = None,
+        site: int = 0,
+        ipv6: bool | None = None,
+    ) -> Attachment:
+        """Another interface of a host ("eth1", …), as `host` makes the first.
+
+        What is no neighbour's address is reached by the first interface of its family.
+        """
+        name = f"eth{len(host.attachments)}"
+        attachment = self._attach(host, name, address, behind, link, site, ipv6)
         host.attachments.append(attachment)
+        host.addresses_changed()
+        self.names[host.name] = host.addresses()
+        return attachment
+
+    def _attach(
+        self,
+        owner: Owner,
+        name: str,
+        address: str | None,
+        behind: Gateway | None,
+        link: LinkSpec | None,
+        site: int,
+        ipv6: bool | None,
+    ) -> Attachment:
+        """A plug in the internet or inside a gateway, with its addresses, and the way to them."""
+        segment = behind.inside if behind is not None else self.internet
+        attachment = segment.attach(owner, name=name, link=link, site=site)
         if address is None:
             address = behind.free_address() if behind is not None else self.public_address()
         segment.assign(attachment, address)
@@ -88,10 +129,17 @@ class World:
         if behind is not None:
             for each in attachment.addresses:
                 behind.route(each)
-        host.nursery = self._nursery
-        self.hosts[name] = host
-        self.names[name] = host.addresses()
-        return host
+        return attachment
+
+    def _check_new(self, name: str) -> None:
+        """Names are of one host or gateway: faults and random streams go by them."""
+        for what, known in (
+            ("host", self.hosts),
+            ("host", self.lights),
+            ("gateway", self.gateways),
+        ):
+            if name in known:
+                raise ValueError(f"there is a {what} `{name}` already")
 
     def light(
         self,
@@ -105,16 +153,9 @@ class World:
         port: int = defaults.LIGHT_PORT,
     ) -> LightHost:
         """A new light host (`light.py`). A world of them alone needs no `run`, but `advance`."""
-        if name in self.lights or name in self.hosts:
-            raise ValueError(f"there is a host `{name}` already")
+        self._check_new(name)
         light = LightHost(self.network, name, core)
-        segment = behind.inside if behind is not None else self.internet
-        attachment = segment.attach(light, link=link, site=site)
-        if address is None:
-            address = behind.free_address() if behind is not None else self.public_address()
-        segment.assign(attachment, address)
-        if behind is not None:
-            behind.route(address)
+        attachment = self._attach(light, "eth0", address, behind, link, site, False)
         light.plug(attachment, port)
         self.lights[name] = light
         self.names[name] = attachment.addresses
@@ -136,10 +177,11 @@ class World:
 
         With `ipv6` its inside has global addresses as well, behind a firewall (RFC 6092).
         """
+        self._check_new(name)
         if address is None:
             address = behind.free_address() if behind is not None else self.public_address()
         if ipv6 or kind in DUAL:
-            knobs["prefix"] = str(IPv6Network(self.public_address6()).supernet(new_prefix=64))
+            knobs["prefix"] = self.public_prefix6()
         outside = behind.inside if behind is not None else self.internet
         gateway = build(kind, self.network, name, outside, address, link=link, site=site, **knobs)
         self.gateways[name] = gateway
@@ -147,17 +189,27 @@ class World:
             self._nursery.start_soon(gateway.serve, self._nursery)
         return gateway
 
-    def public_address(self) -> str:
-        """An unused public IPv4 address."""
-        self._addresses += 1
-        number = self._addresses
+    def public_address(self, *, again: bool = False) -> str:
+        """An unused public IPv4 address. `again`: for who had another one before; of a range of
+        its own, so that one more host in the world changes nobody's next address."""
+        number = self._next_address(again)
         return f"{11 + (number >> 16)}.{number >> 8 & 255}.{number & 255}.1"
 
-    def public_address6(self) -> str:
+    def public_address6(self, *, again: bool = False) -> str:
         """An unused public IPv6 address, the first of a /64 of its own."""
-        self._addresses += 1
-        number = self._addresses
+        number = self._next_address(again)
         return f"2600:{number >> 16:x}:{number & 0xFFFF:x}::1"
+
+    def public_prefix6(self, *, again: bool = False) -> str:
+        """An unused public /64."""
+        return str(IPv6Network(self.public_address6(again=again)).supernet(new_prefix=64))
+
+    def _next_address(self, again: bool) -> int:
+        if again:
+            self._redials += 1
+            return self._redials
+        self._addresses += 1
+        return self._addresses
 
     # Running.
 

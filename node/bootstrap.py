@@ -37,8 +37,10 @@ class Bootstrap:
         async with trio.open_nursery() as nursery:
             for address in given:
                 nursery.start_soon(self._keep, address, True)
+            places = {(address.host, address.port) for address in given}
             for address in remembered:
-                nursery.start_soon(self._keep, address, False)
+                if (address.host, address.port) not in places:
+                    nursery.start_soon(self._keep, address, False)
 
     async def _keep(self, address: Address, told: bool) -> None:
         """One address: dialled until it answers, and again whenever its link has ended."""

@@ -19,6 +19,7 @@ from ..transport.host import Host
 from . import defaults
 from .config import DataFolder
 from .errors import ControlError
+from .folder import disk_errors
 
 Emit = Callable[[Mapping[str, Any]], Awaitable[None]]
 Operation = Callable[[dict[str, Any], Emit], Awaitable[Mapping[str, Any]]]
@@ -43,17 +44,22 @@ class ControlServer:
         self.clients = 0  # connected now
 
     async def run(self, *, task_status: TaskStatus[Path] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen until cancelled; starts with the socket's path, and removes it at the end."""
-        path = await self._choose_path()
-        listener = await self._host.listen_local(path)
+        """Listen until cancelled; starts with the socket's path, and removes it at the end.
+
+        Raises NodeError `disk`.
+        """
+        with disk_errors(self._folder):
+            path = await self._choose_path()
+            listener = await self._host.listen_local(path)
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(trio.serve_listeners, self._serve, [listener])
                 task_status.started(path)
         finally:
             with trio.CancelScope(shield=True):
-                await self._host.offload(self._host.files.remove, path)
-                await self._host.offload(self._host.files.remove, self._folder.control_path)
+                for name in (path, self._folder.control_path):
+                    with suppress(OSError):  # the next start replaces what stays behind
+                        await self._host.offload(self._host.files.remove, name)
 
     async def _choose_path(self) -> Path:
         """The usual place, or a fresh name elsewhere where that path is too long for a socket.

@@ -9,6 +9,7 @@ from ..transport.host import Host
 from . import defaults
 from .config import DataFolder
 from .errors import NodeError
+from .folder import disk_errors
 from .invite import SECRET, Invitation, InviteBook, decode_book, encode, fingerprint, invitation_key
 
 
@@ -57,7 +58,8 @@ class Credentials:
                 hint="join with another folder: `shoal join CODE --data DIR`",
             )
         if key is not None:
-            await self._host.offload(self._host.files.write, self._folder.swarm_key, key)
+            with disk_errors(self._folder):
+                await self._host.offload(self._host.files.write, self._folder.swarm_key, key)
         self._key = key
         return self.admission(None)
 
@@ -70,10 +72,11 @@ class Credentials:
         return code, expires
 
     async def save(self) -> None:
-        """Write the invitations that still let somebody in."""
+        """Write the invitations that still let somebody in. Raises NodeError `disk`."""
         async with self._saving:  # two writes of one file must not overtake each other
             data = self._book.encode()
-            await self._host.offload(self._host.files.write, self._folder.invites, data)
+            with disk_errors(self._folder):
+                await self._host.offload(self._host.files.write, self._folder.invites, data)
 
     def answer_swarm_key(self, endpoint: Endpoint) -> None:
         """Hand the key to peers that an invitation admitted, and to nobody else."""

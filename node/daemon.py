@@ -3,7 +3,7 @@
 `run_node` is the public entry, for `shoal node` and for the simulator alike.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import trio
 from trio import TaskStatus
 
 from .. import __version__
+from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..state.defaults import MODELS
@@ -22,9 +23,9 @@ from ..tasks.engine.errors import EngineUnavailable
 from ..tasks.engine.families import check_model
 from ..tasks.engine.process import EngineProcess
 from ..tasks.gateway import Gateway
-from ..tasks.models import Models
+from ..tasks.models import Models, holders
 from ..tasks.probe import probe
-from ..tasks.serving import RestartingEngine, Serving, ServingSettings
+from ..tasks.serving import NO_TORCH, RestartingEngine, Serving, ServingSettings
 from ..tasks.stage import Stage
 from ..transport.address import Address
 from ..transport.endpoint import Endpoint
@@ -37,9 +38,17 @@ from .bootstrap import Bootstrap, join
 from .config import NodeConfig
 from .control import ControlServer
 from .credentials import Credentials
-from .embedded import import_embedded
+from .embedded import embedded_folder, import_embedded
 from .errors import NodeError
-from .folder import open_folder, remember_peers, remember_port, remembered_peers, remembered_port
+from .folder import (
+    disk_error,
+    disk_errors,
+    open_folder,
+    remember_peers,
+    remember_port,
+    remembered_peers,
+    remembered_port,
+)
 from .health import Condition, Health
 from .operations import Operations
 from .stall import StallGuard
@@ -53,6 +62,7 @@ class ManagedEngine(RestartingEngine, Protocol):
 
 EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, threads, bytes of memory
 Say = Callable[[str], None]
+NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 
 
@@ -107,21 +117,23 @@ class Node:
         self.stalls = StallGuard(host, defaults.STALL)
         self._say = say
         self._stop = trio.Event()
+        self._refused = False  # the last write of the remembered peers
         self._restarts = 0  # of the engine's worker
         self.endpoint = Endpoint(host, identity, admission=credentials.admission(config.invitation))
         credentials.answer_swarm_key(self.endpoint)
         self.directory = Membership(host, self.endpoint, identity, links=config.links)
         self.exchange = Exchange(host, self.endpoint, library)
-        self.models = Models(host, library, self.exchange, self.directory)
+        self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
 
     @classmethod
     async def prepare(cls, host: Host, config: NodeConfig, say: Say) -> "Node":
         """Read or make what the data folder holds: identity, keys, library, measurements."""
-        identity = await load_or_create_identity(host, config.data)
-        credentials = await Credentials.load(host, config.folder, private=config.private)
-        library = Library(host, config.folder.library, check_config=check_model)
-        await library.open()
-        capacity = await probe(host, config.data, memory=config.memory)
+        with disk_errors(config.folder):
+            identity = await load_or_create_identity(host, config.data)
+            credentials = await Credentials.load(host, config.folder, private=config.private)
+            library = Library(host, config.folder.library, check_config=check_model)
+            await library.open()
+            capacity = await probe(host, config.data, memory=config.memory)
         return cls(host, config, identity, credentials, library, capacity, say)
 
     def compute(self, factory: EngineFactory | None) -> None:
@@ -141,7 +153,15 @@ class Node:
         self.gateway = Gateway(host, courier, self.directory, self.models)
         settings = ServingSettings(memory, config.model, config.layers, config.dtype)
         self.serving = Serving(
-            host, self.engine, self.stage, self.library, self.exchange, self.directory, settings
+            host,
+            self.engine,
+            self.stage,
+            self.library,
+            self.exchange,
+            self.directory,
+            settings,
+            no_engine=NO_TORCH if factory is None else NO_ENGINE,
+            restore=self._restore,
         )
 
         operations = Operations(self).table()
@@ -172,7 +192,8 @@ class Node:
 
     async def _listen(self, nursery: trio.Nursery) -> None:
         config, folder = self.config, self.config.folder
-        remembered = await remembered_port(self.host, folder) if config.port is None else 0
+        with disk_errors(folder):
+            remembered = await remembered_port(self.host, folder) if config.port is None else 0
         try:
             port = await self._bind(nursery, config.port or remembered)
         except AddressInUse:
@@ -185,7 +206,8 @@ class Node:
             self._say(f"port {remembered} of the last time is in use, taking another one")
             port = await self._bind(nursery, 0)
         if config.port is None:
-            await remember_port(self.host, folder, port)
+            with disk_errors(folder):
+                await remember_port(self.host, folder, port)
         interfaces = self.host.interfaces()
         self.addresses = own_addresses(config.listen, port, self.identity.peer, interfaces)
 
@@ -229,18 +251,50 @@ class Node:
             link, key = await join(self.endpoint, config.invitation)
             self.endpoint.admission = await self.credentials.adopt(key)
             self._say(f"joined the swarm of {link.peer}")
-        known = await remembered_peers(self.host, config.folder)
+        known = await self._remembered()
         bootstrap = Bootstrap(self.host, self.endpoint, self.health)
         nursery.start_soon(bootstrap.run, config.bootstrap, known)
         nursery.start_soon(self._keep_remembering)
         alone = not config.bootstrap and not known and config.invitation is None
-        if alone and not self.library.names() and config.model in (None, defaults.EMBEDDED_MODEL):
-            await import_embedded(self.library)
-            await self.announce_models()
+        names = self.library.names()
+        fresh = alone and not names and config.model in (None, defaults.EMBEDDED_MODEL)
+        if fresh or names.get(defaults.EMBEDDED_MODEL, "") not in {"", *self.library.roots()}:
+            await nursery.start(self._bring_embedded)
         if not alone:
             await self._meet_somebody()
         nursery.start_soon(self.serving.run)
         nursery.start_soon(self._watch_serving)
+
+    async def _bring_embedded(
+        self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Take the model of the package in, tried until it is; started after the first time."""
+        root = self.library.names().get(defaults.EMBEDDED_MODEL)
+        while True:
+            try:
+                if root is None:
+                    await import_embedded(self.library)
+                else:  # its manifest was damaged
+                    await self.library.restore(embedded_folder(), root)
+                await self.announce_models()
+            except ModelError as error:
+                self.health.report("embedded-model", error.message, hint=error.hint)
+            else:
+                self.health.clear("embedded-model")
+                task_status.started()
+                return
+            task_status.started()
+            task_status = trio.TASK_STATUS_IGNORED
+            await trio.sleep(defaults.EMBEDDED_PAUSE)
+
+    async def _restore(self, root: str, digests: Sequence[str]) -> None:
+        """Chunks of the embedded model, from the package when no other member has them."""
+        if self.library.names().get(defaults.EMBEDDED_MODEL) != root:
+            return
+        if holders(root, self.directory):
+            return
+        if await self.host.offload(self.library.store.missing, digests):
+            await self.library.restore(embedded_folder(), root)
 
     async def _meet_somebody(self) -> None:
         """Give the swarm a moment to show itself: choosing before would mean choosing blindly."""
@@ -252,7 +306,12 @@ class Node:
         """Tell the swarm which models this library has, and whose chunks."""
         models = []
         for name, root in self.library.names().items():
-            manifest = await self.library.manifest(root)
+            try:
+                manifest = await self.library.manifest(root)
+            except ModelError as error:  # damaged: the other models are told of all the same
+                self.health.report(f"model {name}", error.message, hint=error.hint)
+                continue
+            self.health.clear(f"model {name}")
             size = manifest.weight_bytes(True, 0, manifest.layers, True)
             models.append(ModelName(name, root, manifest.layers, size))
         if len(models) > MODELS:
@@ -272,25 +331,47 @@ class Node:
             while self.control.clients or self.gateway.sessions or self.stage.sessions:  # noqa: ASYNC110
                 await trio.sleep(defaults.DRAIN_LOOK)
 
+    async def _remembered(self) -> list[Address]:
+        """Where others were; a file that cannot be read is a condition, and nobody is known."""
+        try:
+            return await remembered_peers(self.host, self.config.folder)
+        except OSError as error:
+            trouble = disk_error(self.config.folder, error)
+            self.health.report("disk", trouble.message, hint=trouble.hint)
+            return []
+
     async def _keep_remembering(self) -> None:
         version = -1
         while True:
             version = await self.directory.changed(version)
-            await self._remember()
-            await trio.sleep(defaults.REMEMBER_PAUSE)
+            if await self._remember():
+                await trio.sleep(defaults.REMEMBER_PAUSE)
+                if self._refused:  # tried again whether there is news or not
+                    version = -1
 
-    async def _remember(self) -> None:
+    async def _remember(self) -> bool:
         """Keep where the others are, for the next start; an empty view forgets nobody.
 
-        Only what may be dialled now: the next start asks no more who said so.
+        Only what may be dialled now: the next start asks no more who said so. False: there was
+        nothing to write. A disk that refuses is a condition, and nothing to end for.
         """
         known = []
         for peer, record in self.directory.members().items():
             if (link := self.endpoint.link(peer)) is not None:
                 near = seen_at(link.status.address[0])
                 known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
-        if known:
+        if not known:
+            return False
+        try:
             await remember_peers(self.host, self.config.folder, known)
+        except OSError as error:
+            trouble = disk_error(self.config.folder, error)
+            self.health.report("disk", trouble.message, hint=trouble.hint)
+            self._refused = True
+        else:
+            self.health.clear("disk")
+            self._refused = False
+        return True
 
     # What a person should know.
 
@@ -306,7 +387,7 @@ class Node:
             status = self.serving.status()
             if status["phase"] == "failed":
                 self.health.report("serving", status["text"], hint=status["hint"])
-            elif status["phase"] == "no-engine":
+            elif status["text"] == NO_TORCH:
                 self.health.report("serving", status["text"], hint=TORCH_HINT)
             else:
                 self.health.clear("serving")

@@ -25,6 +25,7 @@ SWARM_KEY_SIZE = 32  # bytes
 
 SMALL_FILE_LIMIT = 8192  # bytes of the port, pid, peers and control path files
 EMBEDDED_MODEL = "tiny"
+EMBEDDED_PAUSE = 30.0  # seconds until it is tried again where there was no room for it
 
 BOOTSTRAP_PAUSE = 0.5  # seconds until an address that does not answer is tried again, doubled to
 BOOTSTRAP_PAUSE_MOST = 30.0  # seconds

@@ -1,7 +1,8 @@
 """The data folder: made private, locked by one daemon at a time, and its small files."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..transport.address import Address
@@ -11,14 +12,41 @@ from . import defaults
 from .config import DataFolder
 from .errors import DataFolderInUse, NodeError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def disk_errors(folder: DataFolder) -> Iterator[None]:
+    """What the operating system refuses in the data folder becomes a NodeError `disk`."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(folder, error) from error
+
+
+def disk_error(folder: DataFolder, error: OSError) -> NodeError:
+    """A refusal of the operating system, for a person."""
+    if error.errno in _FULL:
+        message = f"the disk of the data folder `{folder.path}` is full"
+        hint = "free some space there, or choose another folder with `--data DIR`"
+    elif error.errno == errno.EROFS:
+        message = f"the disk of the data folder `{folder.path}` is read-only"
+        hint = "make it writable again, or choose another folder with `--data DIR`"
+    else:
+        where = error.filename or folder.path
+        message = f"cannot use `{where}` in the data folder: {error.strerror or error}"
+        hint = f"look at its owner, its mode and its disk: ls -la '{folder.path}'"
+    return NodeError("disk", message, hint=hint)
+
 
 async def open_folder(host: Host, folder: DataFolder) -> FileLock:
     """Make the folder where absent and take its lock.
 
     Raises DataFolderInUse naming the process that holds it, NodeError where the folder is open
-    to other users.
+    to other users or its disk refuses.
     """
-    return await host.offload(_open_folder, host, folder)
+    with disk_errors(folder):
+        return await host.offload(_open_folder, host, folder)
 
 
 def _open_folder(host: Host, folder: DataFolder) -> FileLock:
@@ -33,7 +61,11 @@ def _open_folder(host: Host, folder: DataFolder) -> FileLock:
         lock = host.files.lock(folder.lock)
     except AlreadyLocked:
         raise _in_use(host, folder) from None
-    host.files.write(folder.pid, str(host.pid()).encode())
+    try:
+        host.files.write(folder.pid, str(host.pid()).encode())
+    except BaseException:
+        lock.release()
+        raise
     return lock
 
 

@@ -6,12 +6,13 @@ while it is in use, and a few afterwards.
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 from trio import TaskStatus
 
+from ..dht.errors import ChunkCorrupt, ModelError
 from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..dht.manifest import Manifest
@@ -23,6 +24,13 @@ from .defaults import ASK_PATIENCE, TEXT_PROCESSES
 from .engine.families import Architecture, architecture
 from .generation import Model
 from .text.process import ModelFiles, TextInfo, TextProcess
+
+Restore = Callable[[str, Sequence[str]], Awaitable[None]]
+"""Brings back chunks of a model from this machine, where it can: the root, the digests."""
+
+
+async def no_other_copy(_root: str, _digests: Sequence[str]) -> None:
+    """The `Restore` of a machine that has none."""
 
 
 def resolve(text: str, library: Library, directory: Directory) -> str:
@@ -62,7 +70,11 @@ async def manifest_of(
     `patience` is in seconds: somebody may be waiting for the answer.
     """
     if root in library.roots():
-        return await library.manifest(root)
+        try:
+            return await library.manifest(root)
+        except ModelError as error:  # a damaged one is gone now
+            if error.code != "manifest-corrupt" or not holders(root, directory):
+                raise
     return await exchange.fetch_manifest(root, lambda: holders(root, directory), patience=patience)
 
 
@@ -107,8 +119,10 @@ class Models:
         *,
         kept: int = TEXT_PROCESSES,
         text_process: Callable[[Host, ModelFiles], TextProcess] = TextProcess,
+        restore: Restore = no_other_copy,
     ) -> None:
         self._host = host
+        self._restore = restore
         self._library = library
         self._exchange = exchange
         self._directory = directory
@@ -167,15 +181,24 @@ class Models:
         finally:
             loaded.ready.set()
 
+    async def _fetch(self, root: str, digests: Sequence[str]) -> None:
+        await self._restore(root, digests)
+        await self._exchange.fetch(
+            root, digests, lambda: holders(root, self._directory), patience=ASK_PATIENCE
+        )
+
     async def _files(self, loaded: _Loaded) -> ModelFiles:
         root = loaded.root
         manifest = await manifest_of(root, self._library, self._exchange, self._directory)
         loaded.checked = architecture(manifest.config)
         digests = [digest for blob in manifest.files.values() for digest in blob.chunks]
-        await self._exchange.fetch(
-            root, digests, lambda: holders(root, self._directory), patience=ASK_PATIENCE
-        )
-        blobs = {key: await self._library.blob(root, key) for key in manifest.files}
+        await self._fetch(root, digests)
+        try:
+            blobs = {key: await self._library.blob(root, key) for key in manifest.files}
+        except ChunkCorrupt:  # and gone from the disk now
+            await self._host.offload(self._library.store.drop_damaged, digests)
+            await self._fetch(root, digests)
+            blobs = {key: await self._library.blob(root, key) for key in manifest.files}
         return ModelFiles(
             name=loaded.name,
             tokenizer=blobs["tokenizer"] or b"",

@@ -17,16 +17,22 @@ from ..state.record import ShardRecord
 from ..transport.errors import ShoalError
 from ..transport.host import Host
 from .defaults import MODEL_PATIENCE, SERVE_RETRY
+from .engine.errors import EngineError
 from .engine.families import Architecture, architecture, kv_token_bytes
 from .engine.interface import DType, Engine, Parts
 from .errors import ServingError
-from .models import holders, manifest_of, resolve
+from .models import Restore, holders, manifest_of, no_other_copy, resolve
 from .placement import choose_model, choose_parts, idle_members, parts_of
 from .session import printable
 from .shard import DTypeSetting, choose_dtype, held_of, shard_of
 from .stage import Stage
 
 Phase = Literal["no-engine", "choosing", "fetching", "loading", "serving", "failed"]
+
+
+NO_TORCH = "torch is not installed: this node holds no layers"
+# What a damaged chunk looks like to an engine. Other faults of a model have these codes too.
+DAMAGE = ("digest-mismatch", "bad-tensor")
 
 
 class RestartingEngine(Engine, Protocol):
@@ -67,7 +73,10 @@ class _State:
 
 
 class Serving:
-    """One shard on one engine. `engine` None: there is no torch, the node is a member without."""
+    """One shard on one engine. Without an engine the node is a member all the same.
+
+    `no_engine` then says why it has none.
+    """
 
     def __init__(
         self,
@@ -78,8 +87,12 @@ class Serving:
         exchange: Exchange,
         directory: Directory,
         settings: ServingSettings,
+        *,
+        no_engine: str = NO_TORCH,
+        restore: Restore = no_other_copy,
     ) -> None:
         self._host = host
+        self._restore = restore
         self._engine = engine
         self._stage = stage
         self._library = library
@@ -90,7 +103,7 @@ class Serving:
         self._restarted = trio.Event()
         self._state = _State("choosing", "choosing what to serve")
         if engine is None:
-            self._state = _State("no-engine", "torch is not installed: this node holds no layers")
+            self._state = _State("no-engine", no_engine)
         else:
             engine.on_restart(self._on_restart)
 
@@ -138,7 +151,12 @@ class Serving:
         self._plan = plan = self._plan or await self._choose()
         await self._fetch(plan)
         self._restarted = trio.Event()
-        await self._load(engine, plan)
+        try:
+            await self._load(engine, plan)
+        except EngineError as error:
+            if error.code in DAMAGE:
+                await self._drop_damaged(plan)
+            raise
         await self._restarted.wait()
         self._withdraw()
 
@@ -193,12 +211,29 @@ class Serving:
 
     # Fetching and loading.
 
-    async def _fetch(self, plan: Plan) -> None:
-        root, parts = plan.manifest.root, plan.parts
-        digests = await self._host.offload(
+    async def _digests(self, plan: Plan) -> list[str]:
+        parts = plan.parts
+        return await self._host.offload(
             plan.manifest.digests_of, parts.embedding, parts.start, parts.stop, parts.head
         )
+
+    async def _drop_damaged(self, plan: Plan) -> None:
+        """The engine refused a chunk: what is damaged goes, and is fetched again."""
+        digests = await self._digests(plan)
+        dropped = await self._host.offload(self._library.store.drop_damaged, digests)
+        if dropped:
+            what = "1 chunk was" if dropped == 1 else f"{dropped} chunks were"
+            raise ServingError(
+                "damaged-chunks",
+                f"{what} damaged on this disk, of {self._describe(plan)}; fetching again",
+                hint="if it happens again, look at the disk and at the memory of this machine",
+            )
+
+    async def _fetch(self, plan: Plan) -> None:
+        root = plan.manifest.root
+        digests = await self._digests(plan)
         self._say("fetching", f"fetching {self._describe(plan)}")
+        await self._restore(root, digests)
 
         def progress(done: int, total: int) -> None:
             self._state = replace(self._state, done=done, total=total)

@@ -16,7 +16,7 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "examples" / "tiny" / "README.md",
 ]
-PACKAGES = ("transport", "state", "dht", "tasks", "node", "cli")
+PACKAGES = ("transport", "state", "dht", "tasks", "node", "cli", "netsim")
 EVERYWHERE = {"__init__", "errors", "defaults"}
 
 

@@ -11,6 +11,7 @@ import trio
 from ...node.config import NodeConfig, parse_memory
 from ...node.daemon import EngineFactory, Node, run_node
 from ...node.errors import ControlError
+from ...node.folder import disk_errors
 from ...tasks.defaults import PROBE_FILE
 from ...tasks.probe import keep_speed
 from ...transport.address import Address
@@ -148,7 +149,8 @@ class Daemon:
         async with trio.open_nursery() as nursery:
             world = SimulatedHost(host, self.profile, nursery, self._lives)
             self._lives += 1
-            await world.offload(self._measured, world)
+            with disk_errors(self.config.folder):
+                await world.offload(self._measured, world)
             start = partial(
                 run_node, world, self.config, engine_factory=self._make, say=said.append
             )

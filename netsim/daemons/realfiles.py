@@ -1,9 +1,11 @@
 """The two places where a simulated daemon meets real files: the models in the package, and the
 weights that torch loads from a folder."""
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import Context
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,8 +23,15 @@ def packaged(folder: Path) -> dict[str, dict[str, bytes]]:
 @contextmanager
 def beside(contents: Mapping[str, bytes]) -> Iterator[dict[str, str]]:
     """Real files with these contents while it lasts: the simulated path of each, the real one."""
-    with tempfile.TemporaryDirectory() as folder:
-        real = {path: Path(folder) / str(number) for number, path in enumerate(contents)}
-        for path, data in contents.items():
-            real[path].write_bytes(data)
-        yield {path: str(where) for path, where in real.items()}
+    folder = Context().run(tempfile.mkdtemp)  # outside every host: those write to no real disk
+    try:
+        yield Context().run(_written, Path(folder), contents)
+    finally:
+        Context().run(shutil.rmtree, folder)
+
+
+def _written(folder: Path, contents: Mapping[str, bytes]) -> dict[str, str]:
+    real = {path: folder / str(number) for number, path in enumerate(contents)}
+    for path, data in contents.items():
+        real[path].write_bytes(data)
+    return {path: str(where) for path, where in real.items()}

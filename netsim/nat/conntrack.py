@@ -266,7 +266,7 @@ class LinuxNat(Gateway):
 
     def _outer_address(self, inner: str, to: str) -> str:
         """One of several outer addresses: by a hash, of the source alone if persistent."""
-        pool = [address for address in self.wan.addresses if ":" not in address]
+        pool = self.wan.addresses
         if len(pool) == 1:
             return pool[0]
         text = inner if self._persistent else f"{inner} {to}"

@@ -5,12 +5,9 @@ from typing import Any, Final
 
 from ..gateway import Gateway, check
 from ..packet import ICMP, TCP, Addr, Icmp, Packet
-from .segments import ACK, RST, SYN, flags
-from .sessions import Session, Timers
+from .sessions import BEHAVIOURS, Session, Timers
+from .syns import HeldSyns
 
-HOLD_SYN_S: Final = 6.0  # RFC 6092 3.3.1
-HELD_SYNS: Final = 1024
-FILTERING: Final = ("ei", "ad", "apd")
 SIX: Final = Timers(udp_new=120.0, udp_stream=120.0)
 """RFC 6092 3.2.3 (two minutes and more), 3.3.1 (2 h 4 min, 4 min)."""
 
@@ -23,7 +20,7 @@ class Sessions:
     address ("ad"), or from everybody ("ei")."""
 
     def __init__(self, filtering: str, timers: Timers, limit: int) -> None:
-        check("filtering", filtering, FILTERING)
+        check("filtering", filtering, BEHAVIOURS)
         self._filtering = filtering
         self._timers = timers
         self._limit = limit
@@ -108,19 +105,18 @@ class Firewall:
         self._gateway = gateway
         self.sessions = Sessions(filtering, timers, max_sessions)
         self._tells = unsolicited == "admin"
-        self._held: dict[tuple[Addr, Addr], float] = {}  # SYNs: outside, inside
+        self._syns = HeldSyns(gateway.network.events, self._prohibit)
 
     def clear(self) -> None:
         self.sessions.clear()
-        self._held.clear()
+        self._syns.clear()
 
     def allows_out(self, packet: Packet) -> bool:
         """Count a packet from inside; drops it where there is no room."""
         network = self._gateway.network
         if packet.proto == ICMP:
             return True
-        if self._held:
-            self._held.pop((packet.dst, packet.src), None)
+        self._syns.forget(packet.dst, packet.src)
         if self.sessions.leave(packet, network.events.now):
             return True
         network.drop("nat-full", self._gateway.name, packet)
@@ -136,22 +132,14 @@ class Firewall:
         elif self.sessions.enter(packet, network.events.now):
             return True
         network.drop("firewall", self._gateway.name, packet)
-        if self._tells:
-            self._tell(packet)
+        if self._tells and packet.proto == TCP:
+            self._syns.hold(packet)
+        elif self._tells:
+            self._prohibit(packet)
         return False
 
-    def _tell(self, packet: Packet) -> None:
-        if packet.proto != TCP:
-            self._gateway.unreachable(packet, self._gateway.wan, "admin", source=packet.dst[0])
-        elif flags(packet) & (SYN | ACK | RST) == SYN:
-            key = packet.src, packet.dst
-            if key not in self._held and len(self._held) < HELD_SYNS:
-                events = self._gateway.network.events
-                due = self._held[key] = events.now + HOLD_SYN_S
-                events.at(due, self._release, packet)
-
-    def _release(self, packet: Packet) -> None:
-        if self._held.pop((packet.src, packet.dst), None) is not None and self._gateway.up:
+    def _prohibit(self, packet: Packet) -> None:
+        if self._gateway.up:
             self._gateway.unreachable(packet, self._gateway.wan, "admin", source=packet.dst[0])
 
 

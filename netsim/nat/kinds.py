@@ -1,13 +1,13 @@
 """The kinds of gateway by name, and what each can be told."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from ..errors import nearest
 from ..gateway import Gateway
 from ..link import LinkSpec
 from ..network import Network, Segment
@@ -18,8 +18,8 @@ from .conntrack import LinuxNat
 from .firewall import Firewall, PublicFirewall
 from .igd import KNOBS as IGD_KNOBS
 from .igd import add_igd
-from .rfc import BEHAVIOURS, RfcNat
-from .sessions import Timers
+from .rfc import RfcNat
+from .sessions import BEHAVIOURS, Timers
 
 Make = Callable[..., Gateway]
 
@@ -77,11 +77,12 @@ def build(
     """A gateway of that kind. Raises ValueError for a kind or a knob that is not known."""
     make = KINDS.get(kind)
     if make is None:
-        raise ValueError(f"no gateway of kind `{kind}`{_nearest(kind, KINDS)}")
+        raise ValueError(f"no gateway of kind `{kind}` ({nearest(kind, KINDS)})")
     known = knobs_of(kind)
     for knob in knobs:
         if knob not in known:
-            raise ValueError(f"a gateway of kind `{kind}` has no `{knob}`{_nearest(knob, known)}")
+            hint = nearest(knob, known)
+            raise ValueError(f"a gateway of kind `{kind}` has no `{knob}` ({hint})")
     igd = {knob: knobs.pop(knob) for knob in IGD_KNOBS if knob in knobs}
     six = {knob[:-1]: knobs.pop(knob) for knob in _SIX_KNOBS if knob in knobs}
     if "timers" in known:
@@ -118,8 +119,3 @@ def _gather_timers(kind: str, knobs: dict[str, Any]) -> None:
     if single:
         base = knobs.get("timers") or (CGN_TIMERS if kind == "cgn" else Timers())
         knobs["timers"] = replace(base, **single)
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    found = get_close_matches(word, list(known), 1, 0.5)
-    return f" (did you mean `{found[0]}`?)" if found else f" (known: {', '.join(known)})"

@@ -7,11 +7,10 @@ from typing import Final
 
 from ..gateway import Gateway
 from ..packet import Addr
+from .ports import HIGH_PORT, LOW_PORT
 
 LEASES: Final = 1024
 PER_HOST: Final = 128
-LOW_PORT: Final = 1024
-HIGH_PORT: Final = 65535
 
 
 class Full(Exception):

@@ -1,21 +1,26 @@
-"""Hole punching between every two kinds of NAT: who gets through to whom.
+"""Hole punching in its simplest form, and the table of who gets through to whom.
 
-Two peers learn their outer address from a public server, tell each other, and send to it;
-each turns to the address from which it hears the other (RFC 8445's peer-reflexive candidates).
-All pairs run beside each other in one world and share nothing but the server.
+The procedure is that of DCUtR (libp2p): both know a relay, which has seen their outer endpoints,
+tells each the other's, and times that so that both start at once; then probes cross. Each turns to
+the address from which it hears the other (RFC 8445's peer-reflexive candidates).
 """
 
-import socket as stdlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 from typing import Final
 
-import trio
-
-from ..host import Host
+from ..light import Sends
 from ..link import LinkSpec, PipeSpec
 from ..packet import Addr
 from ..world import World
+
+RELAY_PORT: Final = 3478
+RETRY_S: Final = 1.0
+TRIES: Final = 10
+PROBES: Final = 10
+PROBE_EVERY_S: Final = 0.2
+AFTER_HEARD: Final = 3  # probes at least to an endpoint from which the other was heard
 
 PUBLIC: Final = "public"
 KINDS: Final = (
@@ -29,92 +34,158 @@ KINDS: Final = (
     "apdm-apdf",
 )
 SKEWS_S: Final = (0.0, 0.15)
-ROUNDS: Final = 10
-EVERY_S: Final = 0.2
-START_S: Final = 1.0
-SERVER_PORT: Final = 3478
-PORT: Final = 4001
+TABLE_S: Final = 3.5  # until every probe has been sent and has arrived
 _LINK: Final = LinkSpec(up=PipeSpec(delay=0.02), down=PipeSpec(delay=0.02))
 
 
-@dataclass
+class Relay:
+    """Sees where each peer of a pair comes from, and how far away it is; introduces them.
+
+    Of a pair in `skews` side "b" hears of it so many seconds after side "a".
+    """
+
+    def __init__(self, skews: Mapping[int, float] | None = None) -> None:
+        self.wake_at = inf
+        self._skews = skews or {}
+        self._asked: dict[tuple[int, str], tuple[float, Addr]] = {}
+        self._ready: dict[int, dict[str, tuple[Addr, float]]] = {}  # endpoint, round trip
+        self._due: list[tuple[float, bytes, Addr]] = []
+        self._introduced: dict[int, float] = {}  # when both sides of a pair have been told
+
+    def outer(self, pair: int, side: str) -> Addr | None:
+        """Where a peer comes from; None where it was never heard."""
+        asked = self._asked.get((pair, side))
+        return asked[1] if asked is not None else None
+
+    def on_datagram(self, now: float, data: bytes, source: Addr) -> Sends:
+        word, number, side = data.decode().split(" ")
+        pair = int(number)
+        if word == "hello":
+            self._asked[pair, side] = now, source
+            return [(b"seen", source)]
+        asked = self._asked.get((pair, side))
+        if asked is None or asked[1] != source:
+            return []
+        both = self._ready.setdefault(pair, {})
+        if side not in both:
+            both[side] = source, now - asked[0]
+            if len(both) == 2:
+                self._introduce(now, pair, both)
+        elif self._introduced.get(pair, inf) < now:  # it was lost
+            other = both["b" if side == "a" else "a"][0]
+            return [(_told(other), source)]
+        return []
+
+    def _introduce(self, now: float, pair: int, both: dict[str, tuple[Addr, float]]) -> None:
+        """The farther one is told first, so that both hear it at the same time."""
+        (a, trip_a), (b, trip_b) = both["a"], both["b"]
+        slowest = max(trip_a, trip_b)
+        due_a = now + (slowest - trip_a) / 2
+        due_b = now + (slowest - trip_b) / 2 + self._skews.get(pair, 0.0)
+        self._due += [(due_a, _told(b), a), (due_b, _told(a), b)]
+        self._due.sort()
+        self._introduced[pair] = max(due_a, due_b)
+        self.wake_at = self._due[0][0]
+
+    def on_time(self, now: float) -> Sends:
+        due = [item for item in self._due if item[0] <= now]
+        self._due = self._due[len(due) :]
+        self.wake_at = self._due[0][0] if self._due else inf
+        return [(told, to) for _, told, to in due]
+
+
+def _told(other: Addr) -> bytes:
+    return f"peer {other[0]} {other[1]}".encode()
+
+
+class Peer:
+    """One side ("a" or "b") of a pair: asks the relay, then probes until it hears the other."""
+
+    def __init__(self, relay: Addr, pair: int, side: str) -> None:
+        self.heard = False
+        self.wake_at = 0.0
+        self._relay = relay
+        self._who = f"{pair} {side}".encode()
+        self._target: Addr | None = None
+        self._left = TRIES
+
+    def on_datagram(self, now: float, data: bytes, source: Addr) -> Sends:
+        if source == self._relay:
+            return self._from_relay(now, data)
+        if data == b"probe":
+            self.heard = True
+            if self._target != source:  # the other's NAT chose another endpoint for us
+                self._target, self._left = source, max(self._left, AFTER_HEARD)
+                self.wake_at = min(self.wake_at, now)
+        return []
+
+    def _from_relay(self, now: float, data: bytes) -> Sends:
+        if self._target is not None:
+            return []
+        if data == b"seen":
+            return [(b"ready " + self._who, self._relay)]
+        _, ip, port = data.decode().split(" ")
+        self._target, self._left, self.wake_at = (ip, int(port)), PROBES, now
+        return []
+
+    def on_time(self, now: float) -> Sends:
+        if not self._left:
+            self.wake_at = inf
+            return []
+        self._left -= 1
+        if self._target is None:
+            self.wake_at = now + RETRY_S
+            return [(b"hello " + self._who, self._relay)]
+        self.wake_at = now + PROBE_EVERY_S
+        return [(b"probe", self._target)]
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
-    """Two peers behind gateways of two kinds; the second starts `skew` seconds later."""
+    """Two peers behind gateways of two kinds; the second started `skew` seconds later.
+
+    `outer` is where the relay saw them.
+    """
 
     kinds: tuple[str, str]
     skew: float
-    hosts: list[Host] = field(default_factory=list)
-    outer: list[Addr | None] = field(default_factory=lambda: [None, None])
-    heard: list[int] = field(default_factory=lambda: [0, 0])
-
-    @property
-    def connected(self) -> bool:
-        """Whether both have heard the other."""
-        return all(self.heard)
+    connected: bool  # both have heard the other
+    outer: tuple[Addr | None, Addr | None]
 
 
 def truth_table(
     kinds: Sequence[str] = KINDS, skews: Sequence[float] = SKEWS_S, *, seed: int = 0
 ) -> tuple[list[Pair], World]:
-    """Every kind with every kind, at every skew; and the world in which they met."""
+    """Every kind with every kind, at every skew; and the world in which they met.
+
+    All pairs run beside each other and share nothing but the relay.
+    """
     world = World(seed=seed)
-    server = world.host("server")
-    pairs = [Pair((a, b), skew) for skew in skews for a in kinds for b in kinds]
-    for number, pair in enumerate(pairs):
-        for side, kind in enumerate(pair.kinds):
-            name = f"{number}{'ab'[side]}"
-            gate = None if kind == PUBLIC else world.gateway(f"{name}/nat", kind, link=_LINK)
-            pair.hosts.append(world.host(name, behind=gate, link=None if gate else _LINK))
-    world.run(_main, server, pairs)
-    return pairs, world
+    cases = [((a, b), skew) for skew in skews for a in kinds for b in kinds]
+    relay = Relay({number: skew for number, (_, skew) in enumerate(cases)})
+    at = world.light("relay", relay, port=RELAY_PORT).address
+    peers = [
+        tuple(_peer(world, kind, number, side, at) for kind, side in zip(pair, "ab", strict=True))
+        for number, (pair, _) in enumerate(cases)
+    ]
+    world.advance(TABLE_S)
+    return [
+        Pair(
+            pair,
+            skew,
+            all(peer.heard for peer in peers[number]),
+            (relay.outer(number, "a"), relay.outer(number, "b")),
+        )
+        for number, (pair, skew) in enumerate(cases)
+    ], world
 
 
-async def _main(server: Host, pairs: list[Pair]) -> None:
-    to = server.addresses()[0], SERVER_PORT
-    async with trio.open_nursery() as helpers:
-        server.start_soon(helpers, _reflect)
-        async with trio.open_nursery() as peers:
-            for pair in pairs:
-                for side, host in enumerate(pair.hosts):
-                    host.start_soon(peers, _peer, pair, side, to)
-        helpers.cancel_scope.cancel()
-
-
-def _socket() -> trio.socket.SocketType:
-    return trio.socket.socket(stdlib.AF_INET, stdlib.SOCK_DGRAM)
-
-
-async def _reflect() -> None:
-    """Tell everybody where they come from, as a STUN server does."""
-    with _socket() as sock:
-        await sock.bind(("0.0.0.0", SERVER_PORT))
-        while True:
-            _, source = await sock.recvfrom(64)
-            await sock.sendto(f"{source[0]} {source[1]}".encode(), source)
-
-
-async def _peer(pair: Pair, side: int, server: Addr) -> None:
-    with _socket() as sock:
-        await sock.bind(("0.0.0.0", PORT))
-        await sock.sendto(b"?", server)
-        with trio.move_on_after(START_S / 2):
-            ip, port = (await sock.recv(64)).decode().split()
-            pair.outer[side] = ip, int(port)
-        await trio.sleep_until(START_S + pair.skew * side)
-        other = pair.outer[1 - side]
-        if other is not None:
-            await _knock(pair, side, sock, other)
-
-
-async def _knock(pair: Pair, side: int, sock: trio.socket.SocketType, other: Addr) -> None:
-    """Send every EVERY_S to where the other was last seen, until it must have been heard."""
-    ends = trio.current_time() + ROUNDS * EVERY_S
-    while trio.current_time() < ends:
-        await sock.sendto(b"!", other)
-        with trio.move_on_after(EVERY_S):
-            while True:
-                try:
-                    _, other = await sock.recvfrom(64)
-                except ConnectionRefusedError:  # a port unreachable on the way
-                    continue
-                pair.heard[side] += 1
+def _peer(world: World, kind: str, pair: int, side: str, relay: Addr) -> Peer:
+    name = f"{pair}{side}"
+    peer = Peer(relay, pair, side)
+    if kind == PUBLIC:
+        world.light(name, peer, link=_LINK)
+    else:
+        gateway = world.gateway(f"{name}/nat", kind, link=_LINK)
+        world.light(name, peer, behind=gateway)
+    return peer

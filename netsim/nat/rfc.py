@@ -11,13 +11,11 @@ from typing import Any, Final
 from ..gateway import Gateway, check, readdressed
 from ..packet import ICMP, TCP, Addr, Icmp, Packet
 from .ports import Ports
-from .segments import ACK, RST, SYN, flags, reset_for
-from .sessions import Session, Timers
+from .segments import reset_for
+from .sessions import BEHAVIOURS, Session, Timers
+from .syns import HeldSyns
 
-BEHAVIOURS: Final = ("ei", "ad", "apd")
-HOLD_SYN_S: Final = 6.0  # RFC 5382 REQ-4
 SESSIONS: Final = 4096  # of one mapping
-HELD_SYNS: Final = 1024
 
 _TableKey = tuple[int, Addr] | tuple[int, Addr, str] | tuple[int, Addr, Addr]
 _Outer = tuple[int, str, int]  # protocol, address, port
@@ -92,7 +90,7 @@ class RfcNat(Gateway):
         self._outer: dict[_Outer, Mapping] = {}
         self._count: dict[str, int] = {}  # mappings by inside address
         self._pairs: dict[str, str] = {}  # outer address by inside address
-        self._held: dict[tuple[Addr, Addr], float] = {}  # unsolicited SYNs: remote, outer
+        self._syns = HeldSyns(self.network.events, self._refuse_syn)
         self._sweep_size = 64
         self._swept = -1.0
 
@@ -106,9 +104,10 @@ class RfcNat(Gateway):
 
     def clear(self) -> None:
         super().clear()
-        for table in self._mappings, self._outer, self._count, self._pairs, self._held:
+        for table in self._mappings, self._outer, self._count, self._pairs:
             table.clear()
         self._ports.clear()
+        self._syns.clear()
 
     # From inside.
 
@@ -127,8 +126,7 @@ class RfcNat(Gateway):
             self.refused += 1
             self.network.drop("nat-full", self.name, packet)
             return
-        if self._held:
-            self._held.pop((to, outer), None)
+        self._syns.forget(to, outer)
         packet.src = outer
         if not hairpin:
             self.wan.send(packet)
@@ -211,8 +209,7 @@ class RfcNat(Gateway):
             del self._count[ip]
 
     def _outer_address(self, inner: str) -> str:
-        addresses = self.wan.addresses
-        pool = [address for address in addresses if ":" not in address]
+        pool = self.wan.addresses
         if len(pool) == 1:
             return pool[0]
         if not self._paired:
@@ -301,19 +298,11 @@ class RfcNat(Gateway):
             answer = reset_for(packet, self.name)
             if answer is not None:
                 self.wan.send(answer)
-        elif self._tcp_unsolicited == "icmp" and flags(packet) & (SYN | ACK | RST) == SYN:
-            self._hold(packet)
+        elif self._tcp_unsolicited == "icmp":
+            self._syns.hold(packet)
 
-    def _hold(self, packet: Packet) -> None:
-        """RFC 5382 REQ-4: wait for a SYN the other way; only then say no."""
-        key = packet.src, packet.dst
-        if key in self._held or len(self._held) >= HELD_SYNS:
-            return
-        due = self._held[key] = self.network.events.now + HOLD_SYN_S
-        self.network.events.at(due, self._release, packet)
-
-    def _release(self, packet: Packet) -> None:
-        if self._held.pop((packet.src, packet.dst), None) is not None and self.up:
+    def _refuse_syn(self, packet: Packet) -> None:
+        if self.up:
             self.unreachable(packet, self.wan, "port", source=packet.dst[0])
 
     # ICMP errors: translated both ways, and no mapping dies of them (RFC 4787 REQ-12).

@@ -6,6 +6,9 @@ from typing import Final
 from ..packet import TCP, Packet
 from .segments import FIN, RST, SYN, flags
 
+BEHAVIOURS: Final = ("ei", "ad", "apd")
+"""Endpoint-independent, address-dependent, address- and port-dependent (RFC 4787 4.1, 5)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timers:

@@ -1,12 +1,12 @@
 """The data files that lie beside this one. Each names its sources and its units."""
 
 import tomllib
-from difflib import get_close_matches
+from collections.abc import Collection
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from ..errors import BadScenario
+from ..errors import BadScenario, nearest
 
 
 @cache
@@ -21,9 +21,6 @@ def table(name: str) -> dict[str, Any]:
     return tomllib.loads(text(name))
 
 
-def unknown(what: str, name: str, known: Any) -> BadScenario:
+def unknown(what: str, name: str, known: Collection[str]) -> BadScenario:
     """The error for a name that is not there, with the nearest that is."""
-    names = sorted(known)
-    near = get_close_matches(name, names, 1)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(names)}"
-    return BadScenario(f"no {what} `{name}`", hint=hint)
+    return BadScenario(f"no {what} `{name}`", hint=nearest(name, known))

@@ -1,8 +1,13 @@
-"""How long a packet takes between two places: matrices of measured round trips.
+"""How long a packet takes between two places: matrices of round trips, measured or computed.
 
 Two published formats are read: the PlanetLab matrix of uofa-rzhu3/NetLatency-Data (MIT), and the
-pings of WonderNetwork as ConsenSys/wittgenstein publishes them (Apache-2.0). `core` is a part of
-the latter that comes with the package.
+pings of WonderNetwork as ConsenSys/wittgenstein publishes them (Apache-2.0). `core`, which comes
+with the package, is computed: great circles between cities, at the speed of light in fibre, times
+a detour, plus what the ends take. Against the pings between the same cities (2018) its quantiles
+are off by 3 % at the median and by up to 12 % from the 5th to the 95th; a single pair is off by
+20 % at the median and by 47 % at the 90th percentile, as real routes follow cables and contracts
+(in Africa and South America more than anywhere). Its median is 23 % above that of PlanetLab, whose
+sites are universities; from the 75th percentile up they are within 8 %.
 """
 
 import csv
@@ -15,6 +20,13 @@ from typing import Final
 from ..errors import BadScenario
 from .data import text, unknown
 
+FIBRE_KM_PER_S: Final = 200_000.0
+"""Light in glass, whose refractive index is about 1.5."""
+DETOUR: Final = 1.9
+"""How much longer a route is than the great circle."""
+ENDS_MS: Final = 8.0
+"""Of a round trip, whatever the distance: routers, and the way into the city and out."""
+EARTH_KM: Final = 6371.0  # mean radius
 SAME_SITE_S: Final = 0.001
 """One way between two hosts of one place; the access links come on top."""
 MAX_SITES: Final = 2000
@@ -159,28 +171,48 @@ def _from_pings(pings: dict[str, dict[str, float]], places: Iterable[str]) -> Ma
     return Matrix([Site(city, full[city].rsplit(",", 1)[-1].strip()) for city in names], matrix)
 
 
-def compact(lines: Iterable[str]) -> Matrix:
-    """The package's own form: `site,region` and the round trips in ms to the sites before it."""
+def cities(lines: Iterable[str]) -> Matrix:
+    """Computed latencies between cities: `name,region,latitude,longitude`, degrees, a line a city.
+
+    Lines that begin with `#` are comments. Raises BadScenario with the line.
+    """
     sites: list[Site] = []
-    rows: list[list[float]] = []
+    places: list[tuple[float, float]] = []
     for line, row in _rows_of(item for item in lines if not item.startswith("#")):
-        if len(row) != 2 + len(sites):
-            raise BadScenario(f"{len(row)} values where {2 + len(sites)} belong", line=line)
+        if len(row) != 4:
+            raise BadScenario(f"{len(row)} values where 4 belong", line=line)
         _bounded(len(sites) + 1, line)
         sites.append(Site(row[0], row[1]))
-        rows.append([_milliseconds(item, line) for item in row[2:]])
-    square = [
-        [rows[max(a, b)][min(a, b)] if a != b else 0.0 for b in range(len(sites))]
-        for a in range(len(sites))
-    ]
-    return Matrix(sites, square)
+        places.append((_degrees(row[2], 90, line), _degrees(row[3], 180, line)))
+    return Matrix(sites, [[round_trip_ms(a, b) for b in places] for a in places])
+
+
+def _degrees(item: str, most: int, line: int) -> float:
+    try:
+        value = float(item)
+    except ValueError:
+        value = math.nan
+    if not -most <= value <= most:
+        raise BadScenario(f"{item[:40]!r} is no number of degrees up to {most}", line=line)
+    return value
+
+
+def round_trip_ms(a: tuple[float, float], b: tuple[float, float]) -> float:
+    """Milliseconds there and back between two places, in degrees of latitude and longitude."""
+    (north_a, east_a), (north_b, east_b) = (map(math.radians, place) for place in (a, b))
+    # The haversine formula: exact for near places as well.
+    chord = math.sin((north_a - north_b) / 2) ** 2
+    chord += math.cos(north_a) * math.cos(north_b) * math.sin((east_a - east_b) / 2) ** 2
+    km = 2 * EARTH_KM * math.asin(math.sqrt(min(chord, 1.0)))
+    return 2000 * km * DETOUR / FIBRE_KM_PER_S + ENDS_MS
 
 
 FORMATS: Final[dict[str, Callable[[Iterable[str]], Matrix]]] = {
+    "cities": cities,
     "planetlab": planetlab,
     "wondernetwork": wondernetwork,
 }
-"""Published formats, for a file of the user's."""
+"""What a file of the user's can have."""
 
 
 def names() -> list[str]:
@@ -193,7 +225,7 @@ def matrix(name: str = "core") -> Matrix:
     """A matrix of the package by name. Raises BadScenario."""
     if name not in names():
         raise unknown("latency matrix", name, names())
-    return compact(text("core.csv").splitlines())
+    return cities(text("cities.csv").splitlines())
 
 
 def quantile(values: Sequence[float], share: float) -> float:

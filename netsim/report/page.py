@@ -1,25 +1,54 @@
 """A result, as `dataclasses.asdict` makes it, becomes a page."""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Final
 
 import jinja2
 
-from ..scenario.metrics import STATISTICS
+from ..scenario.metrics import STATISTICS, shown, value_of
 from . import plots
 from .template import PAGE
 
+HEADLINE: Final = {
+    "punch.success_rate": "of the pairs heard each other",
+    "punch.time.p50": "until a pair does (median)",
+    "generate.success_rate": "of the requests answered",
+    "generate.latency.p50": "for an answer (median)",
+    "members.known": "of the others known to each daemon",
+    "links.pairs": "of the pairs linked",
+    "boot.p95": "until a daemon serves (p95)",
+    "echo.answered_rate": "of the echoes answered",
+    "rtt.p50": "there and back (median)",
+    "rtt.p95": "there and back (p95)",
+    "throughput.p50": "of a transfer (median)",
+    "transfers.failed": "transfers failed",
+    "packets.loss": "of the packets lost",
+    "hosts.up": "hosts up at the end",
+}
 _ENVIRONMENT: Final = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
 
 
 def page(run: dict[str, Any]) -> str:
-    """The whole HTML file. Names in it come from scenarios and are escaped."""
+    """The whole HTML file. Names in it come from scenarios and are escaped.
+
+    Raises KeyError, TypeError, ValueError, AttributeError or IndexError for what is no result.
+    """
+    try:
+        return _page(run)
+    except jinja2.UndefinedError as error:
+        raise ValueError(str(error)) from None
+
+
+def _page(run: dict[str, Any]) -> str:
     metrics = run["metrics"]
     return _ENVIRONMENT.from_string(PAGE).render(
         run=run,
+        headline=list(_headline(metrics)),
+        missed=sum(not item["met"] for item in run["verdicts"]),
         scalars=list(_scalars(metrics)),
         spreads=[
-            (name, {key: f"{number:.4g}" for key, number in value.items()})
+            (name, {key: shown(f"{name}.{key}", number) for key, number in value.items()})
             for name, value in sorted(metrics.items())
             if isinstance(value, dict) and name != "drops"
         ],
@@ -30,13 +59,20 @@ def page(run: dict[str, Any]) -> str:
     )
 
 
+def _headline(metrics: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a reader looks for first: a few figures, in words."""
+    for metric, words in HEADLINE.items():
+        value = value_of(metric, metrics)
+        if value is not None:
+            yield words, shown(metric, value)
+
+
 def _scalars(metrics: dict[str, Any]) -> Any:
     for name, value in sorted(metrics.items()):
         if name == "drops":
             yield from ((f"drops.{reason}", str(count)) for reason, count in value.items())
         elif not isinstance(value, dict):
-            shown = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else value
-            yield name, shown
+            yield name, shown(name, value)
 
 
 def _kinds(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:

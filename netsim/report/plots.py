@@ -3,7 +3,7 @@
 import io
 import math
 from collections import Counter
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -16,7 +16,11 @@ BLUE, RED, GREY = "#2b6cb0", "#b3261e", "#9aa5b1"
 
 def available() -> bool:
     """Whether plots can be made."""
-    return find_spec("matplotlib") is not None
+    try:
+        import_module("matplotlib.figure")
+    except ImportError:
+        return False
+    return True
 
 
 def of(run: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +82,8 @@ def topology(hosts: list[dict[str, Any]]) -> Markup | str:
     """Every host as a dot in the row of its kind of gateway; those that are off are hollow."""
     if not hosts:
         return ""
+    from matplotlib.ticker import MaxNLocator
+
     kinds = [kind for kind, _ in Counter(host["kind"] for host in hosts).most_common()]
     figure, axes = _axes(0.8 + 0.42 * len(kinds))
     for row, kind in enumerate(kinds):
@@ -85,8 +91,16 @@ def topology(hosts: list[dict[str, Any]]) -> Markup | str:
         for up, face in ((True, BLUE), (False, "white")):
             places = [n for n, host in enumerate(mine) if host["up"] is up]
             rows = [-row - 0.11 * (n % 5 - 2) * (len(mine) > 40) for n in places]
-            axes.scatter(places, rows, s=16, facecolors=face, edgecolors=BLUE, linewidths=0.8)
+            axes.scatter(
+                [n + 1 for n in places],
+                rows,
+                s=16,
+                facecolors=face,
+                edgecolors=BLUE,
+                linewidths=0.8,
+            )
     axes.set_yticks([-row for row in range(len(kinds))], [_plain(kind) for kind in kinds])
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="hosts", ylim=(0.5 - len(kinds), 0.5))
     return _svg(figure)
 
@@ -112,6 +126,8 @@ def timeline(run: dict[str, Any]) -> Markup | str:
     series = run["series"]
     if not series.get("at"):
         return ""
+    from matplotlib.ticker import MaxNLocator
+
     steps = run["happenings"]
     figure, axes = _axes(3.0 + 0.2 * len({item["what"] for item in steps}))
     at = [0.0, *series["at"]]
@@ -120,6 +136,8 @@ def timeline(run: dict[str, Any]) -> Markup | str:
         axes.step(at, [rates[0], *rates], where="pre", color=colour, label=f"{name}, packets/s")
     right = axes.twinx()
     right.step(series["at"], series["up"], where="post", color=GREY, label="hosts up")
+    right.yaxis.set_major_locator(MaxNLocator(integer=True))
+    right.yaxis.label.set_color(GREY)
     right.set(ylabel="hosts up", ylim=(0, max(series["up"]) * 1.1 + 1))
     _steps(axes, steps, run["virtual"])
     axes.set(xlabel="virtual time, s", ylabel="packets/s", xlim=(0, max(run["virtual"], at[-1])))

@@ -20,45 +20,66 @@ th, td { text-align: left; padding: .2rem .9rem .2rem 0; border-bottom: 1px soli
  vertical-align: top; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 .met { color: #116329; } .failed { color: #b3261e; font-weight: 600; } .dim { color: #666; }
+dl { display: flex; flex-wrap: wrap; gap: .8rem 2.2rem; margin: 1.5rem 0; }
+dt { font-size: 1.6rem; line-height: 1.2; font-variant-numeric: tabular-nums; }
+dd { margin: 0; color: #666; }
 svg { max-width: 100%; height: auto; } code { font-size: .9em; }
 </style>
 </head>
 <body>
 <h1>{{ run.name }}</h1>
-<p class="dim">seed {{ run.seed }} · {{ "%.1f"|format(run.virtual) }} s of virtual time
+<p class="dim">
+{% if not run.digest %}{{ "%.1f"|format(run.real) }} s of real time, in a real kernel
+{% else %}seed {{ run.seed }} · {{ "%.1f"|format(run.virtual) }} s of virtual time
 {% if run.real %}in {{ "%.1f"|format(run.real) }} s of real time
 ({{ "%.3g"|format(run.virtual / run.real) }} times as fast){% endif %}
-· {{ run.records }} records · digest <code>{{ run.digest }}</code></p>
+· {{ run.records }} records · digest <code>{{ run.digest }}</code>{% endif %}</p>
 {% if run.ended != "done" %}
 <p class="failed">The run did not come to its end: {{ run.ended }}</p>
 {% endif %}
 
+{% if headline %}
+<dl>
+{% for words, value in headline %}<div><dt>{{ value }}</dt><dd>{{ words }}</dd></div>
+{% endfor %}
+</dl>
+{% endif %}
+
 {% if run.verdicts %}
-<h2>Expectations</h2>
+<h2>Expectations:
+{% if missed %}<span class="failed">{{ missed }} of {{ run.verdicts|length }} failed</span>
+{%- else %}<span class="met">{{ "all " if run.verdicts|length > 1 }}met</span>{% endif %}</h2>
 <table>
 <tr><th>expected<th class="n">found<th></tr>
 {% for item in run.verdicts %}
-<tr><td>{{ item.text }}
-<td class="n">{{ "never" if item.found is none else "%.4g"|format(item.found) }}
+<tr><td>{{ item.text }}{% if item.line %} <span class="dim">line {{ item.line }}</span>{% endif %}
+<td class="n">{{ item.shown }}
 <td class="{{ 'met' if item.met else 'failed' }}">{{ "met" if item.met else "failed" }}</tr>
 {% endfor %}
 </table>
 {% endif %}
 
-<h2>Figures</h2>
+<h2>What happened</h2>
+{{ plots.timeline or "" }}
+{% if run.happenings %}
 <table>
-{% for name, value in scalars %}<tr><td>{{ name }}<td class="n">{{ value }}</tr>
+<tr><th class="n">at, s<th class="n">until, s<th>what<th>on</tr>
+{% for item in run.happenings %}
+<tr><td class="n">{{ "%.2f"|format(item.at) }}
+<td class="n">{{ "" if item.until is none else "%.2f"|format(item.until) }}
+<td>{{ item.what }}<td>{{ item.target }}</tr>
 {% endfor %}
 </table>
-{% if spreads %}
-<div class="wide"><table>
-<tr><th>distribution{% for key in keys %}<th class="n">{{ key }}{% endfor %}</tr>
-{% for name, values in spreads %}
-<tr><td>{{ name }}{% for key in keys %}<td class="n">{{ values.get(key, "") }}{% endfor %}</tr>
-{% endfor %}
-</table></div>
+{% else %}<p>No step was asked for.</p>{% endif %}
+{% if deeds %}
+<p>Done to hosts and links, {{ run.deeds|length }} times in all:
+{% for what, count in deeds %}{{ what }} {{ count }}{{ ", " if not loop.last }}{% endfor %}.</p>
 {% endif %}
+
+{% if plots.distributions %}
+<h2>Distributions</h2>
 {% for plot in plots.distributions %}{{ plot }}{% endfor %}
+{% endif %}
 
 <h2>Hosts by kind of gateway</h2>
 {{ plots.topology or "" }}
@@ -83,27 +104,27 @@ svg { max-width: 100%; height: auto; } code { font-size: .9em; }
 </table></div>
 {% endif %}
 
-<h2>What happened</h2>
-{{ plots.timeline or "" }}
-{% if run.happenings %}
+<h2>All figures</h2>
 <table>
-<tr><th class="n">at, s<th class="n">until, s<th>what<th>on</tr>
-{% for item in run.happenings %}
-<tr><td class="n">{{ "%.2f"|format(item.at) }}
-<td class="n">{{ "" if item.until is none else "%.2f"|format(item.until) }}
-<td>{{ item.what }}<td>{{ item.target }}</tr>
+{% for name, value in scalars %}<tr><td>{{ name }}<td class="n">{{ value }}</tr>
 {% endfor %}
 </table>
-{% else %}<p>No step was asked for.</p>{% endif %}
-{% if deeds %}
-<p>{{ run.deeds|length }} deeds in all:
-{% for what, count in deeds %}{{ what }} {{ count }}{{ ", " if not loop.last }}{% endfor %}.</p>
+{% if spreads %}
+<div class="wide"><table>
+<tr><th>distribution{% for key in keys %}<th class="n">{{ key }}{% endfor %}</tr>
+{% for name, values in spreads %}
+<tr><td>{{ name }}{% for key in keys %}<td class="n">{{ values.get(key, "") }}{% endfor %}</tr>
+{% endfor %}
+</table></div>
 {% endif %}
 
 {% if not plots.available %}
 <p class="dim">For plots, install matplotlib (<code>pip install matplotlib</code>) and run
 <code>shoal sim report</code> again.</p>
 {% endif %}
+<p class="dim">
+{% if run.digest %}<code>shoal sim replay</code> with this folder repeats the run.{% endif %}
+Packets are sent by hosts and by gateways, once on each wire; times are virtual.</p>
 <p class="dim">
 {% for name, version in run.versions.items() %}{{ name }} {{ version }}{{ ", " if not loop.last }}
 {% endfor %}</p>

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from . import daemons
-from .metrics import OPERATORS
+from .metrics import OPERATORS, value_of
 from .parse import moments_after
 from .programs import Echo
 from .result import Verdict
@@ -57,7 +57,8 @@ class Watch:
         mine = [wait.reached for wait in self.waits if wait.expect is expect]
         times = [reached for reached in mine if reached is not None]
         met = len(times) == len(mine)
-        return Verdict(str(expect), met, max(times) if met else None, expect.line)
+        slowest = max(times) if met else None
+        return Verdict(str(expect), met, slowest, expect.line, expect.found(slowest))
 
 
 def judge(scenario: Scenario, metrics: dict[str, Any], watch: Watch) -> list[Verdict]:
@@ -72,19 +73,7 @@ def compare(expect: Expect, metrics: dict[str, Any]) -> Verdict:
     """The verdict on a metric; one of which nothing was measured fails."""
     found = value_of(expect.metric, metrics)
     met = found is not None and OPERATORS[expect.op](found, expect.value)
-    return Verdict(str(expect), met, found, expect.line)
-
-
-def value_of(metric: str, metrics: dict[str, Any]) -> float | None:
-    """A metric by its name; None where nothing was measured."""
-    if metric in metrics:
-        value = metrics[metric]
-        return None if value is None else float(value)
-    name, _, stat = metric.rpartition(".")
-    if name == "drops":
-        return float(metrics["drops"].get(stat, 0))
-    found = metrics.get(name, {}).get(stat)
-    return None if found is None else float(found)
+    return Verdict(str(expect), met, found, expect.line, expect.found(found))
 
 
 # The invariants.

@@ -25,7 +25,7 @@ def figures(run: "Run") -> tuple[dict[str, Any], Samples]:
         "packets.sent": network.sent,
         "packets.delivered": network.delivered,
         "packets.dropped": network.dropped,
-        "packets.loss": _share(network.dropped, network.sent),
+        "packets.loss": _share(network.dropped, network.dropped + network.delivered),
         "drops": dict(sorted(run.ledger.drops.items())),
         "hosts.up": sum(member.host.up for member in topology.members.values()),
     }

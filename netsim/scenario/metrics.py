@@ -6,7 +6,7 @@ statistic (`rtt.p95`).
 
 import math
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,10 +25,10 @@ class Measure:
 
 _DAEMON = ("daemon",)
 MEASURES: Final[dict[str, Measure]] = {
-    "packets.sent": Measure(units.whole, "packets put on a wire"),
+    "packets.sent": Measure(units.whole, "packets put on a wire, by hosts and by gateways"),
     "packets.delivered": Measure(units.whole, "packets that reached a host"),
     "packets.dropped": Measure(units.whole, "packets lost for any reason"),
-    "packets.loss": Measure(units.share, "dropped of sent"),
+    "packets.loss": Measure(units.share, "dropped, of those delivered or dropped"),
     "hosts.up": Measure(units.whole, "hosts switched on at the end"),
     "rtt": Measure(units.duration, "there and back", ("udp-echo",), True),
     "echo.sent": Measure(units.whole, "datagrams to be echoed", ("udp-echo",)),
@@ -84,6 +84,45 @@ def measure_of(metric: str) -> Measure | None:
     if spread is None or not spread.spread or last not in STATISTICS:
         return None
     return Measure(units.whole, "how many", spread.programs) if last == "count" else spread
+
+
+def value_of(metric: str, metrics: Mapping[str, Any]) -> float | None:
+    """A metric by its name; None where nothing was measured."""
+    if metric in metrics:
+        value = metrics[metric]
+        return None if value is None else float(value)
+    name, _, stat = metric.rpartition(".")
+    if name == "drops":
+        return float(metrics["drops"].get(stat, 0))
+    found = metrics.get(name, {}).get(stat)
+    return None if found is None else float(found)
+
+
+def shown(metric: str, value: float | None) -> str:
+    """A figure for a person, with its unit: `41.2 ms`, `3.7 Mbit/s`, `70 %`."""
+    if value is None:
+        return "-"
+    measure = measure_of(metric)
+    read = None if measure is None else measure.read
+    if read is units.duration:
+        return seconds(value)
+    if read is units.rate:
+        return _scaled(8 * value, (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3), ("bit/s", 1)))
+    if read is units.share:
+        return f"{100 * value:.4g} %"
+    return f"{value:.0f}" if float(value).is_integer() or value >= 1000 else f"{value:.4g}"
+
+
+def seconds(value: float) -> str:
+    """A time for a person: `1.5 s`, `41.2 ms`."""
+    return _scaled(value, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)))
+
+
+def _scaled(value: float, steps: Sequence[tuple[str, float]]) -> str:
+    """In the largest unit that is not larger than the value."""
+    fits = ((unit, one) for unit, one in steps if abs(value) >= one)
+    unit, one = next(fits, steps[0] if not value else steps[-1])
+    return f"{value / one:.4g} {unit}"
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

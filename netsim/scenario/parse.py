@@ -6,8 +6,9 @@ Raises BadScenario with the line of whatever is unknown, of the wrong form, or w
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import BadScenario
 from . import actions, metrics, units, vocabulary
-from .places import Places
+from .places import Beside, Places
 from .positions import Path
 from .source import Source
 from .tables import Churn, Expect, HostTable, Link, Nat, Scenario, Sim, Step, WorldTable
@@ -15,7 +16,12 @@ from .tables import Churn, Expect, HostTable, Link, Nat, Scenario, Sim, Step, Wo
 TOP = ("sim", "world", "nat", "host", "link", "step", "churn", "expect")
 
 
-def parse(text: str, *, hosts: int | None = None) -> Scenario:
+def nothing_beside(name: str) -> str:
+    """A scenario without a folder."""
+    raise BadScenario(f"there is no file `{name}`")
+
+
+def parse(text: str, *, hosts: int | None = None, beside: Beside = nothing_beside) -> Scenario:
     """The scenario that a file's text describes; `hosts` in the place of [world]'s."""
     source = Source.parse(text)
     if hosts is not None:
@@ -25,7 +31,7 @@ def parse(text: str, *, hosts: int | None = None) -> Scenario:
     for name in source.data:
         if name not in TOP:
             source.unknown((name,), "table", name, TOP)
-    return _Parser(source).scenario(text)
+    return _Parser(source, beside).scenario(text)
 
 
 class _Parser(Places):
@@ -35,6 +41,7 @@ class _Parser(Places):
         world = self.world()
         nats = self.nats(links)
         hosts = self.hosts(links, nats)
+        self.sizes(world)
         if not self.names and not world.hosts:
             self.source.refuse((), "there is no host", "add a [[host]], or [world] hosts = 10")
         self.unused(links, nats, hosts)
@@ -44,7 +51,9 @@ class _Parser(Places):
         programs = set(self.programs.values())
         self.relays(world, programs)
         expects = self.expects(sim, steps, programs)
-        return Scenario(sim, world, nats, links, hosts, steps, churn, expects, text)
+        return Scenario(
+            sim, world, nats, links, hosts, steps, churn, expects, text, self.matrix, self.files
+        )
 
     def unused(
         self, links: tuple[Link, ...], nats: tuple[Nat, ...], hosts: tuple[HostTable, ...]

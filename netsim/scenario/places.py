@@ -4,9 +4,13 @@ Raises BadScenario with the line of whatever is unknown, of the wrong form, or w
 """
 
 import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import BadScenario
+from ..population.latency import Matrix
 from . import units, vocabulary
 from .links import pipe_spec
 from .positions import Path
@@ -14,15 +18,23 @@ from .programs import SETTINGS
 from .source import Source, knobs
 from .tables import Direction, HostTable, Link, Nat, Sim, WorldTable
 
+Beside = Callable[[str], str]
+"""The text of a file beside the scenario, by its name. Raises BadScenario."""
+_FILE = re.compile(r"\w[\w.+ -]{0,200}")  # no way out of the folder
 MOST_HOSTS = 100_000
+MOST_DAEMONS = 2000
+"""A whole daemon takes up to 4 MiB of this machine's memory; any other host, some 30 KiB."""
 MOST_SAMPLES = 100_000
 
 
 class Places:
     """Reads the tables of one document, and knows the names that stand in them."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, beside: Beside) -> None:
         self.source = source
+        self.beside = beside
+        self.files: dict[str, str] = {}  # what was read beside it
+        self.matrix: Matrix | None = None
         self.names: dict[str, Path] = {}  # of hosts
         self.programs: dict[str, str] = {}  # by host
         self.groups: dict[str, list[str]] = {"all": []}  # words that mean several hosts
@@ -50,8 +62,9 @@ class Places:
         data = self.one("world")
         world = self.source.read(WorldTable, ("world",), data, "[world]")
         self.latency(world)
-        if world.hosts > MOST_HOSTS:
-            self.source.refuse(("world", "hosts"), f"hosts: at most {MOST_HOSTS}")
+        for key in ("hosts", "relays"):
+            if getattr(world, key) > MOST_HOSTS:
+                self.source.refuse(("world", key), f"{key}: at most {MOST_HOSTS}")
         if not world.hosts:
             for key in ("population", "program", "settings"):
                 if key in data:
@@ -75,8 +88,27 @@ class Places:
         if world.latency[:1].isdigit():
             self.source.value(path, world.latency, units.duration)
         else:
-            self.source.choice(path, "latency matrix", world.latency, vocabulary.latencies())
-            self.sites = len(vocabulary.latency(world.latency))
+            try:
+                self.matrix = self.matrix_of(world.latency)
+            except BadScenario as problem:
+                self.source.refuse(path, problem.message, problem.hint)
+            self.sites = len(self.matrix)
+
+    def matrix_of(self, latency: str) -> Matrix:
+        """One of the package by name, or `FORM:FILE` with a file beside the scenario."""
+        form, colon, name = latency.partition(":")
+        if not colon:
+            return vocabulary.latency(latency)
+        if not _FILE.fullmatch(name):
+            hint = "put it beside the scenario, and write its name alone"
+            raise BadScenario(f"`{name}` is no name of a file beside this one", hint=hint)
+        text = self.beside(name)
+        self.files[name] = text
+        try:
+            return vocabulary.latency_of(form, text)
+        except BadScenario as problem:
+            where = f"{name}:{problem.line}: " if problem.line else ""
+            raise BadScenario(f"{where}{problem.message}", hint=problem.hint) from None
 
     def site(self, path: Path, data: dict[str, Any], site: int) -> None:
         """A site is a row of a matrix, and there has to be one."""
@@ -99,6 +131,18 @@ class Places:
             self.without_effect(
                 ("world", "relays"), "is for `punch` hosts", 'set `program = "punch"`'
             )
+
+    def sizes(self, world: WorldTable) -> None:
+        """All together have to fit into a machine."""
+        named = {name: program for name, program in self.programs.items() if name in self.names}
+        programs = Counter(named.values())
+        programs[world.program] += world.hosts
+        where: Path = ("world", "hosts") if world.hosts else ("host",)
+        if len(named) + world.hosts + world.relays > MOST_HOSTS:
+            self.source.refuse(where, f"at most {MOST_HOSTS} hosts")
+        if programs["daemon"] > MOST_DAEMONS:
+            hint = "each takes up to 4 MiB of memory; give the others another `program`"
+            self.source.refuse(where, f"at most {MOST_DAEMONS} whole daemons", hint)
 
     def without_effect(self, path: Path, why: str, hint: str) -> None:
         """Refuse what would silently do nothing."""
@@ -225,7 +269,7 @@ class Places:
         if host.count > 1:
             self.groups[host.name] = host.names()
         for name in host.names():
-            if name in {*self.names, *self.gateways, "all", "population"}:
+            if name in self.names or name in self.gateways or name in ("all", "population"):
                 self.source.refuse((*path, "name"), f"the name `{name}` is taken")
             self.names[name] = path
             self.programs[name] = host.program
@@ -246,8 +290,11 @@ class Places:
         """Hosts that a program is told of run the same program."""
         told: list[tuple[Path, str, Any]] = [(("world",), self.world_program, self.world_settings)]
         told += [(self.names[item.names()[0]], item.program, item.settings) for item in hosts]
+        known: dict[str, set[str]] = {}
+        for name in self.names:
+            known.setdefault(self.programs[name], set()).add(name)
         for path, program, settings in told:
-            known = {name for name in self.names if self.programs[name] == program}
             key = "bootstrap" if program == "daemon" else "to"
             for name in getattr(settings, "to", None) or ():
-                self.source.choice((*path, "settings", key), f"`{program}` host", name, known)
+                what = f"`{program}` host"
+                self.source.choice((*path, "settings", key), what, name, known.get(program, ()))

@@ -40,6 +40,8 @@ Hosts without `nat` have a public address. The same file and seed give the same 
 
 
 def _form(read: Any) -> str:
+    if isinstance(read, units.Count):
+        return f"whole number from 1 to {read.most}"
     forms = {
         units.duration: "time", units.period: "time", units.span: "time, either way",
         units.rate: "rate", units.size: "size", units.share: "share", units.number: "number",
@@ -56,7 +58,9 @@ def _default(value: Any) -> str:
         return "needed"
     if isinstance(value, tuple):
         value = " ".join(map(str, value))
-    return "" if value is None or value == "" else f"`{str(value).lower()}`"
+    if isinstance(value, bool):
+        value = str(value).lower()
+    return "" if value is None or value == "" else f"`{value}`"
 
 
 def _rows(table: type) -> Iterator[str]:
@@ -87,7 +91,10 @@ def _places() -> Iterator[str]:
     yield "\nDefaults below are in seconds, bytes, and bytes per second.\n"
     yield _section("[sim]", Sim)
     populations, matrices = vocabulary.populations(), vocabulary.latencies()
-    world = f"Populations: {_listed(populations)}. Latency matrices: {_listed(matrices)}."
+    world = (
+        f"Populations: {_listed(populations)}. Latency matrices: {_listed(matrices)}; FILE "
+        "lies beside the scenario. What each form is stands in netsim/population/latency.py."
+    )
     yield _section("[world]", WorldTable, world)
     profiles, over = profiles_module.names(), profiles_module.overlays()
     link = (

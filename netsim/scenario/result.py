@@ -1,10 +1,14 @@
 """What a run yields: figures, verdicts, what happened, and how to tell two runs apart."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 MOST_SAMPLES = 2000  # of a distribution that are kept for plots
 MOST_DEEDS = 10_000  # of the faults' own timeline that are kept
+
+_KINDS: Final[dict[str, Any]] = {
+    "str": str, "int": int, "float": (int, float), "dict": dict, "list": list,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -15,6 +19,7 @@ class Verdict:
     met: bool
     found: float | None  # the metric, or after how many seconds the invariant held
     line: int = 0
+    shown: str = ""  # what was found, for a person
 
 
 @dataclass(slots=True)
@@ -70,10 +75,18 @@ class Result:
     def from_json(cls, data: dict[str, Any]) -> "Result":
         """A result that `dataclasses.asdict` has taken apart. Raises TypeError, KeyError."""
         data = dict(data)
+        for item in fields(cls):
+            if not isinstance(data[item.name], _KINDS[_form(item.type)]):
+                raise TypeError(f"`{item.name}` is no {item.type}")
         data["hosts"] = [HostFigures(**item) for item in data["hosts"]]
         data["happenings"] = [Happening(**item) for item in data["happenings"]]
         data["verdicts"] = [Verdict(**item) for item in data["verdicts"]]
         return cls(**data)
+
+
+def _form(annotation: Any) -> str:
+    """`list` of `list[float]`."""
+    return str(getattr(annotation, "__name__", annotation)).partition("[")[0]
 
 
 def thinned(values: list[float]) -> list[float]:

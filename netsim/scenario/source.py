@@ -4,15 +4,23 @@ A dataclass says what a table may hold by `knob(...)` fields; `Source.read` refu
 else with the line where it stands and the nearest word that is known.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
-from ..errors import BadScenario
+from ..errors import BadScenario, nearest
 from .positions import Path, positions
+
+MOST_BYTES: Final = 1 << 20
+"""A larger file is no scenario, and would take minutes to read."""
+MOST_DEEP: Final = 30  # dots of one key
+_DEEP: Final = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){""" + f"{MOST_DEEP}}}",
+    re.ASCII,
+)
+_ONCE: Final = "put its keys together, under one such line"
 
 Table = TypeVar("Table")
 Reader = Callable[[Any], Any]
@@ -45,16 +53,6 @@ def knobs(table: type) -> dict[str, "Field[Any]"]:
     return {key_of(item): item for item in fields(table) if "read" in item.metadata}
 
 
-def nearest(word: str, known: Collection[str]) -> str:
-    """What to tell who wrote `word` instead of one of those."""
-    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
-    if close:
-        return f"did you mean `{close[0]}`?"
-    listed = ", ".join(f"`{item}`" for item in sorted(known)[:12])
-    more = ", …" if len(known) > 12 else ""
-    return f"known are {listed}{more}" if known else "none is known here"
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """A parsed document, and the line of each of its keys."""
@@ -65,6 +63,14 @@ class Source:
     @classmethod
     def parse(cls, text: str) -> "Source":
         """Raises BadScenario where the text is no TOML."""
+        if len(text) > MOST_BYTES:
+            raise BadScenario(
+                f"a scenario has at most {MOST_BYTES >> 20} MiB",
+                hint="`count` of a [[host]] makes many hosts of one table",
+            )
+        if deep := _DEEP.search(text):
+            line = text.count("\n", 0, deep.start()) + 1
+            raise BadScenario(f"a key has at most {MOST_DEEP} dots", line=line)
         try:
             data = tomllib.loads(text)
             return cls(data, positions(text.replace("\r\n", "\n")))
@@ -109,7 +115,7 @@ class Source:
         """Refuse the first key that is not known."""
         for key in table:
             if key not in known:
-                self.unknown((*path, key), f"key in {what}", key, known)
+                self.refuse((*path, key), f"{what} has no key `{key}`", nearest(key, known))
 
     def value(self, path: Path, value: Any, read: Reader) -> Any:
         """A value through its reader."""
@@ -151,4 +157,7 @@ def _toml_error(message: str, text: str) -> BadScenario:
     found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
     said = message[: found.start()] if found else message
     line = int(found[1]) if found and found[1] else text.count("\n") + 1
+    if twice := re.fullmatch(r"Cannot declare \((.*)\) twice", said):
+        name = ".".join(re.findall(r"'([^']*)'", twice[1]))
+        return BadScenario(f"there is a [{name}] already", line=line, hint=_ONCE)
     return BadScenario(f"this is no TOML: {said[:1].lower()}{said[1:]}", line=line)

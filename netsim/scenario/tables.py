@@ -9,11 +9,11 @@ docs/spec/scenario.md is the format for people; a test compares the two.
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import units
+from ..population.latency import Matrix
+from . import metrics, units
 from .source import knob
 
 PROGRAMS = ("daemon", "udp-echo", "tcp-transfer", "punch", "idle")
-BACKENDS = ("sim", "netns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class WorldTable:
     hosts: int = knob(units.whole, 0, says="how many hosts of the population")
     population: str = knob(units.text, "", says="the population they are drawn from")
     latency: str = knob(
-        units.text, "20ms", says="between two sites: a time, or the name of a measured matrix"
+        units.text, "20ms", says="between two sites: a time, a matrix, or FORM:FILE beside this one"
     )
     relays: int = knob(units.whole, 0, says="public hosts where `punch` hosts meet")
     program: str = knob(
@@ -157,9 +157,15 @@ class Expect:
 
     def __str__(self) -> str:
         if self.metric:
-            return f"{self.metric} {self.op} {self.value:g}"
+            return f"{self.metric} {self.op} {metrics.shown(self.metric, self.value)}"
         after = f" after {self.after}" if self.after else ""
-        return f"{self.invariant} within {self.within:g} s{after}"
+        return f"{self.invariant} within {metrics.seconds(self.within)}{after}"
+
+    def found(self, value: float | None) -> str:
+        """What was found, for a person."""
+        if value is None:
+            return "nothing measured" if self.metric else "never"
+        return metrics.shown(self.metric, value) if self.metric else metrics.seconds(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +181,5 @@ class Scenario:
     churn: Churn | None
     expects: tuple[Expect, ...]
     text: str
+    matrix: Matrix | None = None  # of latencies, where [world] names one
+    files: dict[str, str] = field(default_factory=dict)  # what it has read beside itself

@@ -8,6 +8,7 @@ from ..errors import BadScenario
 from ..gateway import Gateway
 from ..host import Host, Program
 from ..link import LinkSpec
+from ..network import Latency
 from ..population.mix import Volunteer, populate
 from ..world import World
 from . import vocabulary
@@ -123,7 +124,9 @@ class Topology:
     def _populate(self) -> None:
         """Hosts drawn from a population."""
         table = self.scenario.world
-        self.volunteers = populate(self.world, table.hosts, population=table.population)
+        self.volunteers = populate(
+            self.world, table.hosts, population=table.population, places=self.scenario.matrix
+        )
         self.groups["population"] = [one.name for one in self.volunteers]
         for one in self.volunteers:
             host = self.world.hosts[one.name]
@@ -206,7 +209,10 @@ def relay_program() -> Program:
     return Relay()
 
 
-def latency(scenario: Scenario) -> Any:
+def latency(scenario: Scenario) -> Latency:
     """Between two sites, as `World` takes it."""
     seconds = scenario.world.latency_seconds
-    return vocabulary.latency(scenario.world.latency) if seconds is None else seconds
+    if seconds is not None:
+        return seconds
+    assert scenario.matrix is not None
+    return scenario.matrix

@@ -7,6 +7,7 @@ is wrong, and what would be right.
 
 import math
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 TIMES: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -17,26 +18,33 @@ RATES: Final = {
 SIZES: Final = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9,
                 "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}  # fmt: skip
 
+SHORTEST: Final = 1e-6
+LONGEST: Final = 3650 * TIMES["d"]
+"""Beyond these a time is lost in the rounding of the clock."""
+
 _QUANTITY: Final = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?) *([A-Za-z/%]*)")
 
 
 def _quantity(value: Any, units: dict[str, Any], what: str, example: str) -> float:
     """A number with a unit, in the base unit."""
     if not isinstance(value, str):
-        raise ValueError(f'{what} is written with its unit, as "{example}"')
+        raise ValueError(f'a {what} is written with its unit, as "{example}"')
     found = _QUANTITY.fullmatch(value.strip())
     if found is None:
         raise ValueError(f'`{value}` is no {what}; write it as "{example}"')
     number, unit = found.groups()
     if unit not in units:
         known = ", ".join(units)
-        raise ValueError(f"`{value}`: the units of a {what} are {known}")
+        raise ValueError(f'`{value}`: the units of a {what} are {known}, as in "{example}"')
     return float(number) * float(units[unit])
 
 
 def span(value: Any) -> float:
     """A stretch of time, either way: seconds."""
-    return _quantity(value, TIMES, "time", "10s")
+    seconds = _quantity(value, TIMES, "time", "10s")
+    if abs(seconds) > LONGEST:
+        raise ValueError(f"`{str(value)[:40]}`: a time here is at most ten years")
+    return seconds
 
 
 def duration(value: Any) -> float:
@@ -52,6 +60,8 @@ def period(value: Any) -> float:
     seconds = duration(value)
     if seconds <= 0:
         raise ValueError(f"`{value}`: a time here is longer than nothing")
+    if seconds < SHORTEST:
+        raise ValueError(f"`{value}`: a time here is at least 1us")
     return seconds
 
 
@@ -97,6 +107,8 @@ def whole(value: Any) -> int:
         raise ValueError(f"`{value}` is no whole number")
     if value < 0:
         raise ValueError(f"`{value}`: a number here is not negative")
+    if value >= 1 << 63:
+        raise ValueError("a number here has at most 63 bits")
     return value
 
 
@@ -106,6 +118,19 @@ def positive(value: Any) -> int:
     if not found:
         raise ValueError("a number here is at least 1")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Reads a whole number from 1 to `most`."""
+
+    most: int
+
+    def __call__(self, value: Any) -> int:
+        found = positive(value)
+        if found > self.most:
+            raise ValueError(f"`{value}`: a number here is at most {self.most}")
+        return found
 
 
 def switch(value: Any) -> bool:

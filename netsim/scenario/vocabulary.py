@@ -6,12 +6,13 @@ from typing import Any, Final
 from ..clock import Events
 from ..link import LinkSpec
 from ..nat.kinds import KINDS, build, knobs_of
-from ..nat.rfc import BEHAVIOURS
+from ..nat.sessions import BEHAVIOURS
 from ..network import Network, Segment
 from ..population import churn as churn_models
 from ..population import latency as matrices
 from ..population import mix
 from ..population import profiles as link_profiles
+from ..population.data import unknown
 from ..streams import Streams
 from . import units
 
@@ -133,13 +134,22 @@ def populations() -> Sequence[str]:
 
 
 def latencies() -> Collection[str]:
-    """Measured latency matrices by name."""
-    return matrices.names()
+    """Latency matrices: by name, or what reads a file."""
+    return [*matrices.names(), *(f"{form}:FILE" for form in matrices.FORMATS)]
 
 
 def latency(name: str) -> matrices.Matrix:
-    """A measured latency matrix."""
+    """A latency matrix of the package. Raises BadScenario."""
+    if name not in matrices.names():
+        raise unknown("latency matrix", name, latencies())
     return matrices.matrix(name)
+
+
+def latency_of(form: str, text: str) -> matrices.Matrix:
+    """A latency matrix from a file's text. Raises BadScenario with the file's line."""
+    if form not in matrices.FORMATS:
+        raise unknown("form of latencies", form, matrices.FORMATS)
+    return matrices.FORMATS[form](text.splitlines())
 
 
 def churns() -> Collection[str]:

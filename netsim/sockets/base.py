@@ -4,7 +4,7 @@ import errno
 import socket as stdlib
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import outcome
 import trio
@@ -45,41 +45,44 @@ _FLAGS = frozenset(
 class Waiters:
     """The task that waits for one thing; a second one is an error, as in trio itself."""
 
-    __slots__ = ("_task",)
+    __slots__ = ("task",)
 
     def __init__(self) -> None:
-        self._task: trio.lowlevel.Task | None = None
+        self.task: trio.lowlevel.Task | None = None
 
     def __bool__(self) -> bool:
-        return self._task is not None
+        return self.task is not None
 
-    async def wait(self) -> Any:
-        """Sleep until woken; returns what the waker hands over. Raises BusyResourceError."""
-        if self._task is not None:
-            await trio.lowlevel.checkpoint()
-            raise trio.BusyResourceError("another task is already reading / writing this socket")
-        self._task = GLOBAL_RUN_CONTEXT.task
-        return await trio.lowlevel.wait_task_rescheduled(self._abort)
+    def wait(self) -> Awaitable[Any]:
+        """Await it to sleep until woken; gives what the waker hands over.
+
+        Raises BusyResourceError.
+        """
+        if self.task is not None:
+            return self._refuse()
+        self.task = GLOBAL_RUN_CONTEXT.task
+        return trio.lowlevel.wait_task_rescheduled(self._abort)  # noqa: ASYNC105 (by the caller)
+
+    async def _refuse(self) -> NoReturn:
+        await trio.lowlevel.checkpoint()
+        raise trio.BusyResourceError("another task is already reading / writing this socket")
 
     def _abort(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
-        self._task = None
+        self.task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
     def wake(self, value: Any = None) -> bool:
         """Wake the task that waits; False where none does."""
-        task = self._task
+        task = self.task
         if task is None:
             return False
-        self._task = None
+        self.task = None
         trio.lowlevel.reschedule(task, outcome.Value(value))
         return True
 
-    def wake_all(self) -> None:
-        self.wake()
-
     def fail(self, problem: BaseException) -> None:
         """Let the task that waits raise."""
-        task, self._task = self._task, None
+        task, self.task = self.task, None
         if task is not None:
             trio.lowlevel.reschedule(task, outcome.Error(problem))
 
@@ -216,11 +219,16 @@ class SimSocket(tsocket.SocketType):
 
         A program that never waits must not keep everybody else, and time itself, from going on.
         """
-        self._turns += 1
-        if self._turns % defaults.TURN:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        else:
+        if self._is_turn():
             await trio.lowlevel.checkpoint()
+
+    def _is_turn(self) -> bool:
+        """Whether a checkpoint is due: others have waited long enough, or who asks is cancelled."""
+        self._turns += 1
+        return (
+            self._turns % defaults.TURN == 0
+            or GLOBAL_RUN_CONTEXT.task._cancel_status.effectively_cancelled
+        )
 
 
 class StreamSocket(SimSocket):

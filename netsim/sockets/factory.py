@@ -5,7 +5,8 @@ import socket as stdlib
 import trio
 
 from ..errors import NoHost, NotSimulated
-from ..host import CURRENT, ICMP, TCP, UDP, Host
+from ..host import CURRENT, Host
+from ..packet import ICMP, TCP, UDP
 from .base import SimSocket
 from .icmp import IcmpStack
 from .local import LocalSocket, LocalStack

@@ -72,7 +72,7 @@ class IcmpStack:
             min(size, _LARGEST[six]),
             Icmp("port", packet),
             host.name,
-            cause(),
+            cause(host),
         )
         host.send(answer, via)
 

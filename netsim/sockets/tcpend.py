@@ -106,7 +106,7 @@ class TcpEnd(StreamSocket):
         stack, ip = self.stack, key[1][0]
         self._via = self.host.source(ip)[0]
         limit = self._options.get((stdlib.SOL_SOCKET, stdlib.SO_RCVBUF), 0) // 2
-        now = self.host.events.now
+        now = self.stack.events.now
         self.connection = Connection(stack.isn(), stack.offer(ip), now, limit)
         for (level, option), value in self._options.items():
             self._apply(level, option, value)
@@ -126,19 +126,26 @@ class TcpEnd(StreamSocket):
                 return
             if parent.backlog.full:
                 return  # as lost: SYN and ACK are sent again
-        connection.receive(segment, self.host.events.now)
+        connection.receive(segment, self.stack.events.now)
         self._after()
 
     def _tick(self, _: None) -> None:
-        now = self.host.events.now
-        if now < self.armed:
+        events = self.stack.events
+        if events.now < self.armed:
             return  # left over from a deadline that came closer
         self.armed = INFINITY
         connection = self.connection
         if connection is None or not self.stack.live:
             return
-        connection.tick(now)
-        self._after()
+        due = connection.due()
+        if due <= events.now:
+            connection.tick(events.now)
+            self._after()
+        elif due < INFINITY:  # the deadline was put off
+            self.armed = connection.wake = due
+            events.at(due, self._tick)
+        else:
+            connection.wake = due
 
     def failed(self, message: Icmp) -> None:
         """An ICMP error: it ends a dial, and is passed over later (RFC 5461)."""
@@ -147,7 +154,7 @@ class TcpEnd(StreamSocket):
             return
         if message.kind == "too-big":
             headers = 72 if ":" in message.dst[0] else 52
-            connection.path_takes(message.mtu - headers, self.host.events.now)
+            connection.path_takes(message.mtu - headers, self.stack.events.now)
         elif connection.state == SYN_SENT:
             refused = message.kind in ("port", "protocol")
             connection.fail(errno.ECONNREFUSED if refused else errno.EHOSTUNREACH)
@@ -162,7 +169,7 @@ class TcpEnd(StreamSocket):
             connection.out.clear()
         if connection.wake < self.armed:
             self.armed = connection.wake
-            self.host.events.at(self.armed, self._tick)
+            self.stack.events.at(self.armed, self._tick)
         state = connection.state
         if state in (CLOSED, TIME_WAIT):
             self._over(state)
@@ -171,9 +178,9 @@ class TcpEnd(StreamSocket):
         elif self._phase == DIALLING and state >= ESTABLISHED:
             self._phase = DIALLED
             self._writers.wake()
-        if self._readers and connection.readable:
+        if self._readers.task is not None and connection.readable:
             self._readers.wake()
-        if self._writers and self._phase != DIALLING and self._may_write():
+        if self._writers.task is not None and self._phase != DIALLING and self._may_write():
             self._writers.wake()
 
     def _over(self, state: int) -> None:
@@ -185,7 +192,7 @@ class TcpEnd(StreamSocket):
             if state == TIME_WAIT:
                 claim = self.binding.inherit(self.binding.address)
                 stack.ports.add(claim, claim.port)
-                rest = TimeWait(connection, self.host.events.now)
+                rest = TimeWait(connection, self.stack.events.now)
                 stack.remember(self.key, claim, rest)
             if self._closed or self.parent is not None:
                 stack.ports.release(self.binding)
@@ -263,4 +270,4 @@ class TcpEnd(StreamSocket):
             self._get(stdlib.IPPROTO_TCP, option)
             for option in (stdlib.TCP_KEEPIDLE, stdlib.TCP_KEEPINTVL, stdlib.TCP_KEEPCNT)
         )
-        connection.keep_alive(idle if on else 0, interval, probes, self.host.events.now)
+        connection.keep_alive(idle if on else 0, interval, probes, self.stack.events.now)

@@ -105,7 +105,7 @@ class TcpSocket(TcpEnd):
         self.stack.ports.add(child.binding, child.binding.port)
         child._join(key)
         assert child.connection is not None
-        child.connection.accept(syn, self.host.events.now)
+        child.connection.accept(syn, self.stack.events.now)
         child._after()
 
     async def accept(self) -> tuple[TcpEnd, Any]:
@@ -167,7 +167,7 @@ class TcpSocket(TcpEnd):
         self._join(key)
         self._phase = DIALLING
         assert self.connection is not None
-        self.connection.open(self.host.events.now)
+        self.connection.open(self.stack.events.now)
         self._after()
 
     # Bytes.
@@ -179,7 +179,7 @@ class TcpSocket(TcpEnd):
             raise error(errno.ENOTCONN)
         inbox = connection.inbox
         if inbox.size and size:
-            data = connection.read(size, self.host.events.now, peek)
+            data = connection.read(size, self.stack.events.now, peek)
             if connection.out:
                 self._after()
             return data
@@ -218,7 +218,7 @@ class TcpSocket(TcpEnd):
         taken = min(size, room)
         if lowat and taken > WRITE_PIECE_BYTES:
             taken = WRITE_PIECE_BYTES
-        connection.write(_as_bytes(data, taken), self.host.events.now)
+        connection.write(_as_bytes(data, taken), self.stack.events.now)
         self._after()
         return taken
 
@@ -266,7 +266,7 @@ class TcpSocket(TcpEnd):
             connection.read_shut = True
         if flag != stdlib.SHUT_RD:
             self._shut_write = True
-            connection.shutdown(self.host.events.now)
+            connection.shutdown(self.stack.events.now)
         self._after()
 
     def _stop_listening(self) -> None:
@@ -287,7 +287,7 @@ class TcpSocket(TcpEnd):
             waiting.fail(trio.ClosedResourceError("another task closed this socket"))
         if self.backlog is not None:
             self._stop_listening()
-        connection, now = self.connection, self.host.events.now
+        connection, now = self.connection, self.stack.events.now
         if connection is None or connection.state == CLOSED:
             self.stack.ports.release(self.binding)
             return

@@ -47,10 +47,10 @@ class _Remnant:
         self.key = key
         self.binding = binding
         self.rest = rest
-        stack.host.events.at(rest.until, self._expire)
+        stack.events.at(rest.until, self._expire)
 
     def take(self, segment: Segment) -> None:
-        stack, now = self.stack, self.stack.host.events.now
+        stack, now = self.stack, self.stack.events.now
         if self.rest.admits(segment):
             self.end()
             stack.knock(segment, self.key)
@@ -67,10 +67,10 @@ class _Remnant:
     def _expire(self, _: None) -> None:
         if self.stack.connections.get(self.key) is not self:
             return
-        if self.rest.until <= self.stack.host.events.now:
+        if self.rest.until <= self.stack.events.now:
             self.end()
         else:
-            self.stack.host.events.at(self.rest.until, self._expire)
+            self.stack.events.at(self.rest.until, self._expire)
 
     def end(self) -> None:
         self.stack.ports.release(self.binding)
@@ -82,6 +82,7 @@ class TcpStack:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.events = host.events
         random = host.streams.get(host.name, "tcp")
         self.ports = Ports(random, *defaults.EPHEMERAL)
         self.connections: dict[Key, Party] = {}
@@ -101,7 +102,7 @@ class TcpStack:
 
     def isn(self) -> int:
         """An initial sequence number; they rise with time."""
-        return self._isn + int(self.host.events.now / ISN_TICK_S)
+        return self._isn + int(self.events.now / ISN_TICK_S)
 
     # Packets.
 
@@ -136,7 +137,7 @@ class TcpStack:
             return
         src, dst = key
         header = (IP6_HEADER if ":" in dst[0] else IP4_HEADER) + TCP_HEADER
-        name, why, send = host.name, cause(), host.send
+        name, why, send = host.name, cause(host), host.send
         for segment in segments:
             size = header + len(segment.data)
             if segment.sack:

@@ -163,7 +163,8 @@ class UdpSocket(SimSocket):
 
     async def sendto(self, data: Any, *args: Any) -> int:
         address = args[-1]
-        await self._turn()
+        if self._is_turn():
+            await trio.lowlevel.checkpoint()
         if address not in self._routes and not self._is_numeric(address):
             self._check()
             address = await self._resolve(address, local=False)
@@ -221,7 +222,7 @@ class UdpSocket(SimSocket):
         size = len(data)
         if size > defaults.DATAGRAM_BYTES or self._done_writing:
             raise error(errno.EPIPE if self._done_writing else errno.EMSGSIZE)
-        packet = Packet(UDP, source, destination, size + overhead, data, host.name, cause())
+        packet = Packet(UDP, source, destination, size + overhead, data, host.name, cause(host))
         if self._options:
             self._apply(packet)
         if means_many:
@@ -307,7 +308,8 @@ class UdpSocket(SimSocket):
         if flags or self._is_six or self._closed or self._error or bufsize < 0:
             return (await self._receive(bufsize, flags))[:2]
         if self._queue:  # from here on `_receive` for the usual case
-            await self._turn()
+            if self._is_turn():
+                await trio.lowlevel.checkpoint()
             item = self._next(0)
         else:
             item = await self._readers.wait()

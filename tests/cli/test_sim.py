@@ -1,6 +1,7 @@
 """`shoal sim`: every command of docs/netsim.md, run folders, sweeps, and every wrong argument."""
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -11,11 +12,13 @@ import types
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from shoal.cli import simrun, simsweep
-from shoal.cli.errors import CANNOT_SIMULATE, FAILED, OK, USAGE
+from shoal.cli.errors import CANNOT_SIMULATE, FAILED, OK, USAGE, CommandError
 from shoal.cli.main import invoke
+from shoal.netsim.netns.namespaces import available
 from shoal.netsim.scenario.parse import parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,7 +127,7 @@ def test_a_failed_expectation_is_an_exit_code(
 ) -> None:
     (here / "bad.toml").write_text(ECHO.replace(">=", "<"))
     run("run", "bad.toml", "--no-report", code=FAILED)
-    assert "failed  echo.answered_rate < 0.5" in capsys.readouterr().out
+    assert "failed  echo.answered_rate < 50 %" in capsys.readouterr().out
     run("sweep", "bad.toml", "--seeds", "5", "-j", "1", code=FAILED)
     out, err = capsys.readouterr()
     assert "0 of 1 seeds met every expectation; failed: 5" in out
@@ -162,6 +165,9 @@ ARGUMENTS = [
     (["sweep", "echo.toml", "-j", "1", "--ray", "auto"], USAGE, "`-j`"),
     (["replay", "examples"], FAILED, "no run folder"),
     (["replay", "damaged"], FAILED, "damaged"),
+    (["replay", "echo.toml"], FAILED, "is a file"),
+    (["sweep", "echo.toml", "--out", "echo.toml"], FAILED, "`echo.toml` cannot be written"),
+    (["run", "echo.toml", "--out", "echo.toml/x"], FAILED, "`echo.toml/x` cannot be written"),
     (["replay", "examples", "--until", "3"], USAGE, "units of a time"),
     (["diff", "examples", "examples"], FAILED, "no trace"),
     (["report", "examples"], FAILED, "no run folder"),
@@ -195,29 +201,175 @@ def test_a_sweep_on_ray(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The calls that we make of ray, answered in this process."""
-    ray: Any = types.ModuleType("ray")
-    told = []
-    ray.init = lambda address: told.append(address)
-    ray.remote = lambda function: types.SimpleNamespace(remote=lambda *args: (function, args))
-    ray.wait = lambda pending, num_returns: (pending[:num_returns], pending[num_returns:])
-    ray.get = lambda done: [function(*args) for function, args in done]
-    ray.shutdown = lambda: told.append("down")
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    run("sweep", "echo.toml", "--ray", "ray://head:1", "--json")
+    ray = fake_ray(monkeypatch)
+    run("sweep", "echo.toml", "--ray", "auto", "--json")
     assert json.loads(capsys.readouterr().out)["seeds"] == 4
-    assert told == ["ray://head:1", "down"]
+    assert ray.told == ["auto", "down"]
+
+
+def fake_ray(monkeypatch: pytest.MonkeyPatch, **versions: str) -> Any:
+    ray: Any = types.ModuleType("ray")
+    ray.told, ray.dead = [], set()
+    ray.exceptions = types.SimpleNamespace(RayError=KeyError)
+    ray.init = lambda address, **_: ray.told.append(address)
+    ray.put = json.dumps
+    ray.remote = lambda function: types.SimpleNamespace(remote=lambda *args: (function, *args))
+    ray.wait = lambda pending, num_returns: (pending[:num_returns], pending[num_returns:])
+
+    def get(done: Any) -> Any:
+        function, task, seed = done
+        if seed in ray.dead:
+            raise KeyError("the worker died")
+        line = function(json.loads(task), seed)
+        line["versions"] |= versions
+        return line
+
+    ray.get = get
+    ray.shutdown = lambda: ray.told.append("down")
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    return ray
+
+
+def test_a_node_of_a_cluster_that_dies_is_a_line(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_ray(monkeypatch).dead.add(2)
+    run("sweep", "echo.toml", "--ray", "auto", "--json", code=FAILED)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["failed"] == [2] and "the worker died" in err
+
+
+def test_a_node_with_another_version_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = fake_ray(monkeypatch, trio="0.1")
+    run("sweep", "echo.toml", "--ray", "auto", code=CANNOT_SIMULATE)
+    assert "a node of the cluster has trio 0.1, and this machine" in capsys.readouterr().err
+    assert ray.told[-1] == "down"
+    kept = (here / "runs/echo-sweep/sweep.jsonl").read_text().splitlines()
+    assert len(kept) == 1  # nothing of it counts
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_no_cluster_is_noticed_at_once(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    ray = fake_ray(monkeypatch)
+    run("sweep", "echo.toml", "--ray", address, code=CANNOT_SIMULATE)
+    assert f"no Ray cluster answers at `{address}`" in capsys.readouterr().err
+    assert ray.told == []
+
+
+def test_strict_cannot_be_had_on_a_cluster(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_ray(monkeypatch)
+    (here / "strict.toml").write_text(ECHO.replace("[[host]]", "strict = true\n\n[[host]]", 1))
+    run("sweep", "strict.toml", "--ray", "auto", code=CANNOT_SIMULATE)
+    assert "`strict`" in capsys.readouterr().err
+
+
+PLACES = ECHO.replace("[[host]]", '[world]\nlatency = "planetlab:rtt.txt"\n\n[[host]]', 1)
+
+
+def test_latencies_beside_a_scenario_travel_with_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "sub").mkdir()
+    (here / "sub" / "places.toml").write_text(PLACES)
+    (here / "sub" / "rtt.txt").write_text("0 40\n40 0\n")
+    run("run", "sub/places.toml", "--out", "out", "--no-report")
+    run("sweep", "sub/places.toml", "--seeds", "1", "-j", "1")
+    (here / "sub" / "rtt.txt").write_text("0 90\n90 0\n")
+    run("replay", "out")  # with what it ran with
+    run("sweep", "sub/places.toml", "--seeds", "1", "-j", "1", code=FAILED)
+    assert "another scenario" in capsys.readouterr().err
+
+
+def test_a_file_beside_a_scenario_lies_there(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "places.toml").write_text(PLACES)
+    (here / "rtt.txt").symlink_to("/etc/passwd")
+    run("run", "places.toml", code=CANNOT_SIMULATE)
+    assert "leads out of the scenario's folder" in capsys.readouterr().err
+    (here / "rtt.txt").unlink()
+    (here / "rtt.txt").write_text("0 40\n40\n")
+    run("run", "places.toml", code=CANNOT_SIMULATE)
+    assert "places.toml:7: rtt.txt:2: 1 values where" in capsys.readouterr().err
+
+
+def test_a_disk_that_fills_ends_a_run_in_order(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    (here / "out").mkdir()
+    (here / "out" / "scenario.toml").write_text(ECHO)
+    trace = simrun._TraceFile(Path("/dev/full"))
+    trace.write(b"x")
+    with pytest.raises(CommandError, match="cannot be written: no space left") as caught:
+        trace.check()
+    assert caught.value.hint == "free some space there"
+    trace.close()
+
+
+def test_a_folder_with_somebodys_scenario_is_left_alone(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine").mkdir()
+    (here / "mine" / "scenario.toml").write_text("# mine\n")
+    run("run", "echo.toml", "--out", "mine", code=FAILED)
+    assert (here / "mine" / "scenario.toml").read_text() == "# mine\n"
+
+
+def test_what_is_no_plain_file_is_not_waited_for(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(here / "pipe")
+    (here / "large").write_bytes(b"#" * (2 << 20))
+    for name, says in (("pipe", "no plain file"), ("/dev/zero", "no plain file"),
+                       ("large", "more than 1 MiB")):  # fmt: skip
+        run("run", name, code=CANNOT_SIMULATE)
+        assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change", [{"metrics": None}, {"seed": "x"}, {"series": 3}, {"hosts_given": "a"},
+               {"pairs": {"classes": ["a"], "cells": [], "what": ""}}],
+)  # fmt: skip
+def test_a_damaged_run_is_said_to_be(
+    here: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any]
+) -> None:
+    run("run", "echo.toml", "--out", "out", "--no-report")
+    data = json.loads((here / "out" / "run.json").read_text())
+    (here / "out" / "run.json").write_text(json.dumps(data | change))
+    run("report", "out", code=FAILED)
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_a_sweep_killed_while_it_began_begins_anew(here: Path) -> None:
+    run("sweep", "echo.toml", "--seeds", "1", "-j", "1")
+    file = here / "runs" / "echo-sweep" / "sweep.jsonl"
+    whole = file.read_text()
+    for kept in ("", whole[:20]):
+        file.write_text(kept)
+        run("sweep", "echo.toml", "--seeds", "1", "-j", "1")
+        assert len(file.read_text().splitlines()) == 2
 
 
 def test_without_root_there_is_a_reason(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
+    available.cache_clear()
     daemons = ECHO.replace('program = "udp-echo"', "").split("[[expect]]")[0]
     (here / "daemons.toml").write_text(daemons)
     for args in (["run", "daemons.toml", "--backend", "netns"], ["calibrate", "--kernel"]):
         run(*args, code=CANNOT_SIMULATE)
         err = capsys.readouterr().err
         assert "needs root" in err and "hint: run it as root" in err
+    available.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -227,7 +379,8 @@ def test_without_root_there_is_a_reason(
         (ECHO.replace('program = "udp-echo"', 'clock = "1s"').split("[[expect]]")[0],
          "netns.toml:6: `clock`"),
         (ECHO.replace('program = "udp-echo"', "").split("[[expect]]")[0]
-         + '[[step]]\nat = "1s"\naction = "heal"', "netns.toml:11: the kernel backend has no"),
+         + '[[step]]\nat = "1s"\naction = "sleep"\ntarget = "h1"',
+         "netns.toml:11: the kernel backend has no step `sleep`"),
     ],
 )  # fmt: skip
 def test_what_the_kernel_backend_cannot_do(
@@ -295,6 +448,40 @@ def test_a_killed_sweep_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) 
     out, err = capsys.readouterr()
     assert json.loads(out)["seeds"] == done
     assert f"{done} of {done} seeds are done already" in err
+
+
+def workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    end = time.monotonic() + 20
+    while True:
+        found = psutil.Process(process.pid).children()
+        if found and all(one.cpu_times().user > 0.6 for one in found):
+            return found
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_ctrl_c_in_a_sweep_is_quiet(here: Path) -> None:
+    """Its processes are in the terminal's session: they do not hear it, and end with it."""
+    process = start(here, "sweep", "long.toml", "-j", "2")
+    end = time.monotonic() + 20
+    while not psutil.Process(process.pid).children():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    found = psutil.Process(process.pid).children()
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and "Traceback" not in err
+    psutil.wait_procs(found, timeout=10)
+    assert not any(one.is_running() for one in found)
+
+
+def test_a_killed_sweep_leaves_no_process(here: Path) -> None:
+    process = start(here, "sweep", "long.toml", "-j", "1")
+    found = workers(process)
+    process.kill()
+    _, alive = psutil.wait_procs(found, timeout=15)
+    process.communicate()
+    assert not alive
 
 
 def test_virtual_time_is_shown_on_terminals_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,3 +166,19 @@ def test_unreadable_is_an_error_of_ours(store: ChunkStore, host: FakeHost) -> No
     with pytest.raises(ModelError) as error:
         store.get(DIGEST)
     assert error.value.code == "unreadable"
+
+
+def test_damage_is_found_and_dropped_though_the_size_is_right(store: ChunkStore) -> None:
+    other = store.add(b"other")
+    store.put(DIGEST, DATA)
+    store.path(DIGEST).write_bytes(bytes(len(DATA)))
+    assert store.drop_damaged([DIGEST, other, DIGEST, "ab" * 32]) == 1
+    assert store.missing([DIGEST, other]) == [DIGEST]
+    assert store.drop_damaged([DIGEST, other]) == 0
+
+
+def test_what_is_added_again_replaces_damage_of_the_same_size(store: ChunkStore) -> None:
+    store.add(DATA)
+    store.path(DIGEST).write_bytes(bytes(len(DATA)))
+    assert store.add(DATA) == DIGEST
+    assert store.get(DIGEST) == DATA

@@ -1,11 +1,15 @@
 """Events in order, and trio's time made of them."""
 
 import math
+import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trio
+from trio._core import _run
 
+from shoal.netsim import defaults
 from shoal.netsim.clock import Events
 from shoal.netsim.errors import NothingLeft
 from shoal.netsim.world import World
@@ -16,11 +20,11 @@ def test_events_run_in_order_of_time_then_of_asking() -> None:
     seen: list[Any] = []
     for when, name in ((2.0, "c"), (1.0, "a"), (1.0, "b"), (3.0, "d")):
         events.at(when, seen.append, name)
-    assert (len(events), events.next_time()) == (4, 1.0)
+    assert len(events) == 4
     events.run_until(2.5)
     assert (seen, events.now, events.count) == (["a", "b", "c"], 2.5, 3)
     events.run_until(math.inf)
-    assert (seen[-1], events.now, events.next_time()) == ("d", 3.0, math.inf)
+    assert (seen[-1], events.now, len(events)) == ("d", 3.0, 0)
 
 
 def test_an_event_in_the_past_is_due_now_and_time_never_goes_back() -> None:
@@ -30,6 +34,59 @@ def test_an_event_in_the_past_is_due_now_and_time_never_goes_back() -> None:
     events.at(1.0, seen.append, "late")
     events.run_until(6.0)
     assert (seen, events.now) == (["late"], 6.0)
+
+
+def test_reach_goes_on_at_once_only_where_nothing_comes_in_between() -> None:
+    events = Events()
+    ready: list[Any] = []
+    seen: list[tuple[bool, float]] = []
+
+    def reach(when: float) -> None:
+        seen.append((events.reach(when), events.now))
+
+    events.at(1.0, reach, 1.5)
+    events.at(2.0, reach, 3.0)  # another event is due at that time
+    events.at(3.0, lambda _: None)
+    events.at(4.0, reach, 9.0)  # later than may be run
+    events.run_until(5.0, ready)
+    assert (seen, events.now) == ([(True, 1.5), (False, 2.0), (False, 4.0)], 5.0)
+    assert events.count == 5  # one reached counts as one run
+    seen.clear()
+    events.at(6.0, ready.append, "task")  # who is to go on first
+    events.at(6.0, reach, 6.5)
+    events.run_until(math.inf, ready)
+    assert (seen, events.now) == ([(False, 6.0)], 6.0)
+    assert not events.reach(7.0)  # outside of every run
+
+
+def test_the_operating_system_is_asked_only_where_something_may_have_come() -> None:
+    asked: list[float] = []
+    world = World()
+
+    async def main() -> None:
+        runner = _run.GLOBAL_RUN_CONTEXT.runner
+        manager: Any = type(runner.io_manager)
+        simulated = manager.get_events
+
+        def spy(self: Any, timeout: float) -> Any:
+            found = simulated(self, timeout)
+            if found != ():
+                asked.append(timeout)
+            return found
+
+        manager.get_events = spy
+        try:
+            for _ in range(50):
+                await trio.sleep(1)
+            assert not asked
+            heard = trio.Event()
+            trio.lowlevel.current_trio_token().run_sync_soon(heard.set)
+            await heard.wait()
+            assert asked
+        finally:
+            manager.get_events = simulated
+
+    world.run(main)
 
 
 def test_what_an_event_asks_for_at_its_own_instant_runs_in_it() -> None:
@@ -82,6 +139,46 @@ def test_tasks_see_events_at_their_time() -> None:
 def test_waiting_for_nothing_is_an_error() -> None:
     with pytest.raises(NothingLeft):
         World().run(trio.sleep_forever)
+
+
+def ticking(world: World, action: Callable[[int], None]) -> None:
+    """A timer of an hour, without a task, that goes on for ever; `action` is told its number."""
+
+    def tick(number: int) -> None:
+        assert number < 100 * defaults.EVENTS_PER_TURN, "it never came back"
+        world.events.at(world.events.now + 3600, tick, number + 1)
+        action(number)
+
+    tick(0)
+
+
+def test_timers_without_tasks_do_not_keep_up_those_who_wait_for_ever() -> None:
+    world = World()
+    ticking(world, lambda _: None)
+    with pytest.raises(NothingLeft):
+        world.run(trio.sleep_forever)
+    assert world.events.count <= defaults.EVENTS_PER_TURN
+
+
+def test_timers_without_tasks_may_end_a_long_wait() -> None:
+    """It is not over while a task waits for a moment that is known."""
+    world = World()
+    ticking(world, lambda _: None)
+
+    async def main() -> float:
+        await trio.sleep(5 * defaults.QUIET_S)
+        return trio.current_time()
+
+    assert world.run(main) == 5 * defaults.QUIET_S
+
+
+def test_the_keyboard_interrupts_timers_without_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults, "QUIET_S", math.inf)
+    world = World()
+    ticking(world, lambda number: signal.raise_signal(signal.SIGINT) if number == 7 else None)
+    with pytest.raises(KeyboardInterrupt):
+        world.run(trio.sleep_forever)
+    assert world.events.count <= 2 * defaults.EVENTS_PER_TURN
 
 
 def test_all_tasks_blocked_is_an_instant_of_its_own() -> None:

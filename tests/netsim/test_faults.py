@@ -337,8 +337,29 @@ def test_a_cable_is_pulled_and_put_back() -> None:
         swarm.faults.cut("a", "up", cut=False)
         swarm.faults.cut("a", "down")
         assert await swarm.round() == {pair for pair in ALL if pair[1] != "a"}
+        swarm.faults.sleep("a")
+        swarm.faults.link_down("a")
+        swarm.faults.resume("a")
+        swarm.faults.link_up("a")  # neither mends the direction that is cut
+        assert await swarm.round() == {pair for pair in ALL if pair[1] != "a"}
+        with pytest.raises(SimError, match="up or down"):
+            swarm.faults.cut("a", "out")
 
     swarm.run(main)
+
+
+def test_one_more_host_does_not_change_the_next_address_of_a_gateway() -> None:
+    def address(*, more: bool) -> str:
+        world = World()
+        gate = world.gateway("gate", "linux-drop", ipv6=True)
+        if more:
+            world.host("more")
+        before = gate.wan.addresses[0]
+        Faults(world).redial("gate")
+        assert gate.wan.addresses[0] != before
+        return f"{gate.wan.addresses[0]} {gate.prefix}"
+
+    assert address(more=True) == address(more=False)
 
 
 def test_gateways_reboot_redial_and_lose_their_line() -> None:

@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from shoal.netsim.faults import Faults
 from shoal.netsim.host import Host
 from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.packet import UDP, Packet
@@ -169,3 +170,38 @@ def test_narrow_access_link_tells_the_inside() -> None:
     wire.put(Packet(UDP, INSIDE, A, 1001, b"x", "inner", ""), wire.lan)
     (told,) = wire.inner.got
     assert (told.data.kind, told.data.mtu, told.data.src) == ("too-big", 1000, INSIDE)
+
+
+def test_redial_renumbers_the_ipv6_inside() -> None:
+    """Each gateway has a prefix of its own: behind a carrier it is routed through that one too."""
+    world = World()
+    carrier = world.gateway("carrier", "router", ipv6=True)
+    home = world.gateway("home", "router", behind=carrier, ipv6=True)
+    alice, bob = world.host("alice", behind=home), world.host("bob", ipv6=True)
+    four, before = alice.addresses()
+    route = alice.source(bob.addresses()[1])
+    Faults(world).redial(home)
+    same, after = alice.addresses()
+    assert world.names["alice"] == [same, after]
+    assert same == four and after != before and alice.default_gateway(six=True) != before
+    assert after.rpartition("::")[0] == (home.prefix or "").rpartition("::")[0]
+    assert alice.source(bob.addresses()[1]) != route
+    assert before not in world.internet.members and before not in carrier.inside.members
+    assert reachable(world, bob, alice, after)
+    assert reachable(world, alice, bob, bob.addresses()[1])
+    assert not reachable(world, bob, alice, before)
+
+
+def test_addresses_given_back_are_given_out_again() -> None:
+    world = World()
+    carrier = world.gateway("carrier", "cgn", inside="100.64.0.0/29")
+    home = world.gateway("home", "linux-drop", behind=carrier)
+    faults, seen = Faults(world), set()
+    for _ in range(20):
+        faults.redial(home)
+        seen.add(home.address)
+    assert len(seen) == 5  # six hosts of a /29, of which the carrier is one
+    for number in range(4):
+        world.host(f"h{number}", behind=carrier)
+    with pytest.raises(ValueError, match="no address left"):
+        world.host("one-too-many", behind=carrier)

@@ -9,12 +9,15 @@ import random
 import secrets
 import signal
 import socket
+import sqlite3
 import subprocess
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable
 from os import urandom as early_urandom
+from pathlib import Path
 from time import monotonic as early_monotonic
 from time import time as early_time
 from typing import Any
@@ -143,11 +146,30 @@ def test_randomness(draw: Callable[[], Any]) -> None:
         (lambda: os.system("true"), "a child process"),
         (lambda: time.sleep(0), "`time.sleep`"),
         (lambda: uuid.uuid1(), "`uuid.uuid1`"),
+        (lambda: Path("made").write_text("here"), "writing to the real disk"),
+        (lambda: os.open("made", os.O_CREAT | os.O_WRONLY), "writing to the real disk"),
+        (lambda: tempfile.mkstemp(), "writing to the real disk"),
+        (lambda: os.mkdir("made"), "writing to the real disk"),
+        (lambda: os.rename("made", "other"), "writing to the real disk"),
+        (lambda: os.remove("made"), "writing to the real disk"),
+        (lambda: os.rmdir("made"), "writing to the real disk"),
+        (lambda: os.symlink("/", "made"), "writing to the real disk"),
+        (lambda: os.link("made", "other"), "writing to the real disk"),
+        (lambda: os.truncate("made", 0), "writing to the real disk"),
+        (lambda: os.chmod("made", 0), "writing to the real disk"),
+        (lambda: sqlite3.connect(":memory:"), "a real file"),
+        (lambda: os.kill(os.getpid(), 0), "a signal to a process"),
+        (lambda: socket.getaddrinfo("localhost", 80), "the machine's resolver"),
+        (lambda: socket.gethostbyname("localhost"), "the machine's resolver"),
     ],
 )
 def test_tripwires(reach: Callable[[], Any], what: str) -> None:
     with pytest.raises(NotSimulated, match=f"alice: {what}"):
         in_host(reach)
+
+
+def test_the_machine_s_name_is_the_host_s() -> None:
+    assert in_host(lambda: socket.gethostname()) == "alice" != socket.gethostname()
 
 
 def test_a_thread_is_refused_outside_hosts_too() -> None:
@@ -221,24 +243,3 @@ def test_system_tasks_end_with_their_program() -> None:
 
     world.run(main)
     assert ended == [2.0]
-
-
-def test_equal_moments_run_in_order_of_age_or_by_the_seed() -> None:
-    def order(fuzz: bool, seed: int) -> list[int]:
-        world, done = World(seed), []
-        world.fuzz = fuzz
-
-        async def task(number: int) -> None:
-            await trio.sleep(1)
-            done.append(number)
-
-        async def main() -> None:
-            async with trio.open_nursery() as nursery:
-                for number in range(20):
-                    nursery.start_soon(task, number)
-
-        world.run(main)
-        return done
-
-    assert order(False, 1) == order(False, 2) == list(range(20))
-    assert order(True, 1) == order(True, 1) != order(True, 2)

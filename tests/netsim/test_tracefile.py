@@ -78,7 +78,25 @@ def test_one_is_longer() -> None:
     found = first_difference(written(*SAME[:5]), written(*SAME))
     assert found is not None
     assert (found.index, found.a, found.b) == (5, None, SAME[5])
-    assert "-  (end of a)" in list(found.lines())
+    lines = list(found.lines())
+    assert "-  (end of a)" in lines and "caused in a by its end" in lines
+    assert found.causes == ("", "h:task")
+
+
+def test_what_led_to_a_record_without_a_task() -> None:
+    """A segment that an acknowledgement let out: the task is found on the way back."""
+    led = record(3, src=B, dst=A, cause="g:writer")
+    other_flow = record(4, src=("10.0.0.9", 1), cause="h:other")
+    same = [led, other_flow, record(5, cause="")]
+    found = first_difference(
+        written(*same, record(6, cause="")),
+        written(*same, record(6, src=("10.7.7.7", 1), cause="")),
+    )
+    assert found is not None
+    assert found.causes == ("g:writer", "")
+    first, second = list(found.lines())[-2:]
+    assert first.startswith("caused in a by the stack") and first.endswith(describe(led))
+    assert second == "caused in b by no task: a timer or a router"
 
 
 def test_a_record_in_words() -> None:

@@ -1,6 +1,6 @@
 """Programs whose traces are compared, each in a process of its own.
 
-    python workload.py NAME SEED [--idle] [--exact] [--trace FILE]
+    python -m tests.netsim.workload NAME SEED [--leak NAME] [--idle] [--exact] [--trace FILE]
 
 prints a JSON object: the digest of the trace, and one of each host's own records.
 """
@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -24,6 +23,7 @@ from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.reexec import reexec
 from shoal.netsim.trace import Trace
 from shoal.netsim.world import World
+from tests.netsim.swarm import Leak, swarm_world
 
 HOSTS = 20
 
@@ -32,22 +32,34 @@ class Hidden:
     """The real clock and entropy, where the simulator does not look for them."""
 
     clock = staticmethod(time.perf_counter)
+    computed = staticmethod(time.process_time)
     entropy = staticmethod(os.urandom)
 
 
-LEAK: dict[str, Callable[[Any], int]] = {
-    "echo": lambda host: 0,
-    # How many bytes more a datagram has: each lets something of the machine show.
-    "leaks-time": lambda host: int(Hidden.clock() * 1e6) % 50,
-    "leaks-entropy": lambda host: Hidden.entropy(1)[0] % 50,
-    "leaks-hash": lambda host: int(next(iter({f"name {n}" for n in range(50)})).split()[1]),
-    "leaks-idle": lambda host: len(host.network.streams._streams) % 50,
-    "leaks-address": lambda host: id(host) // 4096 % 50,
+BEGAN = time.perf_counter()
+
+
+def pressed() -> int:
+    """How much slower than alone the process has come along so far, in quarters."""
+    return int(4 * (Hidden.clock() - BEGAN) / max(Hidden.computed(), 0.01))
+
+
+LEAKS: dict[str, Leak] = {
+    # A small number, in which something of the machine shows.
+    "time": lambda host: int(Hidden.clock() * 1e6) % 50,
+    "load": lambda host: pressed() % 50,
+    "entropy": lambda host: Hidden.entropy(1)[0] % 50,
+    "hash": lambda host: int(next(iter({f"name {n}" for n in range(50)})).split()[1]),
+    "idle": lambda host: len(host.network.streams._streams) % 50,
+    "address": lambda host: id(host) // 4096 % 50,
 }
 
 
-def echo_world(name: str, seed: int, trace: Trace, *, idle: bool) -> tuple[World, Any]:
-    """Hosts on lossy links, half of them behind a router, that ask each other by name."""
+def echo_world(leak: Leak | None, seed: int, trace: Trace) -> tuple[World, Any]:
+    """Hosts on lossy links, half of them behind a router, that ask each other by name.
+
+    With a `leak` each datagram has so many bytes more.
+    """
     world = World(seed, trace=trace)
     luck = Random(seed)
     gateway = world.gateway("router", "linux-drop")
@@ -55,9 +67,6 @@ def echo_world(name: str, seed: int, trace: Trace, *, idle: bool) -> tuple[World
         up = PipeSpec(luck.uniform(0.005, 0.05), 0.002, 1.25e6, loss=0.01)
         behind = gateway if number % 2 else None
         world.host(f"h{number}", behind=behind, link=LinkSpec(up, PipeSpec(rate=6e6)))
-    if idle:
-        world.host("idle")
-    leak = LEAK[name]
 
     async def node(host: Any) -> None:
         random = host.streams.get(host.name, "app")
@@ -68,7 +77,7 @@ def echo_world(name: str, seed: int, trace: Trace, *, idle: bool) -> tuple[World
                 nursery.start_soon(trio.serve_tcp, echo, 4002)
                 for _ in range(15):
                     await trio.sleep(random.random())
-                    size = random.randrange(9, 900) + leak(host)
+                    size = random.randrange(9, 900) + (leak(host) if leak is not None else 0)
                     to = f"h{random.randrange(HOSTS // 2) * 2}"
                     await sock.sendto(b"Q" + bytes(size), (to, 4001))
                     if random.random() < 0.2:
@@ -105,13 +114,14 @@ def echo_world(name: str, seed: int, trace: Trace, *, idle: bool) -> tuple[World
     return world, main
 
 
-WORKLOADS = dict.fromkeys(LEAK, echo_world)
+WORKLOADS = {"echo": echo_world, "daemons": swarm_world}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=WORKLOADS)
     parser.add_argument("seed", type=int)
+    parser.add_argument("--leak", choices=LEAKS)
     parser.add_argument("--idle", action="store_true")
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--trace", type=Path)
@@ -120,7 +130,10 @@ def main() -> None:
         reexec()
     file = args.trace.open("wb") if args.trace else None
     trace = Trace(keep=True, file=file)
-    world, program = WORKLOADS[args.name](args.name, args.seed, trace, idle=args.idle)
+    leak = LEAKS[args.leak] if args.leak else None
+    world, program = WORKLOADS[args.name](leak, args.seed, trace)
+    if args.idle:
+        world.host("idle")
     world.run(program)
     result = {"digest": trace.digest, "count": trace.count, "hosts": by_host(trace)}
     if file is not None:

@@ -194,9 +194,9 @@ def test_the_sentence_names_layers_memory_and_nodes() -> None:
     )
     holes = holes_of(members, ROOT, LAYERS)
     assert missing_sentence(members, ROOT, LAYERS, holes) == (
-        "layers 4:12 of `big` (12 layers) are served by no node: they take about 8.0 GiB of "
-        "memory; a offers 1.0 GiB and serves layers 0:4, c offers 1 MiB and serves nothing yet, "
-        "b has no engine"
+        "layers 4:12 of `big` (12 layers) are served by no node linked with this one: "
+        "they take about 8.0 GiB of memory; a offers 1.0 GiB and serves layers 0:4, "
+        "c offers 1 MiB and serves nothing yet, b has no engine"
     )
     many = swarm(*(member(str(number)) for number in range(20)))
     assert "12 more nodes are known" in missing_sentence(many, ROOT, LAYERS, holes)

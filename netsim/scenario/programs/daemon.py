@@ -59,5 +59,5 @@ class DaemonSettings:
     dtype: str = knob(
         word("auto", "float32", "bfloat16"), "auto", says="precision of the layers held"
     )
-    port: int = knob(units.positive, 4001, says="TCP port")
+    port: int = knob(units.Count(65_535), 4001, says="TCP port")
     links: int | None = knob(units.positive, None, says="members are dialled while fewer")

@@ -23,6 +23,7 @@ from .echo import Where
 PORT: Final = 3478
 PACE_S: Final = 0.05
 KEEPALIVE_S: Final = 15.0
+MOST_ROUNDS: Final = 10_000
 RESEND_S: Final = 0.5  # of what the relay has not answered
 _REGISTER, _CONNECT, _PEER, _PROBE = b"R", b"C", b"P", b"H"
 _TWO: Final = struct.Struct("!II")
@@ -32,7 +33,7 @@ _TWO: Final = struct.Struct("!II")
 class PunchSettings:
     """Settings of `punch`."""
 
-    rounds: int = knob(units.positive, 1, says="so often the hosts are paired anew")
+    rounds: int = knob(units.Count(MOST_ROUNDS), 1, says="so often the hosts are paired anew")
     every: float = knob(units.period, 20.0, says="from one round to the next")
     timeout: float = knob(units.period, 5.0, says="a pair silent for so long has failed")
 

@@ -231,8 +231,7 @@ class Connection(Sender):
             return
         size = len(segment.data)
         if now - self.data_at > self.round_trip.rto:  # after a pause, as at the start
-            self._quick = QUICK_ACKS
-            self.interactive = False
+            self._quick = QUICK_ACKS  # where answers do not carry them, pause or not
         self.data_at = now
         if new and size and self.read_shut and self.fin_wanted:
             self.abort(now)  # nobody will ever read it (RFC 9293, 3.6.1)

@@ -18,7 +18,6 @@ class Inbox:
     __slots__ = (
         "_ahead",
         "_ahead_size",
-        "_blocks",
         "_chunks",
         "_ends",
         "_read",
@@ -29,6 +28,7 @@ class Inbox:
         "fixed",
         "limit",
         "next",
+        "sack",
         "size",
     )
 
@@ -43,7 +43,7 @@ class Inbox:
         self._ahead_size = 0
         self._starts = _NO_RANGES  # contiguous ranges beyond a hole
         self._ends = _NO_RANGES  # the same ones from their other side
-        self._blocks: tuple[Block, ...] = ()  # to report, latest first
+        self.sack: tuple[Block, ...] = ()  # ranges beyond holes to report, latest first
         self._read = 0  # bytes read in this round trip
         self._round_read = 0  # and in the fullest one so far
         self._round_began = 0.0
@@ -56,11 +56,6 @@ class Inbox:
     def offer_first(self) -> int:
         """The window of a SYN."""
         return min(self.limit, SYN_WINDOW_BYTES)
-
-    @property
-    def sack(self) -> tuple[Block, ...]:
-        """What to report beside the acknowledgement."""
-        return self._blocks
 
     def window(self) -> int:
         """What to offer in a segment that is sent now: room, but never less than before."""
@@ -116,8 +111,8 @@ class Inbox:
         beyond = self._starts.pop(end, end)
         self._starts[start] = beyond
         self._ends[beyond] = start
-        known = [b for b in self._blocks if b[1] < start or b[0] > beyond]
-        self._blocks = ((start, beyond), *known[: SACK_BLOCKS - 1])
+        known = [b for b in self.sack if b[1] < start or b[0] > beyond]
+        self.sack = ((start, beyond), *known[: SACK_BLOCKS - 1])
 
     def _join(self) -> bool:
         """A hole may be filled: what lay beyond it is in order now."""
@@ -125,7 +120,7 @@ class Inbox:
         if beyond is None:
             return False
         del self._ends[beyond]
-        self._blocks = tuple(b for b in self._blocks if b[1] > beyond)
+        self.sack = tuple(b for b in self.sack if b[1] > beyond)
         fin = False
         while self.next < beyond and not fin:
             data, _, fin = self._ahead.pop(self.next)
@@ -193,5 +188,5 @@ class Inbox:
         """Nobody will read."""
         self._chunks = []
         self._ahead, self._starts, self._ends = _NO_AHEAD, _NO_RANGES, _NO_RANGES
-        self._blocks = ()
+        self.sack = ()
         self.size = self._ahead_size = 0

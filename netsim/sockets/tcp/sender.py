@@ -329,6 +329,10 @@ class Sender(Recovery):
                 return
         self._set(TIMEOUT, now + wait)
 
+    def due(self) -> float:
+        """When `tick` has something to do; infinity for never."""
+        return min(self.timer_at, self.ack_at, self.life_at)
+
     def tick(self, now: float) -> None:
         """Do what is due."""
         if now >= self.ack_at:
@@ -339,7 +343,7 @@ class Sender(Recovery):
         if now >= self.life_at:
             self._expired(now)
         self.flush(now)
-        self.wake = min(self.timer_at, self.ack_at, self.life_at)
+        self.wake = self.due()
 
     def _timer_fired(self, now: float) -> None:
         timer = self.timer
@@ -426,7 +430,9 @@ class Sender(Recovery):
         if self.send_limit:
             return self.send_limit
         wanted = int(3 * self.cubic.window) * self.mss
-        return min(max(wanted, SEND_BUFFER_BYTES), SEND_BUFFER_MAX_BYTES)
+        if wanted <= SEND_BUFFER_BYTES:
+            return SEND_BUFFER_BYTES
+        return min(wanted, SEND_BUFFER_MAX_BYTES)
 
     # For the states above.
 

@@ -17,7 +17,7 @@ from shoal.netsim.packet import Addr
 from shoal.state import defaults
 from shoal.state.reach import Reach
 from shoal.state.record import MemberRecord, seal_record
-from shoal.state.roster import Roster
+from shoal.state.roster import Offer, Roster
 from shoal.transport.identity import Identity, PeerId
 
 ROUND_TRIPS = 3  # of a dial
@@ -42,7 +42,7 @@ class LightMember:
         self._sealed = seal_record(self.identity, record)
         self._links: dict[PeerId, Addr] = {}
         self._dials: dict[Addr, tuple[PeerId | None, float]] = {}  # who, and until when
-        self._news: dict[PeerId, tuple[bytes, PeerId]] = {}  # by author; and who told us
+        self._news: dict[PeerId, PeerId] = {}  # by author: who told us
         self._out: list[tuple[bytes, Addr]] = []
 
     @property
@@ -68,8 +68,8 @@ class LightMember:
         self._end_dials(now)
         news, self._news = self._news, {}
         for peer, address in self._links.items():
-            told = [item for author, (item, by) in news.items() if peer not in (author, by)]
-            self._push(address, told)
+            told = [author for author, by in news.items() if peer not in (author, by)]
+            self._tell(address, self.roster.offers(now, told))
         room = min(
             defaults.MEMBER_LINKS - len(self._links) - len(self._dials),
             defaults.DIALS - len(self._dials),
@@ -116,8 +116,7 @@ class LightMember:
         self._links[peer] = address
         self.roster.linked(peer, Reach.PUBLIC)
         self._push(address, [self._sealed])
-        for part in _parts(list(self.roster.digest().items()), 16):
-            self._say(address, "digest", dict(part))
+        self._tell(address, self.roster.offers(now))
 
     # Records.
 
@@ -125,11 +124,19 @@ class LightMember:
         for sealed in body:
             record = self.roster.receive(sealed, sender, Reach.PUBLIC, now)
             if record is not None:
-                self._news[record.peer] = sealed, sender
+                self._news[record.peer] = sender
                 self._soon(now)
 
-    def _on_digest(self, now: float, sender: PeerId, source: Addr, body: dict[str, int]) -> None:
-        wanted = self.roster.lacking({PeerId(k): v for k, v in body.items()}, self._seq)
+    def _tell(self, to: Addr, offers: dict[PeerId, Offer]) -> None:
+        """A digest, in as many datagrams as it takes."""
+        for part in _parts(list(offers.items()), 16):
+            self._say(to, "digest", dict(part))
+
+    def _on_digest(
+        self, now: float, sender: PeerId, source: Addr, body: dict[str, tuple[int, int, int]]
+    ) -> None:
+        offers = {PeerId(k): Offer(seq, Reach(reach), age) for k, (seq, reach, age) in body.items()}
+        wanted = self.roster.lacking(offers, Reach.PUBLIC, now, self._seq)
         if wanted:
             self._say(source, "pull", wanted)
 

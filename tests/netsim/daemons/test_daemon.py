@@ -1,6 +1,5 @@
 """Whole daemons on simulated hosts: boot, meet, split a model, speak, crash, come back."""
 
-import errno
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -239,6 +238,37 @@ def test_a_full_disk_is_a_clear_error_until_there_is_space() -> None:
     run(body)
 
 
+def test_parts_that_cannot_reach_each_other_say_what_is_so() -> None:
+    """Two homes behind NATs, each with a half of the model; between them a node without layers."""
+
+    async def body(world: World) -> None:
+        public = world.host("public")
+        a = await public.start(layers=(0, 6))
+        homes = [world.gateway("home"), world.gateway("other")]
+        halves = []
+        for number, home in enumerate(homes):
+            layers = (3 * number, 3 * number + 3)
+            host = world.host(f"half{number}", behind=home)
+            halves.append(await host.start(bootstrap=[a], model="tiny", layers=layers))
+            await halves[-1].serving()
+        await a.stop()
+        a = await public.start(engine=False)
+        await a.until(lambda status: status["peers"] == 2)
+        for half, missing in zip(halves, ("3:6", "0:3"), strict=True):
+            await half.until(lambda status: status["peers"] == 1)
+            with pytest.raises(ControlError) as raised:
+                await half.generate(PROMPT)
+            said = (
+                f"layers {missing} of `tiny` (6 layers) are served by no node linked with this one"
+            )
+            assert raised.value.message.startswith(said)
+        with pytest.raises(ControlError) as raised:
+            await a.generate(PROMPT)
+        assert raised.value.code == "unreachable" and "has no link to" in raised.value.message
+
+    run(body)
+
+
 def test_a_read_only_disk_keeps_a_daemon_from_starting() -> None:
     async def body(world: World) -> None:
         host = world.host("alice")
@@ -248,7 +278,10 @@ def test_a_read_only_disk_keeps_a_daemon_from_starting() -> None:
         with pytest.raises(BaseExceptionGroup) as raised:
             await host.start()
         error = only(raised.value)
-        assert isinstance(error, OSError) and error.errno == errno.EROFS
+        assert isinstance(error, NodeError) and error.code == "disk"
+        assert "`/shoal` is read-only" in error.message and "--data" in str(error.hint)
+        host.disk.read_only = False
+        await (await host.start()).stop()
 
     run(body)
 
@@ -308,7 +341,10 @@ def test_an_engine_may_be_a_factory() -> None:
     async def body(world: World) -> None:
         daemon = await world.host("alice").start(engine=factory, memory="1GiB", profile="raspberry")
         assert made == [(4, 1 << 30)]
-        assert (await daemon.status())["serving"]["phase"] == "no-engine"
+        await trio.sleep(2)
+        status = await daemon.status()
+        assert status["serving"]["phase"] == "no-engine"
+        assert "as its owner chose" in status["serving"]["state"] and status["health"] == []
 
     run(body)
 

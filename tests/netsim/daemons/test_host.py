@@ -176,3 +176,13 @@ def test_profiles() -> None:
         assert replace(profile, name="x") != profile
     with pytest.raises(BadScenario):
         profile_of("mainframe")
+
+
+def test_the_daemon_sees_its_own_wall_clock_run_away() -> None:
+    async def body(host: SimulatedHost) -> tuple[float, float]:
+        began = host.wall(), host.now()
+        host.host.wall_offset, host.host.wall_drift = 30.0, 0.5
+        await trio.sleep(10)
+        return host.wall() - began[0], host.now() - began[1]
+
+    assert on_host(body) == (30.0 + 10 * 1.5, 10.0)

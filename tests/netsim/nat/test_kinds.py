@@ -25,7 +25,7 @@ def test_kinds_with_a_twin_in_the_kernel_are_known() -> None:
 def test_unknown_kind_names_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"no gateway of kind `linux-dorp` .*`linux-drop`"):
         World().gateway("gate", "linux-dorp")
-    with pytest.raises(ValueError, match="known: router"):
+    with pytest.raises(ValueError, match="known are `address-restricted`"):
         World().gateway("gate", "zzz")
 
 

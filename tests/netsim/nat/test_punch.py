@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.netsim.nat.punch import KINDS, Pair, truth_table
+from shoal.netsim.nat.punch import KINDS, Pair, Relay, truth_table
 
 SYMMETRIC = {"adm-apdf", "apdm-apdf"}
 STRICT = {"eim-apdf", "linux-drop", "linux-accept"} | SYMMETRIC
@@ -41,3 +41,25 @@ def test_other_kinds(kinds: tuple[str, str], works: bool) -> None:
 def test_blocked_udp_reaches_nobody() -> None:
     pairs, _ = truth_table(["udp-blocked", "public"], [0.0])
     assert [p.connected for p in pairs] == [False, False, False, True]
+
+
+def test_an_introduction_that_was_lost_is_told_again() -> None:
+    relay, a, b = Relay(), ("11.0.0.1", 1), ("11.0.0.2", 2)
+    assert [*relay.on_datagram(0.0, b"hello 7 a", a)] == [(b"seen", a)]
+    relay.on_datagram(0.0, b"hello 7 b", b)
+    relay.on_datagram(0.1, b"ready 7 a", a)
+    assert [*relay.on_datagram(0.1, b"ready 7 a", a)] == []  # nobody to tell of
+    relay.on_datagram(0.3, b"ready 7 b", b)
+    assert relay.wake_at == 0.3
+    assert [*relay.on_time(0.3)] == [(b"peer 11.0.0.1 1", b)]
+    assert [*relay.on_datagram(0.35, b"ready 7 b", b)] == []  # still under way to the nearer one
+    assert [*relay.on_time(0.4)] == [(b"peer 11.0.0.2 2", a)]
+    assert [*relay.on_datagram(1.4, b"ready 7 b", b)] == [(b"peer 11.0.0.1 1", b)]
+
+
+def test_who_claims_to_be_another_is_not_introduced() -> None:
+    relay = Relay()
+    relay.on_datagram(0.0, b"hello 7 a", ("11.0.0.1", 1))
+    assert [*relay.on_datagram(0.1, b"ready 7 a", ("11.0.0.9", 1))] == []
+    assert relay.outer(7, "a") == ("11.0.0.1", 1)
+    assert relay.outer(7, "b") is None

@@ -64,9 +64,9 @@ def test_an_overlay_adds_and_caps() -> None:
     ("name", "hint"),
     [
         ("cabel", "did you mean `cable`?"),
-        ("bad-wifi", "there are 5g, cable, dsl, fibre, geo, leo, lte"),
+        ("bad-wifi", "known are `5g`, `cable`, `dsl`, `fibre`, `geo`, `leo`, `lte`"),
         ("cable+wifi", "did you mean `bad-wifi`?"),
-        ("", "there are 5g"),
+        ("", "known are `5g`"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> None:

@@ -1,6 +1,7 @@
 """Reports: whole, self-contained, and safe against names that are HTML."""
 
 import re
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import asdict
 from html.parser import HTMLParser
@@ -97,7 +98,7 @@ def test_a_page_is_whole_and_fetches_nothing(
     assert "url(http" not in text and "@import" not in text
     assert ("svg" in tags.seen) is with_plots
     assert ("pip install matplotlib" in text) is not with_plots
-    for word in ("linux-drop", "partition", "rtt.p50 &lt; 0.001", "failed", "digest", "a1 a2"):
+    for word in ("linux-drop", "partition", "rtt.p50 &lt; 1 ms", "failed", "digest", "a1 a2"):
         assert word in text, word
 
 
@@ -141,3 +142,18 @@ def test_a_run_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     text = '[sim]\nname = "x"\nduration = "1s"\n[[host]]\nname = "a"\nprogram = "idle"\n'
     found = page(asdict(Run(parse(text), 1).go()))
     assert "No step was asked for" in found and not re.search(r"Expectations", found)
+
+
+def test_what_a_reader_looks_for_stands_first() -> None:
+    text = page(result())
+    places = [text.index(word) for word in (
+        "of the echoes answered", "1 of 1 failed", "What happened", "All figures",
+    )]  # fmt: skip
+    assert places == sorted(places)
+    assert "there and back (median)" in text[: places[1]] and " ms</dt>" in text[: places[1]]
+
+
+def test_a_matplotlib_that_does_not_load_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not plots.available()
+    assert "pip install matplotlib" in page(result())

@@ -4,9 +4,16 @@ from typing import Any
 
 import pytest
 
-from shoal.netsim.scenario.expect import INVARIANTS, value_of
+from shoal.netsim.scenario.expect import INVARIANTS
 from shoal.netsim.scenario.metrics import INVARIANTS as KNOWN
-from shoal.netsim.scenario.metrics import MEASURES, known_metrics, measure_of, quantile, summary
+from shoal.netsim.scenario.metrics import (
+    MEASURES,
+    known_metrics,
+    measure_of,
+    quantile,
+    summary,
+    value_of,
+)
 
 HOSTS = """
 [[host]]

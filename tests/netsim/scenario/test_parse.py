@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_the_examples_are_right(path: Path) -> None:
     [
         ("[[link]]", "[[lnik]]", "no table `lnik`", "`link`"),
         ('duration = "10s"', 'duration = "10"', "duration: `10`: the units of a time", ""),
-        ('duration = "10s"', 'durations = "10s"', "no key in [sim] `durations`", "`duration`"),
+        ('duration = "10s"', 'durations = "10s"', "[sim] has no key `durations`", "`duration`"),
         ('duration = "10s"', 'duration = "10 parsec"', "units of a time are", ""),
         ('name = "x"', "", "[sim] needs `name`", "the name of the experiment"),
         ('name = "x"', 'name = "x"\nseeds = "9..1"', "first seed", ""),
@@ -94,11 +95,16 @@ def test_the_examples_are_right(path: Path) -> None:
         ('rate = "1Mbit/s"', "burst = { bda = 0.1 }", "`burst` has no key `bda`", ""),
         ('rate = "1Mbit/s"', 'mtu = "100B"', "`mtu` is at least 576 B", ""),
         ('rate = "1Mbit/s"', 'profile = "cabel"', "no link profile `cabel`", "`cable`"),
-        ('rate = "1Mbit/s"', 'up = { dealy = "1s" }', "no key in `up` `dealy`", "`delay`"),
+        ('rate = "1Mbit/s"', 'up = { dealy = "1s" }', "`up` has no key `dealy`", "`delay`"),
         ('id = "slow"', 'id = "cable"', "there is a link `cable` already", ""),
         ('kind = "linux-drop"', 'kind = "linux-dorp"', "no kind of gateway", "`linux-drop`"),
         ('kind = "linux-drop"', 'kind = "linux-drop"\nudp_neww = "1s"', "udp_neww", "`udp_new`"),
-        ('kind = "linux-drop"', 'kind = "linux-drop"\nmapping = "ei"', "no key in [[nat]]", ""),
+        (
+            'kind = "linux-drop"',
+            'kind = "linux-drop"\nmapping = "ei"',
+            "[[nat]] of kind `linux-drop` has no key",
+            "",
+        ),
         ('kind = "linux-drop"', 'kind = "linux-drop"\ninput = "maybe"', "`maybe` is none of", ""),
         ('kind = "linux-drop"', 'kind = "linux-drop"\nbehind = "x"', "no earlier [[nat]] `x`", ""),
         ('link = "slow"', 'link = "slwo"', "no link `slwo`", "`slow`"),
@@ -109,20 +115,30 @@ def test_the_examples_are_right(path: Path) -> None:
         ('name = "b"', 'name = "a1"', "the name `a1` is taken", ""),
         ('name = "b"', 'name = "<script>"', "is no name for a host", ""),
         ("count = 2", "count = 0", "at least 1", ""),
-        ("count = 2", "count = 2\nsettings = { evry = 1 }", "no key in settings", "`every`"),
+        (
+            "count = 2",
+            "count = 2\nsettings = { evry = 1 }",
+            "settings of `udp-echo` has no key `evry`",
+            "`every`",
+        ),
         ("count = 2", 'count = 2\nsettings = { to = "c" }', "no `udp-echo` host `c`", ""),
         ('at = "2s"', 'at = "20s"', "20 s is after the end of the run at 10 s", "`duration`"),
         ('for = "2s"', 'for = "20s"', "22 s is after the end", ""),
         ('action = "partition"', 'action = "partitoin"', "no action", "`partition`"),
-        ('action = "partition"', 'action = "heal"', "no key in `heal` `groups`", ""),
+        ('action = "partition"', 'action = "heal"', "`heal` has no key `groups`", ""),
         ('groups = [["a"], ["b"]]', 'groups = [["a"], ["c"]]', "no host `c`", ""),
         ('groups = [["a"], ["b"]]', 'groups = [["a"], ["a1"]]', "`a1` stands in the groups", ""),
         ('groups = [["a"], ["b"]]', 'groups = [["all"], ["b"]]', "`b` stands in the groups", ""),
         ('metric = "rtt.p50"', 'metric = "rtt"', "no metric `rtt`", "`rtt.p5"),
         ('metric = "rtt.p50"', 'metric = "throughput.p50"', "nothing in this scenario", "tcp-t"),
-        ('op = "<"', 'op = "=<"', "no operator `=<`", ""),
-        ('value = "1s"', "value = 1", "value: time is written with its unit", ""),
-        ('metric = "rtt.p50"', 'invariant = "linked"', "no key in [[expect]] `op`", ""),
+        ('op = "<"', 'op = "=<"', "no operator `=<`", "`<=`"),
+        ('duration = "10s"', 'duration = "99999d"', "at most ten years", ""),
+        ('duration = "10s"', 'duration = "0.1us"', "at least 1us", ""),
+        ('name = "x"', f"name = 'x'\n{'a.' * 40}b = 1", "at most 30 dots", ""),
+        ('name = "x"', 'name = "x"\n[sim]\nname = "x"', "there is a [sim] already", "together"),
+        ("count = 2", "count = 99999999999999999999", "at most 63 bits", ""),
+        ('value = "1s"', "value = 1", "value: a time is written with its unit", ""),
+        ('metric = "rtt.p50"', 'invariant = "linked"', "[[expect]] has no key `op`", ""),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_line(old: str, new: str, says: str, hint: str) -> None:
@@ -162,6 +178,26 @@ WORLD = '[sim]\nname = "x"\nduration = "10s"\n[world]\n'
         ("hosts = 3", "`hosts` needs a `population`"),
         ('population = "home-volunteers-2026"\n[[host]]\nname = "a"', "`population` has no effect"),
         ('latency = "croe"\n[[host]]\nname = "a"', "no latency matrix"),
+        ('latency = "planetlab:/nowhere"\n[[host]]\nname = "a"', "no name of a file beside"),
+        (
+            'hosts = 2\npopulation = "home-volunteers-2026"\nprogram = "udp-echo"\n'
+            'settings = { to = "a" }\n[[host]]\nname = "a"',
+            "no `udp-echo` host `a`",
+        ),
+        ("relays = 100001", "relays: at most 100000"),
+        ('[[host]]\nname = "a"\ncount = 2001', "at most 2000 whole daemons"),
+        ('hosts = 2001\npopulation = "home-volunteers-2026"', "at most 2000 whole daemons"),
+        (
+            'hosts = 60000\npopulation = "home-volunteers-2026"\nprogram = "idle"\n'
+            '[[host]]\nname = "a"\ncount = 60000\nprogram = "idle"',
+            "at most 100000 hosts",
+        ),
+        ('latency = "planetlab:../rtt.txt"\n[[host]]\nname = "a"', "no name of a file beside"),
+        ('latency = "planetlab:.hidden"\n[[host]]\nname = "a"', "no name of a file beside"),
+        ('latency = "planetlab:rtt.txt"\n[[host]]\nname = "a"', "there is no file `rtt.txt`"),
+        ('latency = "planet:rtt.txt"\n[[host]]\nname = "a"', "there is no file"),
+        ('[[host]]\nname = "a"\nsettings = { port = 70000 }', "at most 65535"),
+        ('[[host]]\nname = "a"\nprogram = "punch"\nsettings = { rounds = 10001 }', "at most 10000"),
         ('relays = 1\n[[host]]\nname = "a"', "`relays` has no effect"),
         ('[[host]]\nname = "a"\nprogram = "punch"', "there is none"),
         ('[[host]]\nname = "a"\n[churn]\nmodel = "volunteer-mix"', "[churn] has no effect"),
@@ -246,3 +282,35 @@ def test_any_step(action: str, keys: dict[str, Any]) -> None:
 
     lines = [f'"{key}" = {toml(value)}' for key, value in keys.items()]
     check(f'{PLAIN}\n[[step]]\naction = "{action}"\n' + "\n".join(lines))
+
+
+PLACES = '[sim]\nname = "x"\nduration = "10s"\n[world]\nlatency = "planetlab:rtt.txt"\n'
+PLACES += '[[host]]\nname = "a"\nsite = 1\nprogram = "idle"\n'
+
+
+def test_latencies_from_a_file_beside_the_scenario() -> None:
+    found = parse(PLACES, beside={"rtt.txt": "0 40\n60 0\n"}.__getitem__)
+    assert found.matrix is not None and found.matrix(0, 1) == 0.025
+    assert found.files == {"rtt.txt": "0 40\n60 0\n"}
+
+
+def test_errors_in_such_a_file_have_both_lines() -> None:
+    with pytest.raises(BadScenario) as caught:
+        parse(PLACES, beside={"rtt.txt": "0 40\n60 x\n"}.__getitem__)
+    assert caught.value.line == 5
+    assert caught.value.message == "rtt.txt:2: 'x' is no number of milliseconds"
+    with pytest.raises(BadScenario, match="no site 1"):
+        parse(PLACES, beside={"rtt.txt": "0\n"}.__getitem__)
+
+
+def test_a_large_file_is_no_scenario() -> None:
+    error = refused(PLAIN + f"# {'x' * 1_100_000}")
+    assert "at most 1 MiB" in error.message and "`count`" in error.hint
+
+
+def test_many_hosts_are_read_in_linear_time() -> None:
+    """Quadratic, these took minutes."""
+    table = '[[host]]\nname = "h{}"\nprogram = "udp-echo"\n'
+    began = time.process_time()
+    parse(WORLD + "".join(table.format(number) for number in range(8000)))
+    assert time.process_time() - began < 8

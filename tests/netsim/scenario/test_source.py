@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from shoal.netsim.errors import BadScenario
+from shoal.netsim.errors import BadScenario, nearest
 from shoal.netsim.scenario import units
-from shoal.netsim.scenario.source import Source, knob, knobs, nearest
+from shoal.netsim.scenario.source import Source, knob, knobs
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ def test_a_table() -> None:
     [
         ("[t]\nname = 3", 2, "name: `3` is no text"),
         ('[t]\nname = "x"\nkind = "rund"', 3, "no kind `rund`"),
-        ('[t]\nname = "x"\nline = 3', 3, "no key in [t] `line`"),
-        ('[t]\nname = "x"\norigins = "a"', 3, "no key in [t] `origins`"),
+        ('[t]\nname = "x"\nline = 3', 3, "[t] has no key `line`"),
+        ('[t]\nname = "x"\norigins = "a"', 3, "[t] has no key `origins`"),
         ('\n\n[t]\nkind = "round"', 3, "[t] needs `name`"),
         ("t = 3", 1, "`t` is a table"),
         ('[t]\nname = "x\n', 2, "this is no TOML"),
@@ -49,4 +49,5 @@ def test_what_is_refused(text: str, line: int, says: str) -> None:
 def test_the_nearest_word() -> None:
     assert nearest("crahs", ["crash", "heal"]) == "did you mean `crash`?"
     assert nearest("zzz", ["crash", "heal"]) == "known are `crash`, `heal`"
+    assert nearest("=>", [">=", ">"]) == "did you mean `>=`?"
     assert nearest("zzz", []) == "none is known here"

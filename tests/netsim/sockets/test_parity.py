@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import trio
 
+from shoal.netsim.host import CURRENT
+from shoal.netsim.trace import Trace
 from shoal.netsim.world import World
 
 LOOP4 = "127.0.0.1"
@@ -908,6 +910,41 @@ def test_accepted_sockets_inherit_options(run: Any) -> None:
         )
 
     assert run(scenario) == (1, True)
+
+
+# What goes over the wire.
+
+
+def segments_of(sock: Any) -> int:
+    """Segments that a connected socket has sent so far."""
+    host = CURRENT.get(None)
+    if host is None:  # tcpi_segs_out of struct tcp_info
+        told = sock.getsockopt(stdlib.IPPROTO_TCP, stdlib.TCP_INFO, 144)
+        return int(struct.unpack_from("I", told, 136)[0])
+    trace = host.network.trace
+    if trace is None:
+        trace = host.network.trace = Trace(keep=True)
+    assert trace.digest  # every record is in
+    return sum(record[4] == sock.getsockname() for record in trace.records)
+
+
+def test_an_answer_carries_the_acknowledgement_of_its_request(run: Any) -> None:
+    async def exchange(near: Any, far: Any) -> tuple[int, int]:
+        before = segments_of(near), segments_of(far)
+        await near.send(b"ping")
+        await far.recv(10)
+        await far.send(b"pong")
+        await near.recv(10)
+        await trio.sleep(0.3)  # a pause, longer than a retransmission timeout
+        return segments_of(near) - before[0], segments_of(far) - before[1]
+
+    async def scenario() -> Any:
+        near, far = await pair()
+        first = await exchange(near, far)
+        return first, min([await exchange(near, far) for _ in range(4)])
+
+    # At first every segment is acknowledged at once; then by the answer, where one comes.
+    assert run(scenario) == ((2, 2), (2, 1))
 
 
 # Trio's streams over it.

@@ -1,0 +1,47 @@
+"""Unsolicited SYNs, which wait for one the other way before anybody says no.
+
+A simultaneous open needs that: the peer's SYN may come first (RFC 5382 REQ-4, RFC 6092 3.3.1).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from ..clock import Events
+from ..packet import Addr, Packet
+from .segments import ACK, RST, SYN, flags
+
+HOLD_S: Final = 6.0
+HELD: Final = 1024  # at a time; others get no answer
+
+
+class HeldSyns:
+    """`refuse(packet)` answers a SYN whose time is over."""
+
+    def __init__(self, events: Events, refuse: Callable[[Packet], None]) -> None:
+        self._events = events
+        self._refuse = refuse
+        self._due: dict[tuple[Addr, Addr], float] = {}  # by who sent it, and to whom
+
+    def clear(self) -> None:
+        """Forget them all."""
+        self._due.clear()
+
+    def hold(self, packet: Packet) -> None:
+        """Keep a TCP packet that is the first of a connection; others deserve no answer."""
+        key = packet.src, packet.dst
+        if flags(packet) & (SYN | ACK | RST) != SYN or key in self._due or len(self._due) >= HELD:
+            return
+        self._due[key] = self._events.now + HOLD_S
+        self._events.at(self._due[key], self._release, packet)
+
+    def forget(self, sender: Addr, receiver: Addr) -> None:
+        """A packet has gone the other way."""
+        if self._due:
+            self._due.pop((sender, receiver), None)
+
+    def _release(self, packet: Packet) -> None:
+        key = packet.src, packet.dst
+        due = self._due.get(key)
+        if due is not None and due <= self._events.now:  # else a later one of the same
+            del self._due[key]
+            self._refuse(packet)

@@ -1,0 +1,121 @@
+"""Swarms in a storm: whatever goes wrong, afterwards all is as it should be."""
+
+import gc
+from collections import Counter
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.netsim.faults import Faults
+from shoal.netsim.sockets.base import SimSocket
+from shoal.netsim.world import World
+from shoal.node.daemon import Node
+from tests.netsim.daemons.storm import Storm
+
+MANY = range(100, 160)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_after_a_storm_all_is_well(seed: int) -> None:
+    assert Storm(seed, nodes=5, seconds=60.0).run() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", MANY)
+def test_after_many_storms_all_is_well(seed: int) -> None:
+    assert Storm(seed).run() == []
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [("_remember", "ended with"), ("_drain", "ended with"), ("_enter_swarm", "does not run")],
+)
+def test_a_storm_finds_a_daemon_that_breaks(
+    method: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Node, method, broken)
+    assert any(said in line for line in Storm(3, nodes=5, seconds=10.0).run())
+
+
+def test_a_storm_finds_members_that_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.node.bootstrap.Bootstrap._keep", _nothing)
+    assert any("is not linked with" in line for line in Storm(3, nodes=5, seconds=10.0).run())
+
+
+async def _nothing(*_: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize("end", ["stop", "crash", "sleep", "unplug"])
+def test_nobody_lists_the_dead(end: str) -> None:
+    """10 s after the end of a member at the latest, on either side of a NAT."""
+
+    async def main() -> None:
+        faults = Faults(world)
+        first = await world.host("a").start(engine=False)
+        home = world.gateway("home")
+        second = await world.host("b", behind=home).start(engine=False, bootstrap=[first])
+        third = await world.host("c").start(engine=False, bootstrap=[first])
+        for daemon in (first, second, third):
+            await daemon.until(lambda status: status["peers"] == 2)
+        for daemon, left in ((second, 1), (third, 0)):
+            if end == "stop":
+                await daemon.stop()
+            elif end == "crash":
+                await faults.crash(daemon.host)
+            elif end == "sleep":
+                faults.sleep(daemon.host)
+            else:
+                faults.link_down(daemon.host)
+            await trio.sleep(10)
+            assert (await first.status())["peers"] == left
+
+    world = World(seed=1)
+    world.run(main)
+
+
+def _counted(world: World) -> Counter[str]:
+    """What a life may leave behind: tasks, sockets, connections, Unix sockets, objects."""
+    gc.collect()
+    found: Counter[str] = Counter()
+    tasks = [trio.lowlevel.current_root_task()]
+    while tasks:
+        task = tasks.pop()
+        assert task is not None
+        found["tasks"] += 1
+        tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    for item in gc.get_objects():
+        if isinstance(item, SimSocket | Node):
+            found[type(item).__name__] += 1
+    for host in world.hosts.values():
+        found["names"] += len(host.local.names)
+    return found
+
+
+@pytest.mark.parametrize("way", ["crash", "stop"])
+def test_a_hundred_lives_leave_nothing_behind(way: str) -> None:
+    async def main() -> None:
+        first = await world.host("a").start(engine=False)
+        host = world.host("b")
+        daemon = await host.start(bootstrap=[first], engine=False)
+        seen = []
+        for number in range(100):
+            if way == "crash":
+                await trio.sleep(0.013 * (number % 40))
+                await host.crash()
+                daemon = await host.restart()
+            else:
+                await daemon.stop()
+                daemon = await host.start(host.program)
+            if number in (9, 99):
+                await trio.sleep(60)
+                assert (await first.status())["peers"] == 1
+                seen.append(_counted(world))
+        assert seen[0] == seen[1]
+
+    world = World(seed=1)
+    world.run(main)
