@@ -307,8 +307,8 @@ class Words:
             lambda: dice.randbytes(dice.randrange(64)),
             lambda: (dice.randrange(1000)).to_bytes(4, "little") * dice.choice([1, 2]),
             lambda: msgpack.packb(self._value(3)),
-            lambda: msgpack.packb([[2, dice.randbytes(100)]]),
-            lambda: msgpack.packb([[2, msgpack.packb([dice.randbytes(32), b"", b"\x80"])]]),
+            lambda: msgpack.packb([[2, 0, dice.randbytes(100)]]),
+            lambda: msgpack.packb([[2, 0, msgpack.packb([dice.randbytes(32), b"", b"\x80"])]]),
             lambda: msgpack.packb(dict.fromkeys(self.known, 2**53)),
             lambda: msgpack.packb([*self.known, None]),
             lambda: b"\xdd\x00\x01\x00\x00" + b"\x90" * 65536,
@@ -417,7 +417,7 @@ async def announce(nursery: trio.Nursery, target: Node, data: bytes) -> Link:
     )  # fmt: skip
     link = await foe.dial(Address(LOOPBACK, target.endpoint.port), timeout=10)
     sealed = seal_record(identity, record)
-    link.post("member.push", payload=msgpack.packb([[2, sealed]]), priority=Priority.CONTROL)
+    link.post("member.push", payload=msgpack.packb([[2, 0, sealed]]), priority=Priority.CONTROL)
     return link
 
 
@@ -433,7 +433,7 @@ async def test_a_false_stage_of_unknown_dtype_is_no_stage(tmp_path: Path) -> Non
         address = "/ip4/169.254.169.254/tcp/80"
         record = MemberRecord(foe.peer, seq=1, addresses=(address,), shards=(shard,))
         sealed = seal_record(identity, record)
-        link.post("member.push", payload=msgpack.packb([[2, sealed]]), priority=Priority.CONTROL)
+        link.post("member.push", payload=msgpack.packb([[2, 0, sealed]]), priority=Priority.CONTROL)
         await until(lambda: foe.peer in second.directory.members())
         second.directory.publish(shards=())
         await second._remember()
