@@ -137,7 +137,10 @@ def test_a_model_that_fits_no_node(start: Start, tmp_path: Path) -> None:
     small.wait_until(lambda status: status["serving"]["phase"] == "failed" and status["models"])
     refused = shoal("run", "tiny", "x", "--data", str(small.data))
     assert refused.returncode == 13
-    assert "layers 0:6 of `tiny` (6 layers) are served by no node linked with this one" in refused.stderr
+    assert (
+        "layers 0:6 of `tiny` (6 layers) are served by no node linked with this one"
+        in refused.stderr
+    )
     assert "they take about 9 MiB" in refused.stderr
     assert f"{small.ask('status')['peer']} offers 2 MiB" in refused.stderr
     assert "hint: " in refused.stderr and "--memory" in refused.stderr
