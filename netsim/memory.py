@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-YOUNG: Final = 5_000
+YOUNG: Final = 20_000
 """Events and instants between collections of the youngest objects."""
 MIDDLE: Final = 10 * YOUNG
-FULL_FIRST: Final = 50 * YOUNG
-FULL_AT_MOST: Final = 1_000 * YOUNG
+FULL_FIRST: Final = 12 * YOUNG
+FULL_AT_MOST: Final = 250 * YOUNG
 """The interval between full collections doubles from the first to this."""
 
 

@@ -332,7 +332,7 @@ class Endpoint:
             while not self._links:
                 await self._news.park()
             now = self._host.now()
-            for link in list(self._links.values()):
+            for link in [link for link in self._links.values() if link.due <= now]:
                 link.tick(now)
             await trio.sleep(defaults.TICK_S)
 

@@ -78,7 +78,7 @@ class Link:
         self._path: Path | None = None
         self._new = True  # not attached yet
         self._silent = False
-        self._due = 0.0  # when the lane wants the next tick
+        self.due = 0.0  # when the lane wants the next tick
         self._nursery: trio.Nursery | None = None
         self._rescue_scope: trio.CancelScope | None = None
         self._bytes_in = 0  # over connections that are gone
@@ -223,19 +223,19 @@ class Link:
         self._path = path
         self._new = self._silent = False
         self.address = path.address
-        self._due = self._host.now()
-        self._lane.attach(self._due)
+        self.due = self._host.now()
+        self._lane.attach(self.due)
         if self._rescue_scope is not None:
             self._rescue_scope.cancel()
         self._nursery.start_soon(self._serve, path, early)
         self._changed.unpark_all()
 
     def tick(self, now: float) -> None:
-        """Ping a peer that is quiet, or find it silent. Called a few times a second, by one
-        task for all links: a timer of its own would wake each of them a few times."""
-        if self._path is None or now < self._due:
+        """Ping a peer that is quiet, or find it silent. Called once `due` is over, by one
+        task for all links: a timer of its own would wake each of them a few times a second."""
+        if self._path is None:
             return
-        self._due = self._lane.tick(now)
+        self.due = self._lane.tick(now)
         if self._lane.is_silent(now):
             self._silent = True
             self._drop_path()
