@@ -1,7 +1,9 @@
 """Runs every script in bench/ and writes docs/measured.md: the machine, the date, the figures.
 
 Each script prints one JSON object as its last line: `name`, `value`, `goal`, `ok`, and the raw
-figures of both sides. `--quick` is passed on. Exits 1 when a goal was missed or a script failed.
+figures of both sides. `--quick` is passed on. With `--only` the other figures stay as they were,
+each with its date; `--take` puts in what a script run by itself has printed into a file. Exits 1
+when a goal was missed or a script failed.
 """
 
 import argparse
@@ -9,6 +11,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+REPORT = ROOT / "docs" / "measured.md"
 
 
 def cpu_name() -> str:
@@ -39,32 +43,48 @@ def run(script: Path, quick: bool) -> dict[str, Any]:
     except (IndexError, json.JSONDecodeError):
         return {"name": script.stem, "ok": False, "error": f"exit {done.returncode}, no result"}
     assert isinstance(result, dict)
-    return result
+    return dated(result, quick)
+
+
+def dated(result: dict[str, Any], quick: bool) -> dict[str, Any]:
+    """The result with the day it was measured."""
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return result | {"measured": day + (", quick" if quick else "")}
+
+
+def known() -> dict[str, dict[str, Any]]:
+    """What docs/measured.md holds, by the scripts' names."""
+    try:
+        text = REPORT.read_text()
+    except FileNotFoundError:
+        return {}
+    return {
+        item["name"]: item
+        for item in map(json.loads, re.findall(r"```json\n(.*?)\n```", text, re.S))
+    }
 
 
 def shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def report(results: list[dict[str, Any]], quick: bool) -> str:
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+def report(results: list[dict[str, Any]]) -> str:
     lines = [
         "# Measured",
         "",
-        f"Written by `make bench` on {today}: {cpu_name()}, {os.cpu_count()} cores, "
-        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-        + (", quick runs" if quick else "")
-        + ".",
+        f"Written by `make bench`: {cpu_name()}, {os.cpu_count()} cores, "
+        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}.",
         "Each script measures both sides in one run; ratios travel between machines, "
         "absolute times do not.",
         "",
-        "| script | value | goal | reached |",
-        "|---|---|---|---|",
+        "| script | value | goal | reached | measured |",
+        "|---|---|---|---|---|",
     ]
     for item in results:
         value, goal = shown(item.get("value", item.get("error", "?"))), shown(item.get("goal", "?"))
         lines.append(
-            f"| `{item['name']}` | {value} | {goal} | {'yes' if item['ok'] else '**no**'} |"
+            f"| `{item['name']}` | {value} | {goal} | {'yes' if item['ok'] else '**no**'} "
+            f"| {item.get('measured', '')} |"
         )
     for item in results:
         lines += ["", f"## {item['name']}", "", "```json", json.dumps(item, indent=2), "```"]
@@ -75,16 +95,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="each script in under 50 s")
     parser.add_argument("--only", nargs="*", help="names of scripts, without .py")
+    parser.add_argument("--take", nargs="*", type=Path, default=[], help="files of printed results")
     options = parser.parse_args()
     scripts = sorted(p for p in HERE.glob("*.py") if p.name != Path(__file__).name)
-    chosen = [p for p in scripts if not options.only or p.stem in options.only]
-    results = []
+    partly = options.only is not None or bool(options.take)
+    chosen = [p for p in scripts if not partly or p.stem in (options.only or ())]
+    found = known() if partly else {}
+    lasts = [json.loads(path.read_text().strip().splitlines()[-1]) for path in options.take]
+    results = [dated(result, options.quick) for result in lasts]
     for script in chosen:
         print(f"bench/{script.name} …", file=sys.stderr, flush=True)
         results.append(run(script, options.quick))
         print(f"  {results[-1].get('value')} (goal {results[-1].get('goal')})", file=sys.stderr)
-    if not options.only:
-        (ROOT / "docs" / "measured.md").write_text(report(results, options.quick))
+    found |= {item["name"]: item for item in results}
+    names = {script.stem for script in scripts}
+    REPORT.write_text(report([found[name] for name in sorted(found) if name in names]))
     sys.exit(0 if all(item["ok"] for item in results) else 1)
 
 
