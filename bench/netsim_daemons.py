@@ -28,8 +28,8 @@ from shoal.netsim.world import World
 
 PORT = 4001
 LINKS = 24  # of each, on the mean
-DIALLED = 12, 16  # members are dialled while there are fewer, by half of many hosts, of few;
-# the other half dials one more
+DIALLED = 12, 16  # members are dialled while there are fewer links, of many hosts, of few;
+# every third host dials one more
 GOALS = {"virtual_per_real": 1.0, "mib_per_host": 4.0, "boot_s": 120.0}
 HOME = LinkSpec(
     PipeSpec(0.008, jitter=0.004, rate=2.5e6, loss=0.0005),
@@ -62,7 +62,7 @@ class Swarm:
 
     async def _start(self, host: Host, bootstrap: tuple[str, ...], after: float) -> None:
         await trio.sleep(after)
-        dialled = DIALLED[len(self.hosts) < 100] + len(self.daemons) % 2
+        dialled = DIALLED[len(self.hosts) < 100] + (len(self.daemons) % 3 == 0)
         self.daemons.append(
             await host.start(
                 Daemon(

@@ -16,7 +16,7 @@ YOUNG: Final = 20_000
 """Events and instants between collections of the youngest objects."""
 MIDDLE: Final = 10 * YOUNG
 FULL_FIRST: Final = 12 * YOUNG
-FULL_AT_MOST: Final = 250 * YOUNG
+FULL_AT_MOST: Final = 1_000 * YOUNG
 """The interval between full collections doubles from the first to this."""
 
 

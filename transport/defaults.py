@@ -41,7 +41,7 @@ ACK_BYTES: Final = 1 * MIB
 """An acknowledgement goes out by itself after so many frames or bytes."""
 PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
-PING_S: Final = 10.0
+PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
 FRAME_OVERHEAD_BYTES: Final = 64
 """What a frame costs beside its bytes, so that empty ones are bounded too."""
