@@ -114,8 +114,8 @@ def test_nothing_is_lost_and_nothing_happens_twice(seed: int) -> None:
     traffic.check()
     assert not pair.a.lane.outbox.waiting
     for side in (pair.a, pair.b):
-        side.lane.tick(20.0)  # a ping, whose pong acknowledges the rest
-    pair.settle(now=20.0)
+        side.lane.tick(40.0)  # a ping, whose pong acknowledges the rest
+    pair.settle(now=40.0)
     assert (pair.a.lane.held, pair.b.lane.held) == (0, 0)
 
 
