@@ -60,6 +60,7 @@ ENGINE_WORKER = {
 }
 BEYOND_THE_SEAM = {
     "transport/realhost.py",
+    "transport/datagrams.py",  # the real host's UDP sockets
     "tasks/engine/wire.py",  # both ends of the worker's socket
     "tasks/text/child.py",
     *ENGINE_WORKER,

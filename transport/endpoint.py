@@ -24,6 +24,7 @@ from .limits import HalfOpen, Limits
 from .link import Link
 from .meeting import Connected, Door, Refused
 from .path import Path, PathLost
+from .pipe import TcpPipe
 from .serving import Handlers, StreamHandler
 from .tls import Tls
 
@@ -188,7 +189,7 @@ class Endpoint:
             await self._serve_libp2p(stream, first)
 
     async def _greet_lane(self, stream: trio.SocketStream, first: bytes) -> Connected | None:
-        path = Path(stream, Tls(self._certificate, server=True, expect=None), first)
+        path = Path(TcpPipe(stream), Tls(self._certificate, server=True, expect=None), first)
         await path.handshake()
         try:
             return await self._door.receive(path, self._decide)
@@ -310,7 +311,7 @@ class Endpoint:
             raise DialFailed("refused", f"nothing listens at `{name}`") from None
         except OSError as error:
             raise _unreachable(name, error.strerror or str(error)) from None
-        path = Path(stream, Tls(self._certificate, server=False, expect=expect))
+        path = Path(TcpPipe(stream), Tls(self._certificate, server=False, expect=expect))
         try:
             await path.handshake()
         except PathLost:

@@ -17,6 +17,8 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
 
+from .datagrams import Datagrams
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -28,6 +30,14 @@ class Interface:
     name: str
     address: str
     prefix: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A multicast group, and the address of the interface on which it is joined and sent to."""
+
+    address: str
+    interface: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +179,28 @@ class Host(Protocol):
         """
         ...
 
-    async def connect(self, address: str, port: int) -> trio.SocketStream:
-        """A TCP connection; raises OSError. The caller sets the deadline."""
+    async def connect(self, address: str, port: int, *, source_port: int = 0) -> trio.SocketStream:
+        """A TCP connection; raises OSError. The caller sets the deadline.
+
+        `source_port` is the local port to leave from (0: any), which may be a listener's: then
+        others see the port that they can dial back. Two ends that dial each other so at the
+        same moment get one connection (RFC 9293, simultaneous open).
+        """
+        ...
+
+    async def datagrams(
+        self, address: str, port: int, *, group: Group | None = None, shared: bool = False
+    ) -> Datagrams:
+        """A UDP socket; port 0 picks a free one. Raises AddressInUse, HostError.
+
+        With `group` it joins a multicast group (TTL 1 or 4 as the group's protocol does,
+        loopback on) and sends to it by that interface; `shared` lets other programs bind the
+        port too (mDNS).
+        """
+        ...
+
+    def default_gateways(self) -> list[str]:
+        """Addresses of the routers that lead out, IPv4 first; empty where none is known."""
         ...
 
     async def listen_local(self, path: Path) -> trio.SocketListener:

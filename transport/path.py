@@ -1,9 +1,4 @@
-"""One TCP connection under TLS: what carries a link for a while.
-
-Reads and writes the socket without trio's help (`nonblocking.py`): one system call per wake-up
-instead of a failed one before each, and a write that does not pass through a task when the
-kernel has room.
-"""
+"""One pipe under TLS: what carries a link for a while."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -12,7 +7,7 @@ import trio
 
 from . import defaults
 from .errors import TransportError
-from .nonblocking import NonBlocking, non_blocking
+from .pipe import Pipe
 from .tls import Tls
 
 
@@ -21,17 +16,16 @@ class PathLost(Exception):
 
 
 class Path:
-    """`tls` over `stream`. One task reads, one writes; `first` was read from the stream before."""
+    """`tls` over `pipe`. One task reads, one writes; `first` was read from the pipe before."""
 
-    def __init__(self, stream: trio.SocketStream, tls: Tls, first: bytes = b"") -> None:
+    def __init__(self, pipe: Pipe, tls: Tls, first: bytes = b"") -> None:
         self.tls = tls
-        self.address = _address(stream.socket)
+        self.address = pipe.remote
         self.bytes_in = 0
         self.bytes_out = 0
         self.scope = trio.CancelScope()  # of the tasks that serve it
         self.finished = False
-        self._socket = stream.socket
-        self._ready: NonBlocking = non_blocking(stream.socket)
+        self._pipe = pipe
         self._closed = False
         self._first = first
         self._rest: memoryview | None = None  # ciphertext the kernel has not taken
@@ -94,18 +88,18 @@ class Path:
     async def drain(self) -> None:
         """Wait until the kernel has taken everything. Raises PathLost."""
         while self._rest is not None:
-            await self._wait(self._ready.wait_writable)
+            await self._wait(self._pipe.wait_writable)
             self._send_rest()
 
     async def wait_writable(self) -> None:
         """Wait until little is unsent in the kernel (TCP_NOTSENT_LOWAT). Raises PathLost."""
-        await self._wait(self._ready.wait_writable)
+        await self._wait(self._pipe.wait_writable)
 
     def close(self) -> None:
-        """Close the socket; tasks that wait for it end."""
+        """Close the pipe; tasks that wait for it end."""
         self._closed = True
         self._rest = None
-        self._socket.close()
+        self._pipe.close()
         self.scope.cancel()
 
     def finish(self) -> None:
@@ -126,7 +120,7 @@ class Path:
 
     def _end_sending(self) -> None:
         with suppress(OSError):
-            self._socket.shutdown(trio.socket.SHUT_WR)
+            self._pipe.end()
 
     def _queue_outgoing(self) -> None:
         data = self.tls.outgoing()
@@ -138,7 +132,7 @@ class Path:
         if self._rest is None or self._closed:
             return
         try:
-            sent = self._ready.write_ready(self._rest)
+            sent = self._pipe.write_ready(self._rest)
         except BlockingIOError:
             return
         except OSError:
@@ -161,9 +155,9 @@ class Path:
     async def _read(self) -> bytes:
         try:
             while not self._closed:
-                await self._ready.wait_readable()
+                await self._pipe.wait_readable()
                 try:
-                    return self._ready.read_ready(self._read_bytes)
+                    return self._pipe.read_ready(self._read_bytes)
                 except BlockingIOError:
                     continue
             raise PathLost
@@ -177,12 +171,3 @@ class Path:
             await ready()
         except (OSError, trio.ClosedResourceError):
             raise PathLost from None
-
-
-def _address(socket: trio.socket.SocketType) -> tuple[str, int]:
-    """The other end's IP address and port; empty where it is gone already."""
-    try:
-        name = socket.getpeername()
-    except OSError:
-        return "", 0
-    return str(name[0]).split("%")[0], int(name[1])

@@ -18,8 +18,9 @@ from pathlib import Path
 import psutil
 import trio
 
+from .datagrams import Datagrams, datagrams
 from .errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
-from .host import Entry, FileLock, Interface, Machine, T, Ts
+from .host import Entry, FileLock, Group, Interface, Machine, T, Ts
 
 
 def _open_file(path: Path) -> io.FileIO:
@@ -194,15 +195,36 @@ class TrioHost:
             raise
         return trio.SocketListener(sock)
 
-    async def connect(self, address: str, port: int) -> trio.SocketStream:
+    async def connect(self, address: str, port: int, *, source_port: int = 0) -> trio.SocketStream:
         family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
         sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
         try:
+            if source_port:
+                _share_port(sock)
+                await sock.bind(("::" if ":" in address else "0.0.0.0", source_port))
             await sock.connect((address, port))
         except BaseException:
             sock.close()
             raise
         return trio.SocketStream(sock)
+
+    async def datagrams(
+        self, address: str, port: int, *, group: Group | None = None, shared: bool = False
+    ) -> Datagrams:
+        family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
+        sock = trio.socket.socket(family, trio.socket.SOCK_DGRAM)
+        try:
+            if shared:
+                _share_port(sock)
+            if family == trio.socket.AF_INET6:
+                sock.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
+            await _bind(sock, address, port)
+            if group is not None:
+                _join(sock, group)
+        except BaseException:
+            sock.close()
+            raise
+        return datagrams(sock)
 
 
 class RealHost(TrioHost):
@@ -249,6 +271,9 @@ class RealHost(TrioHost):
                     found.append(Interface(name, address, _prefix_length(item.netmask)))
         return found
 
+    def default_gateways(self) -> list[str]:
+        return _default_gateways()
+
     async def listen_local(self, path: Path) -> trio.SocketListener:
         with suppress(FileNotFoundError):
             os.unlink(path)
@@ -293,14 +318,60 @@ class RealHost(TrioHost):
         return RealChild(process, trio.socket.from_stdlib_socket(ours))
 
 
+def _share_port(sock: trio.socket.SocketType) -> None:
+    sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+    sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
+
+
+def _join(sock: trio.socket.SocketType, group: Group) -> None:
+    """IPv4 groups only. Raises HostError."""
+    interface = stdlib_socket.inet_aton(group.interface)
+    member = stdlib_socket.inet_aton(group.address) + interface
+    try:
+        sock.setsockopt(trio.socket.IPPROTO_IP, trio.socket.IP_ADD_MEMBERSHIP, member)
+        sock.setsockopt(trio.socket.IPPROTO_IP, trio.socket.IP_MULTICAST_IF, interface)
+        sock.setsockopt(trio.socket.IPPROTO_IP, trio.socket.IP_MULTICAST_LOOP, 1)
+    except OSError as error:
+        raise HostError(
+            f"cannot join {group.address} on {group.interface}: {error.strerror}"
+        ) from error
+
+
 async def _bind_and_listen(sock: trio.socket.SocketType, address: str, port: int) -> None:
+    await _bind(sock, address, port, listen=True)
+
+
+async def _bind(
+    sock: trio.socket.SocketType, address: str, port: int, *, listen: bool = False
+) -> None:
     try:
         await sock.bind((address, port))
-        sock.listen(128)  # two that bind at the same moment are told apart here
+        if listen:
+            sock.listen(128)  # two that bind at the same moment are told apart here
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(f"port {port} on {address} is in use") from None
         raise HostError(f"cannot listen on {address} port {port}: {error.strerror}") from error
+
+
+def _default_gateways() -> list[str]:
+    """From the routing tables that Linux shows under /proc; empty elsewhere."""
+    found = []
+    with suppress(OSError), open("/proc/net/route", encoding="ascii") as table:
+        for line in list(table)[1:]:
+            fields = line.split()
+            if fields[1] == "00000000" and int(fields[3], 16) & _RTF_GATEWAY:
+                found.append(stdlib_socket.inet_ntoa(int(fields[2], 16).to_bytes(4, sys.byteorder)))
+    with suppress(OSError), open("/proc/net/ipv6_route", encoding="ascii") as table:
+        for line in table:
+            fields = line.split()
+            if fields[1] == "00" and int(fields[8], 16) & _RTF_GATEWAY:
+                address = bytes.fromhex(fields[4])
+                found.append(stdlib_socket.inet_ntop(stdlib_socket.AF_INET6, address))
+    return list(dict.fromkeys(found))
+
+
+_RTF_GATEWAY = 0x2  # linux/route.h
 
 
 def _prefix_length(netmask: str) -> int:

@@ -111,6 +111,10 @@ class SimulatedHost(TrioHost):
     def interfaces(self) -> list[Interface]:
         return [Interface(*item) for item in self.host.interfaces()]
 
+    def default_gateways(self) -> list[str]:
+        found = self.host.default_gateway(), self.host.default_gateway(six=True)
+        return [address for address in found if address is not None]
+
     async def listen_local(self, path: Path) -> trio.SocketListener:
         self.host.local.names.pop(str(path), None)
         socket = LocalSocket(self.host)

@@ -374,6 +374,21 @@ class UdpSocket(SimSocket):
         scatter(data, views)
         return len(data), [], cut, source
 
+    async def receive_some(self) -> list[Item]:
+        """Everything that has come, at least one datagram; errors of earlier ones are dropped,
+        as a program without a connected peer sees none. Raises ClosedResourceError."""
+        if self._closed:
+            raise trio.ClosedResourceError("this socket is closed")
+        self._error = 0
+        if self._queue:
+            await self._turn()
+            found = list(self._queue)
+            self._queue.clear()
+            self._queued = 0
+        else:
+            found = [await self._readers.wait()]
+        return found
+
     def is_readable(self) -> bool:
         return bool(self._queue or self._error)
 

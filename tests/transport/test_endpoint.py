@@ -21,6 +21,7 @@ from shoal.transport.hello import Hello, Invited, OpenSwarm, SwarmKey, invitatio
 from shoal.transport.identity import Identity
 from shoal.transport.limits import Limits
 from shoal.transport.path import Path
+from shoal.transport.pipe import TcpPipe
 from shoal.transport.realhost import RealHost
 from shoal.transport.tls import Tls
 from tests.transport.fleet import LOOPBACK, Node, clock, make_node, running, until
@@ -287,7 +288,7 @@ async def raw_path(node: Node, seed: int = 99) -> Path:
     host = RealHost()
     certificate = Certificate.generate(Identity.from_seed(bytes([seed]) * 32), host)
     stream = await host.connect(LOOPBACK, node.endpoint.port)
-    path = Path(stream, Tls(certificate, server=False, expect=node.endpoint.peer))
+    path = Path(TcpPipe(stream), Tls(certificate, server=False, expect=node.endpoint.peer))
     await path.handshake()
     return path
 

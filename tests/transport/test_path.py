@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.transport.nonblocking import non_blocking
+from shoal.transport.pipe import TcpPipe
 from shoal.transport.realhost import RealHost
 from tests.transport.fleet import make_node, running, until
 
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.trio
 
 
 class Simulated:
-    """A socket without a descriptor: only its methods work (`nonblocking.py`)."""
+    """A socket without a descriptor: only its methods work (`pipe.py`)."""
 
-    def __init__(self, socket: trio.socket.SocketType) -> None:
-        self._socket = socket
-        self._ready = non_blocking(socket)
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._socket = stream.socket
+        self._ready = TcpPipe(stream)
 
     def fileno(self) -> int:
         return -1
@@ -42,9 +42,9 @@ class Simulated:
 
 
 class SimulatedHost(RealHost):
-    async def connect(self, address: str, port: int) -> trio.SocketStream:
-        stream = await super().connect(address, port)
-        stream.socket = Simulated(stream.socket)  # type: ignore[assignment]
+    async def connect(self, address: str, port: int, *, source_port: int = 0) -> trio.SocketStream:
+        stream = await super().connect(address, port, source_port=source_port)
+        stream.socket = Simulated(stream)  # type: ignore[assignment]
         return stream
 
 

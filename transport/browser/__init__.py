@@ -1,0 +1,1 @@
+"""Browsers as peers: lanes over WebRTC data channels, on real sockets."""

@@ -1,0 +1,1 @@
+"""Peers on the same network, found by multicast DNS."""

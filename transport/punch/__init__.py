@@ -1,0 +1,1 @@
+"""Reaching a peer through both sides' NATs: candidates, checks, simultaneous open, prediction."""

@@ -1,0 +1,1 @@
+"""What others see of this node: observed addresses, the kind of its NAT, dial-back."""
