@@ -257,4 +257,4 @@ def test_at_most_so_many_are_asked() -> None:
     core, asks = asked_once(50)
     assert core.result().asked == defaults.OBSERVERS
     assert len(asks) == 2 * defaults.OBSERVERS + 2
-    assert max(len(ask.data) for ask in asks) <= 140
+    assert max(len(ask.data) for ask in asks) <= 68
