@@ -81,3 +81,35 @@ WEB_PORT: Final = 443
 """Ports below `LOW_PORT` are not dialled, but for this one."""
 AWAITED: Final = 64
 """Nonces of this node's own requests that are waited for, a count."""
+
+# Views of TCP connections (tcpviews.py).
+TCP_VIEWS: Final = 16
+"""Observers whose latest view is kept, a count."""
+TCP_VIEW_S: Final = 3600.0
+"""How long a view counts: a link's connection may be old, its mapping is held by it."""
+
+# The service (service.py).
+MEASURE_S: Final = 1800.0
+"""From one measurement to the next, where nothing changed."""
+MEASURE_GAP_S: Final = 15.0
+"""Between two measurements at least, whatever changes."""
+SETTLE_S: Final = 2.0
+"""After the first link, for further ones, before the first measurement."""
+ENOUGH_OBSERVERS: Final = 3
+"""With fewer observers a measurement is repeated when links come up."""
+LOOK_S: Final = 60.0
+"""From one look at where the own UDP port is seen to the next."""
+LOOK_OBSERVERS: Final = 3
+"""Observers that have to agree in a measurement on where the own port is seen, a count."""
+INTERFACES_S: Final = 10.0
+"""From one look at this machine's addresses to the next."""
+ASK_S: Final = 5.0
+"""How long a peer has to say what it offers."""
+OFFER_S: Final = 900.0
+"""How long that is believed."""
+OBSERVER_LINKS: Final = 16
+"""Links that are asked for what they offer in one measurement, a count."""
+OWN_PLACES: Final = 8
+"""Addresses of this node that peers are asked to dial in one measurement, a count."""
+DIALLERS: Final = 2
+"""Peers that are asked to dial each, a count."""
