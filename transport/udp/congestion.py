@@ -75,8 +75,11 @@ class DelayControl(QuicCongestionControl):
         self._rates: deque[tuple[int, float]] = deque()  # by round, falling
         self._last_rate = 0.0
         self._base_at = 0.0
-        self._start_round()
         self._round = 0
+        self._round_rtt = 0.0  # the shortest in this round trip
+        self._round_lost = 0
+        self._round_begin = 0
+        self._round_limited = True
         self._round_end = 0
         self._full_rate = 0.0
         self._full_rounds = 0

@@ -97,7 +97,8 @@ class Connection(QuicConnection):
         self._logger: Any = _Silent(_SILENT, {})
         self._loss._logger = self._logger
         self._loss._cc = self.control
-        self._loss._pacer: Any = Pacer(self.control, configuration.max_datagram_size)
+        self._pacer = Pacer(self.control, configuration.max_datagram_size)
+        self._loss._pacer = self._pacer  # type: ignore[assignment]
         for limit, streams in (
             (self._local_max_streams_bidi, 0 if self._is_client else 1),
             (self._local_max_streams_uni, 0),
@@ -173,10 +174,10 @@ class Connection(QuicConnection):
     def transmit(self, now: float) -> list[tuple[bytes, Via]]:
         """Datagrams to send now, and on which way."""
         before = self.control.bytes_in_flight
-        self._loss._pacer.begin(now)
+        self._pacer.begin(now)
         datagrams = self.datagrams_to_send(now)
         in_flight = self.control.bytes_in_flight
-        self._loss._pacer.settle(in_flight - before)
+        self._pacer.settle(in_flight - before)
         if self._handshake_confirmed and not self.ended:
             self._follow_path(now, datagrams)
             if in_flight + self._max_datagram_size < self.control.congestion_window:
@@ -272,7 +273,7 @@ class Connection(QuicConnection):
         if size.follow(path.addr, path.bytes_sent) and path.is_validated:
             datagrams += self._probe_size(path, now)
         if size.bytes != self._max_datagram_size:
-            self._max_datagram_size = self._loss._pacer.datagram_bytes = size.bytes
+            self._max_datagram_size = self._pacer.datagram_bytes = size.bytes
         if self._packet_number - self._key_packets > defaults.KEY_PACKETS:
             self._key_packets = self._packet_number
             self.request_key_update()

@@ -32,6 +32,7 @@ from .gate import Gate, Welcome, destination
 from .quic import QuicPipe
 
 _EARLY_S: Final = 1e-9  # a timer that is so close is due: sums of floats are not exact
+_LEAST_S: Final = 0.0005  # between two turns by time: no state of aioquic's makes us spin
 
 
 class _Entry:
@@ -203,8 +204,11 @@ class Connections:
                 self._end(entry, QuicErrorCode.CONNECTION_REFUSED)
                 self._forget(entry)
                 continue
-            entry.connection.expire(max(now, entry.due))
-            self._turn(entry, max(now, entry.due))
+            # Beyond the timer: at the very instant aioquic would let an acknowledgement wait for
+            # the pacer and ask for the same instant again.
+            then = max(now, entry.due) + _EARLY_S
+            entry.connection.expire(then)
+            self._turn(entry, then)
 
     def _end(self, entry: _Entry, code: QuicErrorCode) -> None:
         entry.connection.close(code, QuicFrameType.PADDING)
@@ -232,7 +236,7 @@ class Connections:
             self._forget(entry)
             return
         timer = entry.connection.get_timer()
-        entry.due = min(inf if timer is None else timer, entry.deadline)
+        entry.due = min(inf if timer is None else max(timer, now + _LEAST_S), entry.deadline)
         if entry.due < entry.armed:
             self._arm(entry)
 

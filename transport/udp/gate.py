@@ -3,7 +3,7 @@ there are some (RFC 9000 section 8.1)."""
 
 from dataclasses import dataclass
 
-from aioquic.buffer import Buffer
+from aioquic._buffer import Buffer
 from aioquic.quic.packet import (
     QuicHeader,
     QuicPacketType,

@@ -32,7 +32,7 @@ class UdpPort:
         limits: UdpLimits | None = None,
         half_open: HalfOpen | None = None,
     ) -> None:
-        """`half_open` counts accepted connections that say nothing, with others' if it is shared."""
+        """`half_open` counts accepted connections that have said nothing yet; it may be shared."""
         self.port = 0
         self.dropped = 0
         """Datagrams that were neither STUN nor QUIC."""
@@ -92,19 +92,25 @@ class UdpPort:
 
     async def _bind(self, listen: Sequence[str], port: int) -> list[Datagrams]:
         """A socket for each address, all of one number."""
-        for left in reversed(range(_PORT_TRIES)):
-            sockets: list[Datagrams] = []
+        for _ in range(_PORT_TRIES - 1):
             try:
-                for address in listen:
-                    number = sockets[0].port if sockets else port
-                    sockets.append(await self._host.datagrams(address, number))
-                return sockets
-            except BaseException as error:
-                for socket in sockets:
-                    socket.close()
-                if port or not left or not isinstance(error, AddressInUse):
+                return await self._bind_once(listen, port)
+            except AddressInUse:
+                if port:
                     raise
-        raise AssertionError("the last try returns or raises")
+        return await self._bind_once(listen, port)
+
+    async def _bind_once(self, listen: Sequence[str], port: int) -> list[Datagrams]:
+        sockets: list[Datagrams] = []
+        try:
+            for address in listen:
+                number = sockets[0].port if sockets else port
+                sockets.append(await self._host.datagrams(address, number))
+        except BaseException:
+            for socket in sockets:
+                socket.close()
+            raise
+        return sockets
 
     # Sockets.
 
