@@ -45,7 +45,7 @@ class Limits:
     """The window, in seconds."""
     targets: int = 1024
     """Addresses of which spending is remembered; with so many in a window, no new one."""
-    attempts: int = 16
+    attempts: int = 32
     """Attempts under way at a time, a count; another is refused as `busy`."""
     spraying: int = 2
     """Attempts with a birthday search under way at a time, a count."""
@@ -87,7 +87,7 @@ class Limits:
     last_round_s: float = 3.0
     grace_s: float = 0.4
     """After one rung has worked, the time the other is given."""
-    linger_s: float = 3.0
+    linger_s: float = 1.5
     """How long checks are answered after the choice: the peer may not know of it yet."""
     observe_s: float = 0.8
     """How long an observation of own ports may take."""

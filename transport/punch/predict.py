@@ -19,28 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final
+from typing import Final, Self
 
+from ..reach.reachability import Behaviour, Pattern, Reachability
 from . import defaults
-
-
-class Mapping(StrEnum):
-    """How outer ports are given (RFC 4787, 4.1). NONE: nothing translates."""
-
-    NONE = "none"
-    INDEPENDENT = "ei"
-    ADDRESS = "ad"
-    ADDRESS_PORT = "apd"
-    UNKNOWN = "unknown"
-
-
-class Filtering(StrEnum):
-    """Who may send in (RFC 4787, 5)."""
-
-    INDEPENDENT = "ei"
-    ADDRESS = "ad"
-    ADDRESS_PORT = "apd"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +30,8 @@ class Nat:
     """What one side knows of what is in front of it. `preserves`: the outer port is the inner
     one where that is free. `counts`: outer ports follow each other. `udp`: any gets out."""
 
-    mapping: Mapping = Mapping.UNKNOWN
-    filtering: Filtering = Filtering.UNKNOWN
+    mapping: Behaviour = Behaviour.UNKNOWN
+    filtering: Behaviour = Behaviour.UNKNOWN
     preserves: bool = False
     counts: bool = False
     udp: bool = True
@@ -57,13 +39,25 @@ class Nat:
     @property
     def hard(self) -> bool:
         """Whether a peer meets another port than others have seen."""
-        return self.mapping in (Mapping.ADDRESS, Mapping.ADDRESS_PORT)
+        return self.mapping.symmetric
 
     @property
     def strict(self) -> bool:
         """Whether a peer gets in only from the port that was sent to. The unknown counts as
         strict: it is what most homes have."""
-        return self.filtering in (Filtering.ADDRESS_PORT, Filtering.UNKNOWN)
+        return self.filtering in (Behaviour.ADDRESS_AND_PORT_DEPENDENT, Behaviour.UNKNOWN)
+
+    @classmethod
+    def of(cls, verdict: Reachability) -> Self:
+        """From what was measured."""
+        kind, pattern = verdict.udp, verdict.udp.allocation.pattern
+        return cls(
+            kind.mapping,
+            kind.filtering,
+            preserves=pattern is Pattern.PRESERVING or kind.mapping is Behaviour.NONE,
+            counts=pattern is Pattern.SEQUENTIAL,
+            udp=kind.blocked is not True,
+        )
 
 
 class Plan(StrEnum):

@@ -1,0 +1,121 @@
+"""TCP through two NATs: both sides dial each other from their listen ports at the same moment.
+
+Each side's SYN opens its own NAT for the other's; where they cross, one connection comes of both
+(RFC 9293, 3.5, simultaneous open), where one is earlier and gets lost, the later one finds the way
+open and meets the earlier dial. A NAT that answers a premature SYN with a reset (RFC 5382 REQ-4
+forbids it, and routers whose own stack answers do it) ends the dial: it is tried again soon.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Final, Protocol
+
+import trio
+
+from ..datagrams import Place
+from ..pipe import Pipe
+from .defaults import Limits
+
+SYNS: Final = 2  # that the kernel sends in `_TRY_S`: at once, and after a second
+_TRY_S: Final = 2.9  # the third would leave after three
+
+
+class Dials(Protocol):
+    """What is used of the host."""
+
+    async def connect(
+        self, address: str, port: int, *, source_port: int = 0
+    ) -> trio.SocketStream: ...
+
+
+class TcpEnd(StrEnum):
+    """How dialling one side's addresses ended."""
+
+    WORKED = "worked"
+    REFUSED = "refused"  # resets only
+    NO_ANSWER = "no-answer"
+    BUDGET = "budget"
+    NOWHERE = "nowhere"  # no address may be dialled
+
+
+class Dialling:
+    """Dials some places from one port, all at once, until one answers, and a moment longer.
+
+    `deliver(stream, place)` is called for each connection. In the own network an address may
+    belong to somebody else than the peer: so the first connection need not be the right one.
+    """
+
+    def __init__(
+        self,
+        host: Dials,
+        source_port: int,
+        *,
+        spend: Callable[[str], bool],
+        deliver: Callable[[trio.SocketStream, Place], None],
+        limits: Limits,
+    ) -> None:
+        self._host = host
+        self._port = source_port
+        self._spend = spend
+        self._deliver = deliver
+        self._limits = limits
+        self._scope = trio.CancelScope()
+        self._ends: set[TcpEnd] = set()
+
+    async def run(self, places: Sequence[Place]) -> TcpEnd:
+        """Returns when all is tried, the time is over, or a moment after the first success."""
+        if not places:
+            return TcpEnd.NOWHERE
+        self._scope.deadline = trio.current_time() + self._limits.tcp_s
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                for place in places:
+                    nursery.start_soon(self._dial, place)
+        for end in (TcpEnd.WORKED, TcpEnd.NO_ANSWER, TcpEnd.REFUSED, TcpEnd.BUDGET):
+            if end in self._ends:
+                return end
+        return TcpEnd.NO_ANSWER
+
+    async def _dial(self, place: Place) -> None:
+        pause = self._limits.tcp_retry_s
+        for _ in range(self._limits.tcp_tries):
+            if not all(self._spend(place[0]) for _ in range(SYNS)):
+                self._ends.add(TcpEnd.BUDGET)
+                return
+            end = await self._try(place)
+            self._ends.add(end)
+            if end is TcpEnd.WORKED:
+                return
+            if end is TcpEnd.REFUSED:
+                await trio.sleep(pause)
+                pause *= 2
+
+    async def _try(self, place: Place) -> TcpEnd:
+        with trio.move_on_after(_TRY_S):
+            try:
+                stream = await self._host.connect(*place, source_port=self._port)
+            except ConnectionRefusedError:
+                return TcpEnd.REFUSED
+            except OSError:  # no route, or the peer's own dial came to the listener meanwhile
+                await trio.sleep(self._limits.tcp_retry_s)
+                return TcpEnd.NO_ANSWER
+            self._scope.deadline = min(
+                self._scope.deadline, trio.current_time() + self._limits.grace_s
+            )
+            self._deliver(stream, place)
+            return TcpEnd.WORKED
+        return TcpEnd.NO_ANSWER
+
+
+async def stays_silent(pipe: Pipe, limits: Limits) -> bool:
+    """Whether who dialled our listener waits for us to speak first.
+
+    Of an ordinary inbound connection the dialler is the TLS client. Where both have dialled, the
+    client is who has the smaller peer id, also where its own dial came to nothing and the other's
+    got through to its listener. The other side cannot know that; but it stays silent, and an
+    ordinary dialler does not. Raises what `Pipe.wait_readable` does.
+    """
+    with trio.move_on_after(limits.first_byte_s):
+        await pipe.wait_readable()
+        return False
+    return True
