@@ -1,35 +1,28 @@
 """A py-libp2p host of default configuration, and hostile peers, against the responder."""
 
 import gc
-import struct
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import trio
-import trio.testing
-from cryptography.hazmat.primitives.serialization import Encoding
 
 from shoal.transport.address import Address
-from shoal.transport.certificate import peer_of_certificate
-from shoal.transport.identity import Identity
-from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
+from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder, defaults
+from shoal.transport.libp2p.multistream import line
+from shoal.transport.libp2p.yamux import DATA, FIN, RST, SYN, WINDOW
+from shoal.transport.libp2p.yamux import PING as YAMUX_PING
 from shoal.transport.realhost import RealHost
+from tests.transport.libp2p.pipes import OURS, RawPeer, pipe_pair, raw_peer, refused, responder
 
-OURS = Identity.from_seed(bytes(range(32)))
+pytestmark = pytest.mark.trio
+
 LISTENING = Address("192.0.2.7", 4001, OURS.peer)
-MULTISTREAM = b"\x13/multistream/1.0.0\n"
-DATA, WINDOW, YAMUX_PING = 0, 1, 2  # yamux frame types
-SYN, RST = 1, 8
-
-
-def responder(**limits: Any) -> Libp2pResponder:
-    return Libp2pResponder(
-        RealHost(), OURS, addresses=lambda: [LISTENING], limits=Libp2pLimits(**limits)
-    )
+MULTISTREAM = line("/multistream/1.0.0")
+NOISE = MULTISTREAM + line("/noise")
+MIB = 1 << 20
 
 
 @asynccontextmanager
@@ -62,33 +55,6 @@ def peer_info(port: int) -> Any:
     return info_from_p2p_addr(Multiaddr(f"/ip4/127.0.0.1/tcp/{port}/p2p/{OURS.peer}"))
 
 
-@pytest.mark.trio
-async def test_a_default_host_identifies_and_pings_us() -> None:
-    from libp2p.host.ping import PingService
-    from libp2p.identity.identify.identify import parse_identify_response
-    from multiaddr import Multiaddr
-
-    async with listening(responder()) as port, libp2p_host() as host:
-        info = peer_info(port)
-        with trio.fail_after(15):
-            await host.connect(info)
-            assert str(host.get_network().connections[info.peer_id][0].muxed_conn.peer_id) == (
-                OURS.peer
-            )
-            stream = await host.new_stream(info.peer_id, ["/ipfs/id/1.0.0"])
-            answer = parse_identify_response(await stream.read(4096))
-            assert answer.agent_version == "shoal/0.1.0"
-            assert answer.public_key == b"\x08\x01\x12\x20" + OURS.public_key
-            assert list(answer.protocols) == ["/ipfs/id/1.0.0", "/ipfs/ping/1.0.0"]
-            listen = [str(Multiaddr(address)) for address in answer.listen_addrs]
-            assert listen == ["/ip4/192.0.2.7/tcp/4001"]
-            assert str(Multiaddr(answer.observed_addr)).startswith("/ip4/127.0.0.1/tcp/")
-            assert len(await PingService(host).ping(info.peer_id, ping_amt=3)) == 3
-            with pytest.raises(Exception, match="failed to open a stream"):
-                await host.new_stream(info.peer_id, ["/ipfs/kad/1.0.0"])
-
-
-@pytest.mark.trio
 @pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 )
@@ -107,63 +73,82 @@ async def test_plaintext_is_refused() -> None:
     gc.collect()  # the refused dialler never closes its socket; let that be said here
 
 
-def test_certificates_of_py_libp2p_are_understood() -> None:
-    """(Its own check, in 0.8.1, fails on any certificate with an Ed25519 key, such as ours.)"""
-    from cryptography import x509
-    from libp2p.crypto.ed25519 import create_new_key_pair
-    from libp2p.security.tls.certificate import create_cert_template, generate_certificate
-
-    pair = create_new_key_pair(OURS.seed)
-    pem, _ = generate_certificate(pair.private_key, create_cert_template())
-    theirs = x509.load_pem_x509_certificate(pem.encode())
-    assert peer_of_certificate(theirs.public_bytes(Encoding.DER)) == OURS.peer
+# What is answered.
 
 
-# Hostile peers, in memory and virtual time.
+async def test_identify_says_who_we_are_and_what_we_answer(autojump_clock: Any) -> None:
+    from libp2p.identity.identify.identify import parse_identify_response
+    from multiaddr import Multiaddr
+
+    async with raw_peer(responder(addresses=lambda: [LISTENING])) as peer:
+        await peer.open(1, "/ipfs/id/1.0.0")
+        lines = MULTISTREAM + line("/ipfs/id/1.0.0")
+        answer = parse_identify_response((await peer.answer(1)).removeprefix(lines))
+        assert answer.agent_version == "shoal/0.1.0"
+        assert answer.public_key == b"\x08\x01\x12\x20" + OURS.public_key
+        protocols = ["/ipfs/id/1.0.0", "/ipfs/id/push/1.0.0", "/ipfs/ping/1.0.0"]
+        assert list(answer.protocols) == protocols
+        listen = [str(Multiaddr(address)) for address in answer.listen_addrs]
+        assert listen == ["/ip4/192.0.2.7/tcp/4001"]
+        assert str(Multiaddr(answer.observed_addr)) == "/ip4/192.0.2.1/tcp/40000"
+
+
+async def test_pings_come_back_and_the_end_too(autojump_clock: Any) -> None:
+    async with raw_peer(responder()) as peer:
+        payload = bytes(range(32))
+        await peer.open(1, "/ipfs/ping/1.0.0", payload + payload)
+        await peer.frame(DATA, FIN, 1, 0)
+        assert (await peer.answer(1)).endswith(payload + payload)
+
+
+async def test_a_push_is_heard_and_closed_in_order(autojump_clock: Any) -> None:
+    async with raw_peer(responder()) as peer:
+        await peer.open(1, "/ipfs/id/push/1.0.0", b"\x05hello")
+        await peer.frame(DATA, FIN, 1, 0)
+        assert (await peer.answer(1)).endswith(line("/ipfs/id/push/1.0.0"))
+        assert not peer.why
+
+
+async def test_what_is_not_offered_is_not_answered(autojump_clock: Any) -> None:
+    """No relay unless the owner volunteers, no calls where nothing is published."""
+    async with raw_peer(responder()) as peer:
+        for stream, name in enumerate(("/libp2p/circuit/relay/0.2.0/hop", "/shoal/call/1.0.0")):
+            await peer.open(2 * stream + 1, name)
+            while (await peer.next())[4] != MULTISTREAM + line("na"):
+                pass
+
+
+# Before the handshakes are done.
 
 
 async def talk(ours: Libp2pResponder, *sent: bytes, eof: bool = False) -> float:
     """Send bytes to the responder, then fall silent; how many seconds it bore that."""
-    theirs, stream = trio.testing.memory_stream_pair()
+    near, far = pipe_pair()
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
-
-        async def serve() -> None:
-            await ours.serve(stream, b"\x13")
-            await theirs.aclose()
-
-        nursery.start_soon(serve)
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        nursery.start_soon(ours.serve_pipe, far, b"")
+        with suppress(OSError, trio.ClosedResourceError):
             for data in sent:
-                await theirs.send_all(data)
-            if eof:
-                await theirs.send_eof()
-            while await theirs.receive_some():
-                pass
+                await near.send(data)
+        if eof:
+            near.end()
+        while await near.receive():
+            pass
     return trio.current_time() - began
 
 
-async def warm(ours: Libp2pResponder) -> Libp2pResponder:
-    """Load the library in real time, before virtual seconds count."""
-    await talk(ours, b"\0", eof=True)
-    return ours
-
-
-NOISE = MULTISTREAM[1:] + b"\x07/noise\n"
-
-
-@pytest.mark.trio
 @pytest.mark.parametrize(
     "sent",
     [
         b"\xff" * 100,
         bytes(100),
-        MULTISTREAM[1:] + b"\xff" * 100,
-        MULTISTREAM[1:] + b"\xff\xff\xff\xff\x7f" + b"x" * 3_000_000,
-        MULTISTREAM[1:] + b"\x04\xff\xfe\xfd\n",
-        MULTISTREAM[1:] + b"\x03na\n" * 1000,
-        MULTISTREAM[1:] + b"\x03ls\n" * 1000,
-        MULTISTREAM[1:] + b"\x11/plaintext/2.0.0\n",
+        MULTISTREAM + b"\xff" * 100,
+        MULTISTREAM + b"\xff\xff\xff\xff\x7f" + b"x" * 3_000_000,
+        MULTISTREAM + b"\x04\xff\xfe\xfd\n",
+        MULTISTREAM + line("na") * 1000,
+        MULTISTREAM + line("ls") * 1000,
+        MULTISTREAM + line("/plaintext/2.0.0"),
+        MULTISTREAM + line("/secio/1.0.0") + line("/tls/1.0.0"),
         NOISE + b"\x00\x00" * 100,
         NOISE + b"\xff\xff" + b"x" * 70000,
         NOISE + b"\x00\x20" + bytes(32),
@@ -171,160 +156,195 @@ NOISE = MULTISTREAM[1:] + b"\x07/noise\n"
     ],
 )
 async def test_garbage_ends_bounded(autojump_clock: Any, sent: bytes) -> None:
-    ours = await warm(responder())
+    ours = responder()
     assert await talk(ours, sent) <= 10.001
     assert await talk(ours, sent, eof=True) <= 10.001
 
 
-@pytest.mark.trio
 async def test_silence_ends_after_the_handshake_limit(autojump_clock: Any) -> None:
-    ours = await warm(responder(handshake_s=7))
+    ours = responder(Libp2pLimits(handshake_s=7))
     assert await talk(ours) == pytest.approx(7)
     assert await talk(ours, NOISE) == pytest.approx(7)
 
 
-class Peer:
-    """A dialler that is past Noise and yamux's negotiation and writes frames by hand."""
+async def test_half_open_connections_of_one_network_are_few(autojump_clock: Any) -> None:
+    """Of a hundred that say nothing, eight of a /24 are kept; others come in beside them."""
+    ours = responder()
+    ended: list[str] = []
 
-    def __init__(self, secure: Any, ended: trio.Event) -> None:
-        self.secure = secure
-        self.ended = ended
-
-    async def send(self, kind: int, flags: int, stream: int, size: int, body: bytes = b"") -> None:
-        await self.secure.write(struct.pack(">BBHII", 0, kind, flags, stream, size) + body)
-
-    async def frame(self) -> tuple[int, int, int, int]:
-        """Type, flags, stream and size of the next frame from the responder; no body."""
-        header = b""
-        while len(header) < 12:
-            header += await self.secure.read(12 - len(header))
-        _, kind, flags, stream, size = struct.unpack(">BBHII", header)
-        return kind, flags, stream, size
-
-
-@asynccontextmanager
-async def yamux_peer(ours: Libp2pResponder) -> AsyncIterator[Peer]:
-    from libp2p.crypto.ed25519 import create_new_key_pair
-    from libp2p.crypto.x25519 import X25519PrivateKey
-    from libp2p.io.trio import TrioTCPStream
-    from libp2p.network.connection.raw_connection import RawConnection
-    from libp2p.peer.id import ID
-    from libp2p.protocol_muxer.multiselect_client import MultiselectClient
-    from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
-    from libp2p.security.noise.transport import PROTOCOL_ID, Transport
-    from libp2p.transport.upgrader import TransportUpgrader
-
-    noise = Transport(create_new_key_pair(), X25519PrivateKey.new())
-    theirs, stream = trio.testing.memory_stream_pair()
-    ended = trio.Event()
-
-    async def serve() -> None:
-        await ours.serve(stream, bytes(await stream.receive_some(1)))
-        ended.set()
+    async def half_open(ip: str) -> None:
+        ended.append(await ours.serve_pipe(pipe_pair(ip)[1], b""))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve)
-        raw = RawConnection(TrioTCPStream(theirs), True)
-        upgrader = TransportUpgrader({PROTOCOL_ID: noise}, {})
-        secure = await upgrader.upgrade_security(raw, True, ID.from_base58(OURS.peer))
-        communicator = MultiselectCommunicator(secure)
-        await MultiselectClient().select_one_of(["/yamux/1.0.0"], communicator)
-        yield Peer(secure, ended)
-        nursery.cancel_scope.cancel()
+        for number in range(100):
+            nursery.start_soon(half_open, f"192.0.2.{number}")
+        await trio.sleep(1)
+        assert ended == ["full"] * 92
+        async with raw_peer(ours, ip="198.51.100.1") as peer:
+            await peer.open(1, "/ipfs/ping/1.0.0", bytes(32))
+            await peer.frame(DATA, FIN, 1, 0)
+            assert await peer.answer(1)
+    assert ended[92:] == ["handshake-timeout"] * 8
 
 
-@pytest.mark.trio
+async def test_connections_are_counted(autojump_clock: Any) -> None:
+    ours = responder(Libp2pLimits(connections=2))
+    async with raw_peer(ours), raw_peer(ours):
+        assert await talk(ours, MULTISTREAM) == 0
+    assert await talk(ours, MULTISTREAM) == pytest.approx(10)
+
+
+# After them.
+
+
 async def test_idle_connections_end_though_they_ping_the_muxer(autojump_clock: Any) -> None:
-    ours = await warm(responder(idle_s=30))
-    async with yamux_peer(ours) as peer:
-        began = trio.current_time()
-        with suppress(Exception):
-            for number in range(100):
-                await peer.send(YAMUX_PING, SYN, 0, number)
-                await trio.sleep(1)
-        await peer.ended.wait()
-        assert trio.current_time() - began == pytest.approx(30, abs=1.5)
-
-
-@pytest.mark.trio
-async def test_a_stream_over_the_open_limit_is_reset(autojump_clock: Any) -> None:
-    ours = await warm(responder(open_streams=3))
-    async with yamux_peer(ours) as peer:
-        for number in range(4):
-            await peer.send(WINDOW, SYN, 2 * number + 1, 0)
-        while (frame := await peer.frame())[1] != RST:
-            assert frame[0] in (WINDOW, YAMUX_PING, DATA)
-            if frame[0] == DATA:  # the negotiation's first words
-                await peer.secure.read(frame[3])
-        assert frame[2] == 7
-
-
-@pytest.mark.trio
-async def test_a_flood_of_streams_ends_the_connection(autojump_clock: Any) -> None:
-    ours = await warm(responder(streams=50))
-    async with yamux_peer(ours) as peer:
+    async with raw_peer(responder(Libp2pLimits(idle_s=30))) as peer:
         began = trio.current_time()
 
         async def drain() -> None:
-            with suppress(Exception):
-                while True:
-                    await peer.secure.read(1000)
+            while await peer.pipe.receive():
+                pass
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drain)
-            with suppress(Exception):
-                for number in range(10_000):
-                    await peer.send(WINDOW, SYN, 2 * number + 1, 0)
+            with suppress(OSError, trio.ClosedResourceError):
+                for number in range(100):
+                    await peer.frame(YAMUX_PING, SYN, 0, number)
+                    await trio.sleep(1)
             await peer.ended.wait()
-            nursery.cancel_scope.cancel()
-        assert trio.current_time() - began < 1
+        assert trio.current_time() - began == pytest.approx(30, abs=1.5)
+        assert peer.why == ["idle"]
 
 
-@pytest.mark.trio
-async def test_a_flood_of_bytes_ends_the_connection(autojump_clock: Any) -> None:
-    """Far over the yamux window, which py-libp2p does not enforce."""
-    ours = await warm(responder(connection_bytes=300_000, burst_bytes=10_000_000))
-    async with yamux_peer(ours) as peer:
-        began = trio.current_time()
-        await peer.send(WINDOW, SYN, 1, 0)
-        with suppress(Exception):
-            for _ in range(200):
-                await peer.send(DATA, 0, 1, 10_000, bytes(10_000))
+async def test_a_stream_over_the_open_limit_is_reset(autojump_clock: Any) -> None:
+    async with raw_peer(responder(Libp2pLimits(streams=3))) as peer:
+        for number in range(4):
+            await peer.frame(WINDOW, SYN, 2 * number + 1, 0)
+        while not (frame := await peer.next())[1] & RST:
+            pass
+        assert frame[2] == 7
+
+
+async def flood(peer: Any, size: int) -> None:
+    """A stream, and `size` bytes on it, whatever the window says."""
+    await peer.frame(WINDOW, SYN, 1, 0)
+    for _ in range(size >> 16):
+        await peer.frame(DATA, 0, 1, 1 << 16, bytes(1 << 16))
+
+
+async def test_bytes_over_the_window_end_the_connection(autojump_clock: Any) -> None:
+    async with raw_peer(responder()) as peer:
+        assert await refused(lambda: flood(peer, 1 << 30))
         await peer.ended.wait()
-        assert trio.current_time() - began < 1
+        assert peer.why == ["window-exceeded"]
+        assert peer.pipe.taken < MIB
 
 
-@pytest.mark.trio
-async def test_expensive_bytes_are_rationed(autojump_clock: Any) -> None:
-    """`ls` is 4 bytes for the peer and 80 µs for us: all peers together get `rate`."""
-    ours = await warm(responder(rate=200, burst_bytes=400, handshake_s=20))
-    began = trio.current_time()
+async def leave_unread(peer: RawPeer, streams: int) -> None:
+    """Pings on streams whose answers get no credit: half of each 480 KiB stays unread with us."""
+
+    async def drain() -> None:
+        while await peer.pipe.receive():
+            pass
+
     async with trio.open_nursery() as nursery:
-        for _ in range(2):
-            nursery.start_soon(talk, ours, MULTISTREAM[1:] + b"\x03ls\n" * 700, b"\x02xx")
-    assert trio.current_time() - began == pytest.approx(20, abs=0.1)  # 5.6 kB are not heard in 20 s
+        nursery.start_soon(drain)
+        with suppress(OSError, trio.ClosedResourceError):
+            for stream in range(1, 2 * streams, 2):
+                await peer.open(stream, "/ipfs/ping/1.0.0")
+                for _ in range(30):
+                    await peer.frame(DATA, 0, stream, 1 << 14, bytes(1 << 14))
+                    await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
 
 
-@pytest.mark.trio
-async def test_connections_are_counted(autojump_clock: Any) -> None:
-    ours = await warm(responder(connections=2))
-    async with yamux_peer(ours), yamux_peer(ours):
-        assert await talk(ours, MULTISTREAM[1:]) == 0
-    assert await talk(ours, MULTISTREAM[1:]) == pytest.approx(10)
+async def test_unread_bytes_of_a_connection_are_bounded(autojump_clock: Any) -> None:
+    for held, expected in ((600_000, ["held-exceeded"]), (1_000_000, [])):
+        async with raw_peer(responder(Libp2pLimits(held_bytes=held))) as peer:
+            await leave_unread(peer, 3)
+            assert peer.why == expected
 
 
-@pytest.mark.trio
-async def test_cancelling_closes_the_stream(autojump_clock: Any) -> None:
-    ours = await warm(responder())
-    theirs, stream = trio.testing.memory_stream_pair()
+async def test_unread_bytes_of_all_connections_are_bounded(autojump_clock: Any) -> None:
+    for total, expected in ((600_000, ["overloaded"]), (1_000_000, [])):
+        ours = responder(Libp2pLimits(total_bytes=total))
+        async with raw_peer(ours) as one, raw_peer(ours) as other:
+            await leave_unread(one, 2)
+            await leave_unread(other, 1)
+            assert one.why + other.why == expected
+
+
+@dataclass
+class Rate:
+    """What a peer got through in a time."""
+
+    seconds: float
+    sent: int
+
+
+async def rate_of(limits: Libp2pLimits, seconds: float) -> Rate:
+    """A peer that sends pings of yamux as fast as it is read."""
+    async with raw_peer(responder(limits)) as peer:
+        began, sent = trio.current_time(), 0
+
+        async def drain() -> None:
+            while await peer.pipe.receive():
+                pass
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drain)
+            with trio.move_on_after(seconds), suppress(OSError, trio.ClosedResourceError):
+                while True:
+                    await peer.frame(YAMUX_PING, SYN, 0, 0)
+                    sent += 1
+            nursery.cancel_scope.cancel()
+        return Rate(trio.current_time() - began, sent)
+
+
+async def test_what_costs_us_is_rationed(autojump_clock: Any) -> None:
+    """A ping of 12 bytes counts as a frame: 76 and more of `peer_rate`."""
+    slow = Libp2pLimits(peer_rate=10_000, peer_burst_bytes=50_000, idle_s=1000)
+    found = await rate_of(slow, 60)
+    assert found.sent * (defaults.FRAME_COST + 12) < 60 * 10_000 + 50_000 + 300_000
+    fast = Libp2pLimits(peer_rate=100_000, peer_burst_bytes=50_000, idle_s=1000)
+    assert (await rate_of(fast, 60)).sent > 3 * found.sent
+
+
+async def test_a_peer_that_takes_nothing_is_dropped(autojump_clock: Any) -> None:
+    """Its own pings fill what we have for it; then we read no more, and end it after 30 s."""
+    async with raw_peer(responder(Libp2pLimits(peer_rate=1 << 40, idle_s=1000))) as peer:
+        began = trio.current_time()
+
+        async def pings() -> None:
+            while True:
+                await peer.frame(YAMUX_PING, SYN, 0, 0)
+
+        assert await refused(pings)
+        await peer.ended.wait()
+        assert peer.why == ["stuck"]
+        assert trio.current_time() - began == pytest.approx(defaults.UNSENT_S, abs=5)
+
+
+async def test_ten_thousand_streams_leave_sixty_four(autojump_clock: Any) -> None:
+    limits = Libp2pLimits(peer_rate=1 << 40, rate=1 << 40)
+    async with raw_peer(responder(limits)) as peer:
+        resets = 0
+
+        async def count() -> None:
+            nonlocal resets
+            while resets < 9936:
+                resets += bool((await peer.next())[1] & RST)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            for number in range(10_000):
+                await peer.frame(WINDOW, SYN, 2 * number + 1, 0)
+        assert not peer.why
+
+
+async def test_cancelling_closes_the_pipe(autojump_clock: Any) -> None:
+    near, far = pipe_pair()
     with trio.move_on_after(1) as scope:
-        await ours.serve(stream, b"\x13")
-    assert scope.cancelled_caught
-    with pytest.raises(trio.ClosedResourceError):
-        await stream.receive_some(1)
-    await theirs.aclose()
-
-
-def test_importing_the_responder_does_not_import_libp2p() -> None:
-    code = "import sys, shoal.transport.libp2p; assert 'libp2p' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+        await responder().serve_pipe(far, b"\x13")
+    assert scope.cancelled_caught and far.closed
+    assert await near.receive() == b""
