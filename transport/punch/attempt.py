@@ -47,13 +47,12 @@ class Attempt:
         self.round = 0
         self.plan = Plan.CHECKS
         self.secret = tools.host.entropy(defaults.SECRET_BYTES)
-        self.tcp_places: list[Place] = []
         self.sockets = Sockets(tools, tools.udp) if tools.udp is not None else None
         self.checks: Checks[Socket] = Checks(
             name,
             controlling=client,
             secret=self.secret,
-            may_probe=self._may_probe,
+            may_probe=self.may_be_at,
             spend=tools.budget.datagram,
             entropy=tools.host.entropy,
             limits=tools.limits,
@@ -122,19 +121,19 @@ class Attempt:
         remote = probeable(theirs.candidates, self._seen)
         for each in remote:
             self._ways[each.place] = _WAYS.get(each.kind, Way.PUNCHED)
-        self.tcp_places = schedule.rank_of(remote, Transport.TCP)
         self.plan = plan(mine.nat, theirs.nat)
         await trio.sleep_until(at)
         if self._nursery is None:
             return
         if not self._dialling:
             self._dialling = True
-            self._nursery.start_soon(self._dial_tcp, self.tcp_places)
+            self._nursery.start_soon(self._dial_tcp, schedule.places(remote, Transport.TCP))
         if self._tools.udp is not None and self.checks.chosen is None:
             await self._check(mine, theirs, [c for c in remote if c.transport is Transport.UDP], at)
             self._wake.set()
 
-    def _may_probe(self, ip: str) -> bool:
+    def may_be_at(self, ip: str) -> bool:
+        """Whether the peer may be found at an IP address, and so may be sent to there."""
         return may_probe(ip, self._seen)
 
     # UDP.

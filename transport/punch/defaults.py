@@ -99,10 +99,10 @@ class Limits:
     # Simultaneous open (tcp.py).
     tcp_s: float = 4.0
     """Seconds in which connections are tried."""
-    tcp_retry_s: float = 0.12
-    """Seconds between two tries where a SYN was answered by a reset; doubles each time."""
-    tcp_tries: int = 6
-    """Tries of one address in one attempt, a count."""
-    first_byte_s: float = 0.25
+    tcp_retry_s: tuple[float, float] = (0.03, 0.13)
+    """Seconds between two tries where a SYN was answered by a reset: drawn between these."""
+    tcp_tries: int = 18
+    """Tries of one address in one round, a count."""
+    first_byte_s: float = 0.15
     """How long an accepted connection from an address that is being punched may stay silent
     before this side speaks first."""

@@ -284,13 +284,12 @@ class Puncher:
         key: Socket = socket if socket in self._tools.extra else None
         if self._observing is not None and self._observing.receive(message, source, key):
             return True
-        attempts = [*self._attempts.values(), *self._offered.values()]
-        return any(each.receive(message, data, source, key) for each in attempts)
+        return any(each.receive(message, data, source, key) for each in self._all())
 
     def arrived(self, pipe: QuicPipe) -> PeerId | None:
         """The peer of an accepted QUIC connection that came through a hole of ours; whose it is
         must still be proven. None for an ordinary one."""
-        for attempt in self._attempts.values():
+        for attempt in self._all():
             if attempt.expects(pipe.remote):
                 attempt.arrived(pipe)
                 return attempt.peer
@@ -299,11 +298,14 @@ class Puncher:
     async def is_client(self, pipe: Pipe) -> bool:
         """Whether this side is the TLS client on an accepted TCP connection. At once, unless it
         comes from an address that is being punched. Raises what `Pipe.wait_readable` does."""
-        for attempt in self._attempts.values():
-            ips = {ip for ip, _ in attempt.tcp_places}
-            if attempt.client and pipe.remote[0] in ips:
+        for attempt in self._all():
+            if attempt.client and attempt.may_be_at(pipe.remote[0]):
                 if not await stays_silent(pipe, self.limits):
                     return False
                 attempt.accepted_tcp()
                 return True
         return False
+
+    def _all(self) -> list[Attempt]:
+        """Those whose first offer has no answer yet as well: the peer may begin early."""
+        return [*self._attempts.values(), *self._offered.values()]

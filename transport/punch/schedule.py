@@ -108,7 +108,7 @@ def walk(checks: Checks[Socket], theirs: Offer, at: float) -> None:
         checks.pair(None, (counting.ip, port), at=at)
 
 
-def rank_of(remote: Sequence[Candidate], transport: Transport) -> list[Place]:
+def places(remote: Sequence[Candidate], transport: Transport) -> list[Place]:
     """The places of one transport, each once."""
     return list(dict.fromkeys(each.place for each in remote if each.transport is transport))
 

@@ -16,12 +16,14 @@ from ..datagrams import Place
 from ..pipe import Pipe
 from .defaults import Limits
 
-SYNS: Final = 2  # that the kernel sends in `_TRY_S`: at once, and after a second
+_AGAIN_S: Final = 0.95  # before the kernel's second SYN, which leaves after a second
 _TRY_S: Final = 2.9  # the third would leave after three
 
 
 class Dials(Protocol):
     """What is used of the host."""
+
+    def entropy(self, size: int) -> bytes: ...
 
     async def connect(
         self, address: str, port: int, *, source_port: int = 0
@@ -77,34 +79,47 @@ class Dialling:
         return TcpEnd.NO_ANSWER
 
     async def _dial(self, place: Place) -> None:
-        pause = self._limits.tcp_retry_s
         for _ in range(self._limits.tcp_tries):
-            if not all(self._spend(place[0]) for _ in range(SYNS)):
-                self._ends.add(TcpEnd.BUDGET)
-                return
             end = await self._try(place)
             self._ends.add(end)
-            if end is TcpEnd.WORKED:
+            if end in (TcpEnd.WORKED, TcpEnd.BUDGET):
                 return
-            if end is TcpEnd.REFUSED:
-                await trio.sleep(pause)
-                pause *= 2
+            await trio.sleep(self._pause())
+
+    def _pause(self) -> float:
+        """Drawn, so that two sides whose routers both answer with resets do not miss each other
+        for ever: their SYNs have to cross on the way."""
+        low, high = self._limits.tcp_retry_s
+        return low + (high - low) * int.from_bytes(self._host.entropy(2)) / 65536
 
     async def _try(self, place: Place) -> TcpEnd:
-        with trio.move_on_after(_TRY_S):
-            try:
-                stream = await self._host.connect(*place, source_port=self._port)
-            except ConnectionRefusedError:
-                return TcpEnd.REFUSED
-            except OSError:  # no route, or the peer's own dial came to the listener meanwhile
-                await trio.sleep(self._limits.tcp_retry_s)
-                return TcpEnd.NO_ANSWER
-            self._scope.deadline = min(
-                self._scope.deadline, trio.current_time() + self._limits.grace_s
-            )
-            self._deliver(stream, place)
-            return TcpEnd.WORKED
+        if not self._spend(place[0]):
+            return TcpEnd.BUDGET
+        with trio.move_on_after(_TRY_S) as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._count_again, place, scope)
+                end = await self._connect(place)
+                nursery.cancel_scope.cancel()
+            return end
         return TcpEnd.NO_ANSWER
+
+    async def _count_again(self, place: Place, scope: trio.CancelScope) -> None:
+        """The kernel repeats its SYN once in a try: that one counts as well."""
+        await trio.sleep(_AGAIN_S)
+        if not self._spend(place[0]):
+            scope.cancel()
+
+    async def _connect(self, place: Place) -> TcpEnd:
+        try:
+            stream = await self._host.connect(*place, source_port=self._port)
+        except ConnectionRefusedError:
+            return TcpEnd.REFUSED
+        except OSError:  # no route, or the peer's own dial came to the listener meanwhile
+            return TcpEnd.NO_ANSWER
+        now = trio.current_time()
+        self._scope.deadline = min(self._scope.deadline, now + self._limits.grace_s)
+        self._deliver(stream, place)
+        return TcpEnd.WORKED
 
 
 async def stays_silent(pipe: Pipe, limits: Limits) -> bool:
