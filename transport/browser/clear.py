@@ -28,6 +28,7 @@ class Clear:
     """Passes bytes through. `peer` and `exporter` are those of the session."""
 
     established = True
+    server = True  # nobody turns the roles of a proven channel round
 
     def __init__(self, session: BrowserSession) -> None:
         self.peer = session.peer
