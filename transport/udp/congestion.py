@@ -2,16 +2,16 @@
 
 BBR's model (Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM Queue 2016;
 draft-cardwell-iccrg-bbr-congestion-control): the highest delivery rate of the last round trips and
-the shortest round trip say what the path holds. Random loss changes neither. Three things differ:
+the shortest round trip say what the path holds. Random loss changes neither. Four things differ:
 
 - The window is the path's own bytes and a few milliseconds more, not twice as much: that bounds
   what several of our flows together keep in a modem's buffer.
 - A start ends as soon as the round trip grows (HyStart++, RFC 9406), before the buffer is full.
-- Where the queue does not empty for `CROWDED_ROUNDS` although we keep out of it, somebody else
-  fills it (Copa's test: Arun and Balakrishnan, NSDI 2018, section 2.2), and a bounded window would
-  starve. Then the window is twice what the standing round trip holds, as BBR's is, until the
-  queue empties or overflows. An overflow meets all flows at once: ours all draw back and see the
-  empty queue, so that two of ours do not take each other for such a competitor for ever.
+- Looking for more starts from the round trip as it is, with other flows' queue in it, not from the
+  shortest one. That keeps a share beside a sender that fills the buffer (CUBIC), which a bounded
+  window alone would lose, and takes no more than a quarter of what we have for one round trip.
+- A flow that looks for the shortest round trip makes the queue shorter; the others see that and
+  look at the same time. Alone, each would take the others' queue for a part of the path.
 
 Loss of more than `LOSS_SHARE` of a round trip's packets lowers the rate (BBRv2).
 """
@@ -62,8 +62,6 @@ class DelayControl(QuicCongestionControl):
         """Bytes per second that the path delivers; 0 until it is known."""
         self.base_rtt = 0.0
         """The shortest round trip, in seconds; 0 until one is known."""
-        self.crowded = False
-        """Others keep the queue filled."""
         self._size = max_datagram_size
         self._marks: dict[int, Mark] = {}
         self._delivered = 0
@@ -86,9 +84,11 @@ class DelayControl(QuicCongestionControl):
         self._phase_at = 0.0
         self._phase_round = 0
         self._up_rate = 0.0
+        self._up_rtt = 0.0
         self._probed_rtt = 0.0
+        self._looked_at = 0.0
         self._loss_round = -2
-        self._standing: deque[float] = deque(maxlen=defaults.CROWDED_ROUNDS)
+        self._standing: deque[float] = deque(maxlen=defaults.STANDING_ROUNDS)
 
     @property
     def pacing_rate(self) -> float:
@@ -206,7 +206,8 @@ class DelayControl(QuicCongestionControl):
             share = self._round_lost / (acked + self._round_lost)
             if share > defaults.LOSS_SHARE and self._round > self._loss_round + 1:
                 self._draw_back(now)
-        self._see_others()
+        if self._round_rtt:
+            self._standing.append(self._round_rtt)
         if self.phase is Phase.STARTUP:
             self._see_full(now, acked)
         elif self.phase is Phase.UP and self._round > self._phase_round + 1:
@@ -222,20 +223,7 @@ class DelayControl(QuicCongestionControl):
         self.rate = min(self.rate, max(defaults.LOSS_FACTOR * self.rate, self._last_rate))
         self._rates.clear()
         self._rates.append((self._round, self.rate))
-        self.crowded = False
-        self._standing.clear()
         self._enter(Phase.DOWN, now)
-
-    def _see_others(self) -> None:
-        """Whether the queue stays filled although we do not fill it."""
-        if not self._round_rtt:
-            return
-        self._standing.append(self._round_rtt)
-        lowest = min(self._standing)
-        if lowest < self.base_rtt + defaults.SLACK_S:
-            self.crowded = False
-        elif len(self._standing) == defaults.CROWDED_ROUNDS:
-            self.crowded = self.crowded or lowest > self.base_rtt + defaults.QUEUE_S
 
     def _see_full(self, now: float, acked: int) -> None:
         """Whether the start has found the path's rate."""
@@ -256,19 +244,21 @@ class DelayControl(QuicCongestionControl):
         self._phase_at = now
         self._phase_round = self._round
         self._up_rate = self.rate
+        self._up_rtt = max(self.base_rtt, self._standing[-1] if self._standing else 0.0)
         self._probed_rtt = 0.0
 
     def _advance(self, now: float, rtt: float) -> None:
         phase = self.phase
         if phase is Phase.BASE:
-            if now >= self._phase_at + max(defaults.BASE_PROBE_S, 2 * self.base_rtt):
+            if now >= self._phase_at + max(defaults.BASE_PROBE_S, 3 * self._up_rtt):
                 self.base_rtt = self._probed_rtt or self.base_rtt
-                self._base_at = now
-                self._enter(Phase.UP, now)
-        elif phase is not Phase.STARTUP and now > self._base_at + defaults.BASE_AGE_S:
+                self._base_at = self._looked_at = now
+                self._standing.clear()
+                self._enter(Phase.CRUISE, now)
+        elif phase is not Phase.STARTUP and self._wants_base(now, rtt):
             self._enter(Phase.BASE, now)
         elif phase is Phase.DRAIN or phase is Phase.DOWN:
-            if self.crowded or self.bytes_in_flight <= self._held(self.base_rtt):
+            if self.bytes_in_flight <= self._held(self.base_rtt):
                 self._enter(Phase.CRUISE, now)
         elif phase is Phase.CRUISE:
             # Flows that began together do not all look for more at the same time.
@@ -278,8 +268,21 @@ class DelayControl(QuicCongestionControl):
                 and now > self._phase_at + defaults.CRUISE_S
             ):
                 self._enter(Phase.UP, now)
-        elif phase is Phase.UP and not self.crowded and rtt > self.base_rtt + defaults.QUEUE_S:
+        elif phase is Phase.UP and rtt > self._up_rtt + defaults.QUEUE_S:
             self._enter(Phase.DOWN, now)
+
+    def _wants_base(self, now: float, rtt: float) -> bool:
+        """Whether to look for the round trip without a queue: in its time, or now that another
+        flow seems to do the same. Together they see it; each alone would see the others' queue."""
+        age = now - max(self._base_at, self._looked_at)
+        if age > defaults.BASE_AGE_S:
+            return True
+        return (
+            now > self._looked_at + defaults.BASE_AGE_S / 4
+            and len(self._standing) == defaults.STANDING_ROUNDS
+            and rtt < min(self._standing) - max(defaults.JOIN_S, rtt / 8)
+            and rtt > self.base_rtt + defaults.BASE_NOISE_S
+        )
 
     def _held(self, rtt: float) -> float:
         """Bytes that the path holds with that round trip."""
@@ -302,10 +305,8 @@ class DelayControl(QuicCongestionControl):
         held = self._held(self.base_rtt)
         if self.phase is Phase.BASE:
             return held / 2
-        if self.crowded:
-            return defaults.CROWDED_GAIN * self._held(min(self._standing))
         if self.phase is Phase.DRAIN or self.phase is Phase.DOWN:
             return held
-        slack = min(self.rate * defaults.SLACK_S, defaults.SLACK_BYTES)
-        gain = defaults.UP_GAIN if self.phase is Phase.UP else 1.0
-        return gain * held + slack
+        if self.phase is Phase.UP:
+            return defaults.UP_GAIN * self._held(self._up_rtt)
+        return held + min(self.rate * defaults.SLACK_S, defaults.SLACK_BYTES)

@@ -53,7 +53,6 @@ WINDOW_LIMIT_BYTES: Final = 8 * MIB
 STARTUP_GAIN: Final = 2.77
 UP_GAIN: Final = 1.25
 DOWN_GAIN: Final = 0.75
-CROWDED_GAIN: Final = 2.0
 GROWTH: Final = 1.25
 """A rate that grows less in `FULL_ROUNDS` round trips has found the link's."""
 FULL_ROUNDS: Final = 3
@@ -63,14 +62,15 @@ CRUISE_ROUNDS: Final = 6
 CRUISE_S: Final = 0.06
 QUEUE_S: Final = 0.025
 """What we may keep in a queue at the most."""
-SLACK_S: Final = 0.015
+SLACK_S: Final = 0.01
 SLACK_BYTES: Final = 128 * KIB
 """In flight beyond the path's own bytes, for acknowledgements that come in lumps."""
-CROWDED_ROUNDS: Final = 8
-"""Round trips without an empty queue after which others fill it."""
+STANDING_ROUNDS: Final = 8
+"""Round trips whose shortest is what others seem to leave when it gets shorter at once."""
 BASE_AGE_S: Final = 10.0
 BASE_PROBE_S: Final = 0.2
 BASE_NOISE_S: Final = 0.001
+JOIN_S: Final = 0.005
 LOSS_SHARE: Final = 0.04
 LOSS_PACKETS: Final = 3
 LOSS_FACTOR: Final = 0.8
