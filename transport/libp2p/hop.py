@@ -183,14 +183,14 @@ class HopService:
         """Move bytes as the book allows. Raises Fault at the limit, or where an end is lost."""
         while True:
             await source.wait_readable()
+            if source.at_end:
+                sink.end()
+                return
             while not (room := circuit.room(self._host.now())):
                 if (code := circuit.over(self._host.now())) is not None:
                     raise Fault(code)
                 await trio.sleep(circuit.pause())
             data = await source.receive(min(room, _CHUNK))
-            if not data:
-                sink.end()
-                return
             if not circuit.spend(len(data), self._host.now()):
                 raise Fault("limit")
             await sink.send(data)

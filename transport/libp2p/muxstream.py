@@ -97,6 +97,12 @@ class MuxStream:
             self._flush()
             self.wake()
 
+    @property
+    def at_end(self) -> bool:
+        """Everything has been read, the peer's end included."""
+        channel = self._channel
+        return channel.read_done and not (self._early or channel.unread or channel.failed)
+
     # For messages.
 
     async def receive(self, limit: int) -> bytes:

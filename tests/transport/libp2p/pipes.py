@@ -6,11 +6,13 @@ from typing import Any
 
 import trio
 
+from shoal.transport.budget import Budget
 from shoal.transport.identity import Identity
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
+from shoal.transport.libp2p.connection import Connection, Protocols
 from shoal.transport.libp2p.multistream import Offer, line
 from shoal.transport.libp2p.noise import Noise
-from shoal.transport.libp2p.session import NOISE, YAMUX
+from shoal.transport.libp2p.session import NOISE, YAMUX, Session
 from shoal.transport.libp2p.wire import Fault
 from shoal.transport.libp2p.yamux import DATA, HEADER, SYN, WINDOW
 from shoal.transport.realhost import RealHost
@@ -224,3 +226,36 @@ async def refused(attempt: Callable[[], Awaitable[object]]) -> bool:
     except (OSError, trio.ClosedResourceError, EOFError):
         return True
     return False
+
+
+@asynccontextmanager
+async def connected(
+    ours: Libp2pResponder,
+    identity: Identity = THEIRS,
+    *,
+    ip: str = "192.0.2.1",
+    protocols: Protocols = dict,
+    **how: Any,
+) -> AsyncIterator[Connection]:
+    """A peer that keeps to the rules, at the other end of a pipe to `ours`."""
+    near, far = pipe_pair(ip)
+    limits = Libp2pLimits(idle_s=1e9)
+    session = Session(
+        identity, dialled=True, entropy=RealHost().entropy, limits=limits, expect=OURS.peer
+    )
+    connection = Connection(
+        near,
+        session,
+        host=RealHost(),
+        limits=limits,
+        protocols=protocols,
+        budget=Budget(1 << 40),
+    )
+    up = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: ours.serve_pipe(far, b"", **how))
+        nursery.start_soon(lambda: connection.run(up=up.set))
+        with trio.fail_after(15):
+            await up.wait()
+        yield connection
+        nursery.cancel_scope.cancel()

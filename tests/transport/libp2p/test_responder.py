@@ -226,8 +226,8 @@ async def test_a_stream_over_the_open_limit_is_reset(autojump_clock: Any) -> Non
 
 
 async def flood(peer: Any, size: int) -> None:
-    """A stream, and `size` bytes on it, whatever the window says."""
-    await peer.frame(WINDOW, SYN, 1, 0)
+    """A stream, and `size` bytes on it, whatever the window says; the answers are not taken."""
+    await peer.open(1, "/ipfs/ping/1.0.0")
     for _ in range(size >> 16):
         await peer.frame(DATA, 0, 1, 1 << 16, bytes(1 << 16))
 
@@ -238,6 +238,19 @@ async def test_bytes_over_the_window_end_the_connection(autojump_clock: Any) -> 
         await peer.ended.wait()
         assert peer.why == ["window-exceeded"]
         assert peer.pipe.taken < MIB
+
+
+async def test_bytes_for_a_stream_that_is_over_are_dropped_slowly(autojump_clock: Any) -> None:
+    """Nothing is held of them; the rate bounds what reading them costs."""
+    async with raw_peer(responder()) as peer:
+        await peer.open(1, "/nothing" * 40)
+        for _ in range(400):
+            with suppress(OSError, trio.ClosedResourceError):
+                await peer.frame(DATA, 0, 1, 1 << 16, bytes(1 << 16))
+        await peer.ended.wait()
+        assert peer.why == ["idle"]
+        most = defaults.IDLE_S * defaults.PEER_RATE + defaults.PEER_BURST_BYTES + MIB
+        assert peer.pipe.taken < most < 400 << 16
 
 
 async def leave_unread(peer: RawPeer, streams: int) -> None:
