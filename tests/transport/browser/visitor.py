@@ -18,53 +18,24 @@ from shoal.transport.browser.clear import BrowserSession
 from shoal.transport.browser.defaults import BrowserLimits
 from shoal.transport.browser.gate import Gate
 from shoal.transport.browser.proof import DIALLER, PROOF_BYTES, Meeting, listener_of, prove
-from shoal.transport.browser.sdp import fingerprint_text
 from shoal.transport.browser.visits import read_exactly
 from shoal.transport.datagrams import Datagrams, Place
 from shoal.transport.host import Host
 from shoal.transport.identity import Identity, peer_id_of
 from shoal.transport.reach.stun import Kind, Message, decode
 from shoal.transport.realhost import RealHost
+from tests.transport.browser.offers import offer_of
+from tests.transport.browser.requests import http
 
 LOOPBACK = "127.0.0.1"
 NODE = Identity.from_seed(bytes([1]) * 32)
 BROWSER = Identity.from_seed(bytes([2]) * 32)
 
 
-def offer_of(fingerprint: bytes, ufrag: str = "visi", password: str = "p" * 22) -> str:
-    """What a browser offers, without what nobody reads."""
-    lines = [
-        "v=0",
-        "o=- 46117317 2 IN IP4 127.0.0.1",
-        "s=-",
-        "t=0 0",
-        "a=group:BUNDLE 0",
-        "m=application 9 UDP/DTLS/SCTP webrtc-datachannel",
-        "c=IN IP4 0.0.0.0",
-        f"a=ice-ufrag:{ufrag}",
-        f"a=ice-pwd:{password}",
-        "a=ice-options:trickle",
-        f"a=fingerprint:sha-256 {fingerprint_text(fingerprint)}",
-        "a=setup:actpass",
-        "a=mid:0",
-        "a=sctp-port:5000",
-        "a=max-message-size:262144",
-    ]
-    return "\r\n".join(lines) + "\r\n"
-
-
 def join_document(fingerprint: bytes, nonce: bytes = b"n" * 32) -> bytes:
     return json.dumps(
         {"v": 1, "offer": offer_of(fingerprint), "nonce": b64encode(nonce).decode()}
     ).encode()
-
-
-def http(method: str, target: str, host: str, body: bytes = b"", **headers: str) -> bytes:
-    """A request's bytes; `content_type` stands for Content-Type."""
-    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 async def exchange(host: Host, port: int, request: bytes) -> tuple[int, bytes]:
