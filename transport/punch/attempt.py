@@ -248,9 +248,9 @@ class Attempt:
     def _on_tcp(self, stream: trio.SocketStream, place: Place) -> None:
         self._deliver(TcpPipe(stream), "tcp", self._ways.get(place, Way.PUNCHED))
 
-    def accepted_tcp(self) -> None:
-        """The peer's own dial came to our listener."""
-        self._work("tcp")
+    def met(self, rung: str) -> None:
+        """The peer's own dial came here."""
+        self._work(rung)
 
     # What came of it.
 

@@ -97,8 +97,8 @@ class Limits:
     """For QUIC's handshake on the chosen path."""
 
     # Simultaneous open (tcp.py).
-    tcp_s: float = 4.0
-    """Seconds in which connections are tried."""
+    tcp_s: float = 5.0
+    """Seconds in which connections are tried: the kernel sends SYNs after 0, 1 and 3."""
     tcp_retry_s: tuple[float, float] = (0.03, 0.13)
     """Seconds between two tries where a SYN was answered by a reset: drawn between these."""
     tcp_tries: int = 18

@@ -77,11 +77,15 @@ def plan(mine: Nat, theirs: Nat) -> Plan:
     """What our side does. The other side, asked the same with both turned round, fits to it.
 
     Of each pair with a hard side, the hard side's port is not known to the other; so its check
-    comes through only if the other is not strict, and the other's checks only after that.
+    comes through only if the other is not strict, and the other's checks only after that. Where
+    both have a port of their own for each port of the other, each answer would come from one that
+    the other has never sent to, whatever is let in.
     """
     if not (mine.udp and theirs.udp):
         return Plan.BLOCKED
-    if not ((mine.hard and theirs.strict) or (theirs.hard and mine.strict)):
+    each_its_own = Behaviour.ADDRESS_AND_PORT_DEPENDENT
+    astray = mine.mapping is each_its_own and theirs.mapping is each_its_own
+    if not (astray or (mine.hard and theirs.strict) or (theirs.hard and mine.strict)):
         return Plan.CHECKS
     if mine.hard and theirs.hard:
         return Plan.STEP if mine.counts and theirs.counts else Plan.HOPELESS

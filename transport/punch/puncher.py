@@ -295,6 +295,13 @@ class Puncher:
                 return attempt.peer
         return None
 
+    def met(self, peer: PeerId, medium: str) -> None:
+        """The peer has proven itself on a direct path, by whichever way it came: what is tried
+        still is not needed any more. `medium` is "tcp" or "udp"."""
+        for attempt in (self._attempts.get(peer), self._offered.get(peer)):
+            if attempt is not None:
+                attempt.met(medium)
+
     async def is_client(self, pipe: Pipe) -> bool:
         """Whether this side is the TLS client on an accepted TCP connection. At once, unless it
         comes from an address that is being punched. Raises what `Pipe.wait_readable` does."""
@@ -302,7 +309,7 @@ class Puncher:
             if attempt.client and attempt.may_be_at(pipe.remote[0]):
                 if not await stays_silent(pipe, self.limits):
                     return False
-                attempt.accepted_tcp()
+                attempt.met("tcp")
                 return True
         return False
 

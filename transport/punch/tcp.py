@@ -16,8 +16,7 @@ from ..datagrams import Place
 from ..pipe import Pipe
 from .defaults import Limits
 
-_AGAIN_S: Final = 0.95  # before the kernel's second SYN, which leaves after a second
-_TRY_S: Final = 2.9  # the third would leave after three
+_AGAIN_S: Final = (0.95, 2.0, 4.0)  # before the kernel's further SYNs, each after the one before
 
 
 class Dials(Protocol):
@@ -82,7 +81,7 @@ class Dialling:
         for _ in range(self._limits.tcp_tries):
             end = await self._try(place)
             self._ends.add(end)
-            if end in (TcpEnd.WORKED, TcpEnd.BUDGET):
+            if end is TcpEnd.WORKED or end is TcpEnd.BUDGET:
                 return
             await trio.sleep(self._pause())
 
@@ -93,21 +92,22 @@ class Dialling:
         return low + (high - low) * int.from_bytes(self._host.entropy(2)) / 65536
 
     async def _try(self, place: Place) -> TcpEnd:
+        """One dial, with the SYNs that the kernel repeats: a dial that is given up for a new one
+        may have been about to succeed."""
         if not self._spend(place[0]):
             return TcpEnd.BUDGET
-        with trio.move_on_after(_TRY_S) as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._count_again, place, scope)
-                end = await self._connect(place)
-                nursery.cancel_scope.cancel()
-            return end
-        return TcpEnd.NO_ANSWER
+        end = TcpEnd.NO_ANSWER
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._count_again, place, nursery.cancel_scope)
+            end = await self._connect(place)
+            nursery.cancel_scope.cancel()
+        return end
 
     async def _count_again(self, place: Place, scope: trio.CancelScope) -> None:
-        """The kernel repeats its SYN once in a try: that one counts as well."""
-        await trio.sleep(_AGAIN_S)
-        if not self._spend(place[0]):
-            scope.cancel()
+        for pause in _AGAIN_S:
+            await trio.sleep(pause)
+            if not self._spend(place[0]):
+                scope.cancel()
 
     async def _connect(self, place: Place) -> TcpEnd:
         try:

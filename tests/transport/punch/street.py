@@ -234,7 +234,7 @@ class Side:
         self.computer.start_soon(self._nursery, self._talk, got)
 
     def _on_quic(self, pipe: QuicPipe) -> None:
-        assert self.puncher.arrived(pipe) == self.other.endpoint.peer
+        assert self.puncher.arrived(pipe) in (self.other.endpoint.peer, None)
         self._take(pipe, False, Way.PUNCHED)
 
     async def _accept(self) -> None:
@@ -257,6 +257,8 @@ class Side:
             got.words.append(got.pipe.read_ready(100))
             if not got.client:
                 got.pipe.write_ready(memoryview(b"pong"))
+            if got.words[0]:
+                self.puncher.met(self.other.endpoint.peer, got.pipe.medium)
 
     @property
     def worked(self) -> list[Got]:
@@ -352,7 +354,9 @@ def meet(kinds: tuple[str, str], **settings: Any) -> Met:
     async def body(street: Street) -> Met:
         began = trio.current_time()
         outcome = await street.a.computer.run(street.a.puncher.punch, street.a.link)
-        await trio.sleep(1.0)
+        with trio.move_on_after(8.0 if outcome.worked else 1.0):
+            while not (street.a.worked and street.b.worked):  # noqa: ASYNC110
+                await trio.sleep(0.05)
         worked = bool(street.a.worked and street.b.worked)
         first = min((got.at for got in street.a.worked), default=began)
         return Met(outcome, worked, first - began if worked else None, street)
