@@ -35,6 +35,7 @@ from .congestion import DelayControl
 from .defaults import UdpLimits
 from .mtu import PacketSize
 from .pacing import Pacer
+from .window import Extra, Window
 
 # What aioquic or its parsers raise on bytes they do not like, beside their own coded errors.
 UNREADABLE: Final = (
@@ -86,13 +87,18 @@ class Connection(QuicConnection):
     """One connection: datagrams and `now` in, datagrams and events out."""
 
     def __init__(
-        self, configuration: QuicConfiguration, limits: UdpLimits, **accepted: bytes | None
+        self,
+        configuration: QuicConfiguration,
+        limits: UdpLimits,
+        extra: Extra,
+        **accepted: bytes | None,
     ) -> None:
         """`accepted`: what a server takes from a client's first packet (see aioquic)."""
         super().__init__(configuration=configuration, **accepted)  # type: ignore[arg-type]
         self.limits = limits
-        self.taken = 0
-        """Bytes of the stream that its reader has taken."""
+        self.window = Window(limits, extra)
+        self.fault: BaseException | None = None
+        """What was raised where aioquic, or we, did not understand the peer."""
         self.control = DelayControl(max_datagram_size=configuration.max_datagram_size)
         self._logger: Any = _Silent(_SILENT, {})
         self._loss._logger = self._logger
@@ -108,6 +114,7 @@ class Connection(QuicConnection):
         self._key_packets = 0
         self._ack_rtt = 0.0
         self._last_via: Via | None = None
+        self._now = 0.0
 
     # What the shell asks.
 
@@ -154,7 +161,8 @@ class Connection(QuicConnection):
         """The time that `get_timer` said has come."""
         try:
             self.handle_timer(now)
-        except UNREADABLE:
+        except UNREADABLE as error:
+            self.fault = error
             self.close(QuicErrorCode.INTERNAL_ERROR, QuicFrameType.PADDING)
 
     def receive(self, data: bytes, place: Place, socket: Datagrams, now: float) -> None:
@@ -168,11 +176,13 @@ class Connection(QuicConnection):
             else:
                 self.receive_datagram(data, via, now)
             self._check()
-        except UNREADABLE:
+        except UNREADABLE as error:
+            self.fault = error
             self.close(QuicErrorCode.PROTOCOL_VIOLATION, QuicFrameType.PADDING)
 
     def transmit(self, now: float) -> list[tuple[bytes, Via]]:
         """Datagrams to send now, and on which way."""
+        self._now = now
         before = self.control.bytes_in_flight
         self._pacer.begin(now)
         datagrams = self.datagrams_to_send(now)
@@ -210,10 +220,8 @@ class Connection(QuicConnection):
         self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
     ) -> None:
         """The window goes on from what has been read, a quarter of it at a time."""
-        window = self.limits.window_bytes
-        limit = self.taken + window
-        if limit - stream.max_stream_data_local >= window // 4:
-            stream.max_stream_data_local = limit
+        if self.window.owes(stream.max_stream_data_local):
+            stream.max_stream_data_local = self.window.grant(self._now, self.rtt)
         if stream.max_stream_data_local_sent == stream.max_stream_data_local:
             return
         frame = builder.start_frame(
@@ -230,10 +238,7 @@ class Connection(QuicConnection):
     def owes_window(self) -> bool:
         """The reader has taken so much that the peer should hear of it."""
         stream = self._streams.get(defaults.STREAM_ID)
-        window = self.limits.window_bytes
-        return stream is not None and (
-            self.taken + window - stream.max_stream_data_local >= window // 4
-        )
+        return stream is not None and self.window.owes(stream.max_stream_data_local)
 
     # TLS.
 

@@ -30,6 +30,7 @@ from .connection import UNREADABLE, Connection, configuration
 from .defaults import UdpLimits
 from .gate import Gate, Welcome, destination
 from .quic import QuicPipe
+from .window import Extra
 
 _EARLY_S: Final = 1e-9  # a timer that is so close is due: sums of floats are not exact
 _LEAST_S: Final = 0.0005  # between two turns by time: no state of aioquic's makes us spin
@@ -69,6 +70,7 @@ class Connections:
         self.gate = Gate(host, half_open, limits)
         self._host = host
         self._limits = limits
+        self._extra = Extra(limits)
         self._on_pipe = on_pipe
         self._on_due = on_due
         self._client = configuration(None, limits)
@@ -119,6 +121,7 @@ class Connections:
         connection = Connection(
             self._server,
             self._limits,
+            self._extra,
             original_destination_connection_id=found.original,
             retry_source_connection_id=found.retried,
         )
@@ -141,7 +144,7 @@ class Connections:
         if len(self._entries) >= self._limits.connections:
             raise OSError(errno.EMFILE, "too many QUIC connections")
         now = self._host.now()
-        connection = Connection(self._client, self._limits)
+        connection = Connection(self._client, self._limits, self._extra)
         entry = self._add(connection, now, None)
         entry.pipe = QuicPipe(connection, lambda: self._turn(entry, self._host.now()))
         connection.begin(place, socket, now)
@@ -167,6 +170,7 @@ class Connections:
         for cid in entry.cids:
             if self._by_cid.get(cid) is entry:
                 del self._by_cid[cid]
+        entry.connection.window.close()
         self._leave_gate(entry)
         if entry.pipe is not None:
             entry.pipe.lose()
@@ -244,7 +248,8 @@ class Connections:
         ended = entry.connection.ended
         try:
             datagrams = entry.connection.transmit(now)
-        except UNREADABLE:
+        except UNREADABLE as error:
+            entry.connection.fault = error
             self._forget(entry)
             return
         for data, (place, socket) in datagrams:

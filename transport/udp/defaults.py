@@ -16,6 +16,10 @@ STREAM_ID: Final = 0
 
 # What limits bound (bytes, counts, seconds); `UdpLimits` says of what.
 WINDOW_BYTES: Final = 2 * MIB
+LARGEST_WINDOW_BYTES: Final = 8 * MIB
+EXTRA_BYTES: Final = 64 * MIB
+WINDOW_ROUNDS: Final = 4
+"""A window that is read within so many round trips is too small for the path."""
 CONNECTIONS: Final = 512
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 30.0
@@ -89,6 +93,10 @@ class UdpLimits:
 
     window_bytes: int = WINDOW_BYTES
     """Bytes of a connection that its reader has not taken, in order or not."""
+    largest_window_bytes: int = LARGEST_WINDOW_BYTES
+    """The same where the path is long and fast, and the reader keeps up."""
+    extra_bytes: int = EXTRA_BYTES
+    """What windows may have grown by, of all connections together."""
     connections: int = CONNECTIONS
     """Connections at once, a count."""
     handshake_s: float = HANDSHAKE_S

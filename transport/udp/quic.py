@@ -63,7 +63,7 @@ class QuicPipe:
             raise BlockingIOError
         data = bytes(arrived[:size])
         del arrived[:size]
-        self.connection.taken += len(data)
+        self.connection.window.taken += len(data)
         if self.connection.owes_window and not self._lost:
             self._flush()
         return data
