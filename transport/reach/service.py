@@ -119,9 +119,7 @@ class Reach:
                 return self.reachability
         async with self._measuring:
             self._news = trio.Event()
-            self.reachability = await self._measure()
-            self.version += 1
-            self._changed.unpark_all()
+            await self._measure()
             return self.reachability
 
     # Running.
@@ -175,7 +173,7 @@ class Reach:
                 self._news.set()
             before = now
 
-    async def _measure(self) -> Reachability:
+    async def _measure(self) -> None:
         ports = Ports(self._endpoint.port, self._udp.port if self._udp is not None else None)
         measurement = Measurement(
             self._host, self._neighbours, self._awaited, ports=ports, mapped=self._mapped
@@ -185,7 +183,8 @@ class Reach:
         places = await self.look()
         now = self._host.now()
         own = [item.address for item in self._host.interfaces()]
-        found = Reachability(
+        found = replace(  # what dialling shows takes longer; until then the last one counts
+            self.reachability,
             udp=kind,
             udp_place=consensus(places),
             udp_places=tuple(places),
@@ -193,5 +192,10 @@ class Reach:
             tcp_preserves=self._views.preserves(now),
             tcp_place=self._views.place(ports.tcp, now),
         )
-        found = await measurement.complete(found, known)
-        return replace(found, measured_at=self._host.now())
+        self._publish(found)
+        self._publish(await measurement.complete(found, known))
+
+    def _publish(self, found: Reachability) -> None:
+        self.reachability = replace(found, measured_at=self._host.now())
+        self.version += 1
+        self._changed.unpark_all()

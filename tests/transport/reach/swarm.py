@@ -17,7 +17,7 @@ from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link import Link
-from shoal.transport.reach.dialback import Gate
+from shoal.transport.reach.reachability import Reachability
 from shoal.transport.reach.service import Reach
 from shoal.transport.udp.port import UdpPort
 
@@ -48,10 +48,13 @@ class Doors:
 class Node:
     """One node; `reach` measures, and its peers answer."""
 
-    def __init__(self, computer: Computer, number: int, *, volunteer: bool = True) -> None:
+    def __init__(
+        self, computer: Computer, number: int, *, volunteer: bool = True, six: bool = False
+    ) -> None:
         self.computer = computer
         self.number = number
         self.volunteer = volunteer
+        self.listen = ["0.0.0.0", "::"] if six else ["0.0.0.0"]
         self.first_bytes: list[bytes] = []
         self.came_from: list[Place] = []
         self.reach: Reach
@@ -76,26 +79,29 @@ class Node:
         self.udp.on_stun(self._on_stun)
         async with trio.open_nursery() as mine:
             await mine.start(self.endpoint.run, "0.0.0.0", PORT)
-            await mine.start(self.udp.run, ["0.0.0.0"], PORT)
-            await mine.start(self._listen, DIALBACK_PORT)
+            await mine.start(self.udp.run, self.listen, PORT)
+            for address in self.listen:
+                await mine.start(self._listen, address, DIALBACK_PORT)
             await mine.start(self.reach.run)
             task_status.started()
 
     def _on_stun(self, data: bytes, source: Place, socket: Datagrams) -> None:
         self.reach.on_stun(data, source, socket)
 
-    async def _listen(self, port: int, *, task_status: trio.TaskStatus[None]) -> None:
-        listener = await self.host.listen("0.0.0.0", port)
+    async def _listen(self, address: str, port: int, *, task_status: trio.TaskStatus[None]) -> None:
+        listener = await self.host.listen(address, port)
         task_status.started()
-        while True:
-            stream = await listener.accept()
-            place = stream.socket.getpeername()[:2]
-            self.came_from.append(place)
-            with trio.move_on_after(2):
-                data = await stream.receive_some(100)
-                self.first_bytes.append(data)
-                self.reach.dialback_arrived(data, place)
-            stream.socket.close()
+        with listener.socket:
+            while True:
+                await self._take(await listener.accept())
+
+    async def _take(self, stream: trio.SocketStream) -> None:
+        place = stream.socket.getpeername()[:2]
+        self.came_from.append(place)
+        with stream.socket, trio.move_on_after(2):
+            data = await stream.receive_some(100)
+            self.first_bytes.append(data)
+            self.reach.dialback_arrived(data, place)
 
     async def dial(self, other: "Node") -> Link:
         address = Address(other.ip, PORT, other.peer)
@@ -138,8 +144,22 @@ async def _start(node: Node, nursery: trio.Nursery, *, task_status: trio.TaskSta
     await node.computer.run(body)
 
 
-def on_the_internet(world: World, count: int, **how: Any) -> list[Node]:
-    return [Node(world.host(f"peer{n}"), 10 + n, **how) for n in range(count)]
+def on_the_internet(
+    world: World, count: int, *, six: bool = False, volunteer: bool = True
+) -> list[Node]:
+    return [
+        Node(world.host(f"peer{n}", ipv6=six), 10 + n, six=six, volunteer=volunteer)
+        for n in range(count)
+    ]
 
 
-__all__ = ["DIALBACK_PORT", "PORT", "Gate", "Node", "on_the_internet", "running"]
+async def measured(world: World, node: Node, peers: list[Node]) -> Reachability:
+    """What a node finds that has linked to all `peers`."""
+    async with running(node, *peers):
+        for peer in peers:
+            await node.dial(peer)
+            await node.show_tcp(peer)
+        found: Reachability = await node.measure()
+        # Nobody dialled back from a port that it listens on.
+        assert not {PORT, DIALBACK_PORT} & {port for _, port in node.came_from}
+    return found
