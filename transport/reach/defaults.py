@@ -15,8 +15,9 @@ REASON_BYTES: Final = 763
 # Classification (natkind.py), in counts and seconds.
 OBSERVERS: Final = 4
 """Peers that are asked in one measurement, a count; three outvote a liar."""
-PROBE_SOCKETS: Final = 3
-"""The first one talks to all observers, the others to one each."""
+PROBE_SOCKETS: Final = 4
+"""The first one talks to all observers, the others to one each: without a liar's, three
+mappings are left, enough to see a pattern."""
 PROBE_GAP_S: Final = 0.02
 """Between two first requests, so that a NAT deals with them in their order."""
 RETRY_S: Final = (0.4, 0.6, 1.0)
