@@ -86,6 +86,7 @@ def test_filtering(strangers: list[bool], known: list[bool], filtering: Behaviou
         ([65534, 65535, 0, 1], Allocation(Pattern.SEQUENTIAL, 1)),
         ([100, 40000, 102, 103, 104], Allocation(Pattern.SEQUENTIAL, 1)),  # a liar
         ([100, 30000, 50000], Allocation(Pattern.RANDOM)),
+        ([1217, 1261, 1186, 1163], Allocation(Pattern.RANDOM)),  # of a carrier's block
         ([100, 101, 50000, 9000, 20000], Allocation(Pattern.RANDOM)),
     ],
 )
@@ -100,12 +101,12 @@ def test_kept_ports() -> None:
 
 
 SHARES = [  # which views one of three observers has, in the order of asking: by port, by address
-    (8, (0, 3, 6)), (8, (1, 4, 7)), (8, (2, 5)), (5, (0, 3)), (5, (1, 4)), (5, (2,)),
+    (9, (0, 3, 6)), (9, (1, 4, 7)), (9, (2, 5, 8)), (6, (0, 3)), (6, (1, 4)), (6, (2, 5)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("count", "share"), SHARES)
-@given(lies=st.lists(st.integers(1, 65535), min_size=8, max_size=8))
+@given(lies=st.lists(st.integers(1, 65535), min_size=9, max_size=9))
 def test_one_liar_of_three_cannot_move_a_counting_nat(
     count: int, share: tuple[int, ...], lies: list[int]
 ) -> None:
