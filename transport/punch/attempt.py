@@ -66,6 +66,7 @@ class Attempt:
         self._rungs: dict[str, Rung] = {}
         self._kept: Datagrams | None = None
         self._dialling = False
+        self._searched = False  # once is all that the budget allows
         self._choice: Chosen[Socket] | None = None
         self._wake = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -153,11 +154,13 @@ class Attempt:
             case Plan.STEP:
                 schedule.walk(checks, theirs, at)
                 at += schedule.COUNT_AFTER_S
-            case Plan.SPRAY if ip is not None and self.round == 1:
+            case Plan.SPRAY if ip is not None and not self._searched:
+                self._searched = True
                 left = self._tools.budget.datagrams_left(ip, at) - 100
                 count = min(defaults.BIRTHDAY_PROBES, left)
                 schedule.spray(checks, ip, count, self._tools.host.entropy, at)
-            case Plan.OPEN if main and self.round == 1 and self.sockets is not None:
+            case Plan.OPEN if main and self.sockets is not None and not self._searched:
+                self._searched = True
                 many = await self.sockets.open(defaults.BIRTHDAY_SOCKETS)
                 schedule.open_many(checks, many, main[0], at + schedule.OPEN_AFTER_S)
         if self.round > 1 and (mine.fresh or theirs.comb):

@@ -67,27 +67,33 @@ class Observing:
 
 
 def is_stale(own: Own, now: float, limits: defaults.Limits) -> bool:
-    """Whether the own port may be seen elsewhere by now. Unasked it is not, where a NAT gives
-    an idle port the same outer one again."""
+    """Whether the own port may be seen elsewhere by now, or never was by several. A NAT that
+    counts has gone on, one that draws forgets an idle port; one that preserves ports does neither
+    harm."""
+    if own.nat.mapping is Behaviour.UNKNOWN or (own.nat.hard and own.nat.counts):
+        return True
     if own.nat.preserves or own.nat.mapping is Behaviour.NONE:
         return False
     return own.seen_at is None or now - own.seen_at > limits.fresh_s
 
 
-def renewed(own: Own, views: Sequence[Place]) -> Prepared:
+def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> Prepared:
     """What observers see now, put in place of what was known; the NAT's kind with it, where the
-    views say more than `own` does. `views` are of one socket by different observers, in order."""
+    views say more than `own` does. `views` are of the own port by different observers, `latest` of
+    a socket to which nobody had talked before: only such a one shows where a NAT stands that
+    counts, as an older one has ports of earlier times."""
     if not views:
         return Prepared(own.nat, own.candidates)
     nat, counting = own.nat, None
-    ports = [port for _, port in views]
     if len(set(views)) > 1:
-        step = step_of(ports) if len({ip for ip, _ in views}) == 1 else None
+        step = step_of([port for _, port in latest]) if len({ip for ip, _ in latest}) == 1 else None
         hard = nat.mapping if nat.hard else Behaviour.ADDRESS_AND_PORT_DEPENDENT
         nat = replace(nat, mapping=hard, preserves=False, counts=step is not None)
-        counting = Counting(*views[-1], step) if step is not None else None
-    elif nat.counts and nat.hard and len(views) == 1:
-        nat = replace(nat, counts=False)  # one view says nothing of the step
+        counting = Counting(*latest[-1], step) if step is not None else None
+    elif nat.hard:
+        nat = replace(nat, counts=False)  # one view says nothing of a step
+    elif nat.mapping is Behaviour.UNKNOWN and len(views) > 1:
+        nat = replace(nat, mapping=Behaviour.ENDPOINT_INDEPENDENT)
     known = [
         each
         for each in own.candidates
@@ -109,14 +115,18 @@ async def prepare(
     if observing is None or sockets is None or not own.observers:
         return Prepared(own.nat, own.candidates)
     fresh = await sockets.open(defaults.COMB) if comb else []
-    observers = own.observers[:_OBSERVERS] if look else ()
-    questions: list[tuple[Socket, Place]] = [(None, place) for place in observers]
+    probes: list[Socket] = []
+    if look:
+        unclear = own.nat.hard or own.nat.mapping is Behaviour.UNKNOWN
+        probes = [None, *(await sockets.open(1) if unclear else ())]
+    questions = [(socket, place) for socket in probes for place in own.observers[:_OBSERVERS]]
     for socket in fresh:
         questions += [(socket, place) for place in own.observers[:_COMB_OBSERVERS]]
     if not questions:
         return Prepared(own.nat, own.candidates)
     asking = await observing.ask(questions)
-    found = renewed(own, asking.seen(None))
+    latest = asking.seen(probes[1]) if len(probes) > 1 else ()
+    found = renewed(own, asking.seen(None), latest)
     if not fresh:
         return found
     seen = [asking.seen(socket) for socket in fresh]

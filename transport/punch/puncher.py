@@ -159,8 +159,7 @@ class Puncher:
 
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
         own = self._knowledge.own(attempt.peer)
-        counts = own.nat.hard and own.nat.counts
-        look = number > 1 or counts or is_stale(own, self._host.now(), self.limits)
+        look = number > 1 or is_stale(own, self._host.now(), self.limits)
         comb = number > 1 and attempt.plan is Plan.CHECKS
         return await prepare(own, self._observing, attempt.sockets, look=look, comb=comb)
 

@@ -11,15 +11,18 @@ from .needs import Socket
 from .offer import Offer
 from .predict import random_ports, sequence
 
-SPRAY_S: Final = 0.001
+SPRAY_S: Final = 0.0007
 """Between two shots of a birthday search, in seconds."""
-OPEN_AFTER_S: Final = 0.8
-"""When the hard side's sockets begin, after half of the easy side's shots. Either may have a router
-that remembers a packet which came too early (docs/spec/punch.md), so each is once the first."""
+FIRST_SHOTS: Final = 6 / 7
+"""The share of the easy side's shots that leave before the hard side's sockets begin, the rest
+after. Either may have a router that remembers a packet which came too early (docs/spec/punch.md):
+so each is the first once. More easy sides have one than hard sides."""
+OPEN_AFTER_S: Final = 0.95
+"""When the hard side's sockets begin, in seconds."""
 AGAIN_S: Final = 1.4
 """From the first shot of one of those sockets to its second, in seconds."""
-REST_AFTER_S: Final = 1.3
-"""When the other half of the easy side's shots begins."""
+REST_AFTER_S: Final = 1.4
+"""When the rest of the easy side's shots begins."""
 COUNT_AFTER_S: Final = 0.3
 """How long the hard side of a NAT that counts lets the other be the first, in seconds."""
 FOLLOW_S: Final = 0.002
@@ -72,11 +75,11 @@ def targets(remote: Sequence[Candidate]) -> list[Place]:
 def spray(
     checks: Checks[Socket], ip: str, count: int, entropy: Callable[[int], bytes], at: float
 ) -> None:
-    """Random ports of the hard side's address: half now, half when its sockets are open."""
+    """Random ports of the hard side's address: most now, some when its sockets are open."""
+    first = int(count * FIRST_SHOTS)
     for i, port in enumerate(random_ports(entropy, count)):
-        later = REST_AFTER_S if i >= count // 2 else 0.0
-        shot = i - (count // 2 if later else 0)
-        checks.shot(None, (ip, port), at=at + later + shot * SPRAY_S)
+        begin, shot = (at, i) if i < first else (at + REST_AFTER_S, i - first)
+        checks.shot(None, (ip, port), at=begin + shot * SPRAY_S)
 
 
 def open_many(
