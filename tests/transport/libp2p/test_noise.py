@@ -1,5 +1,6 @@
 """Noise XX against another implementation of it, and against peers that cheat."""
 
+import importlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -62,11 +63,11 @@ def test_any_fragmentation_will_do() -> None:
 @pytest.mark.parametrize("initiator", [True, False])
 def test_messages_are_those_of_another_implementation(initiator: bool) -> None:
     """`noiseprotocol` reads what we write, at every step, and we read it."""
-    from noise.connection import Keypair, NoiseConnection
-
+    library = importlib.import_module("noise.connection")
+    keypair = library.Keypair.STATIC
     keys = [bytes([n]) * 32 for n in (1, 2, 3)]
-    theirs = NoiseConnection.from_name(b"Noise_XX_25519_ChaChaPoly_SHA256")
-    theirs.set_keypair_from_private_bytes(Keypair.STATIC, keys[2])
+    theirs = library.NoiseConnection.from_name(b"Noise_XX_25519_ChaChaPoly_SHA256")
+    theirs.set_keypair_from_private_bytes(keypair, keys[2])
     theirs.set_as_responder() if initiator else theirs.set_as_initiator()
     theirs.start_handshake()
     ours = Handshake(initiator=initiator, static=keys[0], ephemeral=keys[1])

@@ -29,9 +29,9 @@ def test_a_number_without_end_is_a_fault() -> None:
 
 
 def test_messages_survive_as_the_protobuf_library_reads_them() -> None:
-    from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage
+    from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status
 
-    theirs = HopMessage(type=2, status=100)
+    theirs = HopMessage(type=HopMessage.STATUS, status=Status.OK)
     theirs.peer.id = b"peer"
     theirs.reservation.expire = 1 << 40
     message = Message(theirs.SerializeToString())
