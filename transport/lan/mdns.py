@@ -132,7 +132,7 @@ class LanDiscovery:
                 for found in responder.receive(data, source, self._host.now()):
                     for listener in self._listeners:
                         listener(found.peer, found.place)
-            turn.call()
+            turn.call(responder.due())
 
     def _luck(self) -> float:
         return int.from_bytes(self._host.entropy(4)) / 2**32
@@ -143,11 +143,14 @@ class _Turn:
 
     def __init__(self) -> None:
         self._event = trio.Event()
+        self._until = 0.0
 
-    def call(self) -> None:
-        self._event.set()
+    def call(self, due: float) -> None:
+        if due < self._until:
+            self._event.set()
 
     async def wait(self, until: float) -> None:
+        self._until = until
         with trio.CancelScope(deadline=until):
             await self._event.wait()
         self._event = trio.Event()

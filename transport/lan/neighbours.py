@@ -36,6 +36,7 @@ class Neighbours:
         self._limits = limits
         self._luck = luck
         self._by_key: dict[tuple[PeerId, Place], Neighbour] = {}
+        self._due = math.inf  # never later than the truth
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -67,27 +68,30 @@ class Neighbours:
         if not found.ttl:
             if known is not None:
                 known.left, known.expires = True, now + GOODBYE_S
+                self._due = min(self._due, known.expires)
             return
         if known is None and len(self._by_key) >= self._limits.peers:
             del self._by_key[min(self._by_key, key=lambda each: self._by_key[each].expires)]
         spread = REFRESH_SPREAD * self._luck()
-        self._by_key[key] = Neighbour(found, now, now + found.ttl, spread=spread)
-
-    def expire(self, now: float) -> list[Found]:
-        """Forget whose time has come; returns them."""
-        gone = [key for key, item in self._by_key.items() if item.expires <= now]
-        return [self._by_key.pop(key).found for key in gone]
+        item = self._by_key[key] = Neighbour(found, now, now + found.ttl, spread=spread)
+        self._due = min(self._due, item.refresh_at)
 
     def due(self) -> float:
-        """When somebody expires or is to be asked for again."""
-        times = (min(item.expires, item.refresh_at) for item in self._by_key.values())
-        return min(times, default=math.inf)
+        """When to call `pass_time`; infinite while nobody is known."""
+        return self._due
 
-    def refresh(self, now: float) -> bool:
-        """Whether somebody is to be asked for again, which then counts as done."""
+    def pass_time(self, now: float) -> bool:
+        """Forget whose time has come; whether somebody is to be asked for again, which then
+        counts as done."""
+        if now < self._due:
+            return False
+        for key in [key for key, item in self._by_key.items() if item.expires <= now]:
+            del self._by_key[key]
         late = [item for item in self._by_key.values() if item.refresh_at <= now]
         for item in late:
             item.refreshed += 1
+        times = (min(item.expires, item.refresh_at) for item in self._by_key.values())
+        self._due = min(times, default=math.inf)
         return bool(late)
 
     def known(self, now: float) -> list[tuple[bytes, int]]:

@@ -28,7 +28,8 @@ _NEVER: Final = math.inf
 
 
 class Responder:
-    """`luck` gives a number from 0 to 1. Call `poll` at `due` and after each `receive`."""
+    """`luck` gives a number from 0 to 1. Call `poll` at `due`, which `receive` may
+    bring forward."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Responder:
 
     def poll(self, now: float) -> list[bytes]:
         """What to send to the group now; peers whose time has come are forgotten."""
-        self.neighbours.expire(now)
+        late = self.neighbours.pass_time(now)
         found: list[bytes] = []
         if self._announce_at and self._announce_at[0] <= now:
             self._announce_at.pop(0)
@@ -74,7 +75,7 @@ class Responder:
         if self._kinds_at <= now:
             self._kinds_at, self._kinds_said = _NEVER, now
             found.append(self._announcement.encode_service())
-        if self.neighbours.refresh(now) or self._query_at <= now:
+        if late or self._query_at <= now:
             found.append(query(self.neighbours.known(now)[:KNOWN_ANSWERS]))
             self._query_at = now + self._pause
             self._pause = min(2 * self._pause, QUERY_S[1])

@@ -33,7 +33,9 @@ def test_known_once_and_until_its_time_by_our_clock() -> None:
     assert kept.due() == math.inf
     assert hear(kept, BOB, 0.0) and not hear(kept, BOB, 60.0)
     assert kept.places(BOB.peer) == [BOB.place]
-    assert kept.expire(179.9) == [] and kept.expire(180.0) == [BOB]
+    kept.pass_time(179.9)
+    assert len(kept) == 1
+    kept.pass_time(180.0)
     assert len(kept) == 0 and hear(kept, BOB, 200.0), "who comes back is news"
 
 
@@ -44,7 +46,8 @@ def test_a_goodbye_ends_it() -> None:
     hear(kept, BOB, 0.0)
     assert not hear(kept, goodbye, 10.0)
     assert kept.places(BOB.peer) == [] and kept.known(10.0) == []
-    assert kept.due() == 20.0 and kept.expire(20.0) == [BOB]
+    assert kept.due() == 20.0 and not kept.pass_time(20.0) and len(kept) == 0
+    assert kept.due() == math.inf
 
 
 def test_who_comes_and_goes_all_the_time_is_news_once_in_a_while() -> None:
@@ -55,7 +58,8 @@ def test_who_comes_and_goes_all_the_time_is_news_once_in_a_while() -> None:
             told += hear(kept, BOB, float(second))
             assert kept.places(BOB.peer) == [BOB.place]
             hear(kept, replace(BOB, ttl=0), second + 0.5)
-            kept.expire(math.inf if forgets else second + 0.5)
+            if forgets:
+                kept.pass_time(second + 11.0)
         assert told == (100 if forgets else 1)
 
 
@@ -65,10 +69,11 @@ def test_it_is_asked_for_again_four_times() -> None:
     asked = []
     while kept.due() < 120.0:
         now = kept.due()
-        assert kept.refresh(now) and not kept.refresh(now)
+        assert kept.pass_time(now) and not kept.pass_time(now)
         asked.append(round(now, 1))
     assert asked == [97.2, 103.2, 109.2, 115.2]  # 81 % …: half of the spread above
     hear(kept, BOB, 116.0)
+    kept.pass_time(120.0)
     assert round(kept.due(), 1) == 213.2
 
 
