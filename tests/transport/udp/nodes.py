@@ -1,7 +1,7 @@
 """UDP ports on simulated hosts, and what flows between them."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import trio
@@ -17,23 +17,24 @@ from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicPipe
 
 PORT = 4001
+INTERNET_S = 0.01  # one way, where a world says nothing else
 PROFILE = next(iter(PROFILES.values()))
 
 
 def link(
     mbit: float, rtt: float, *, loss: float = 0.0, queue: float = 0.25, **more: float
 ) -> LinkSpec:
-    """An access link whose upward direction is the bottleneck; seconds, and seconds of queue."""
-    up = PipeSpec(delay=rtt / 2, rate=mbit * 1e6 / 8, queue=queue, loss=loss, **more)
-    return LinkSpec(up=up, down=PipeSpec(delay=rtt / 2))
+    """An access link whose upward direction is the bottleneck; round trip in seconds, the
+    internet's part of it included, and seconds of queue."""
+    delay = max(rtt / 2 - INTERNET_S, 0.0)
+    up = PipeSpec(delay=delay, rate=mbit * 1e6 / 8, queue=queue, loss=loss, **more)
+    return LinkSpec(up=up, down=PipeSpec(delay=delay))
 
 
 class Node:
     """A host with a UDP port, and the pipes it has accepted."""
 
-    def __init__(
-        self, host: Host, nursery: trio.Nursery, limits: UdpLimits | None = None
-    ) -> None:
+    def __init__(self, host: Host, nursery: trio.Nursery, limits: UdpLimits | None = None) -> None:
         self.host = host
         self.nursery = nursery
         self.world = SimulatedHost(host, PROFILE, nursery)
@@ -142,21 +143,16 @@ class Flow:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     async def push(self) -> None:
+        """Until one of them closes, or `scope` is cancelled."""
         chunk = bytes(65536)
-        with self.scope:
+        with self.scope, suppress(OSError, trio.ClosedResourceError):
             while True:
                 await write(self.near, chunk)
 
     async def pull(self) -> None:
-        while True:
-            await self.far.wait_readable()
-            try:
-                data = self.far.read_ready(262144)
-            except BlockingIOError:
-                continue
-            if not data:
-                return
-            self.received += len(data)
+        with suppress(OSError, trio.ClosedResourceError):
+            while data := await read(self.far, 16384):
+                self.received += len(data)
 
 
 async def flow(a: Node, b: Node) -> Flow:

@@ -4,9 +4,16 @@ from typing import Any
 
 import pytest
 import trio
+from aioquic._buffer import Buffer
 from aioquic.buffer import encode_uint_var
 from aioquic.quic.connection import QuicConnection
-from aioquic.quic.packet import QuicErrorCode, QuicFrameType, QuicPreferredAddress
+from aioquic.quic.packet import (
+    QuicErrorCode,
+    QuicFrameType,
+    QuicPreferredAddress,
+    pull_quic_transport_parameters,
+    push_quic_transport_parameters,
+)
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.tls import Epoch
 
@@ -14,12 +21,12 @@ from shoal.netsim.world import World
 from shoal.transport.realhost import RealHost
 from shoal.transport.udp import connection as module
 from shoal.transport.udp.certificate import Certificate
-from shoal.transport.udp.connection import Connection, configuration
+from shoal.transport.udp.connection import Connection, Via, configuration
 from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.window import Extra
 from tests.transport.udp.nodes import PORT, joined, link, pair, read, running, write
 
-A, B = ("192.0.2.1", 4001), ("192.0.2.2", 4001)
+A, B, THIRD = ("192.0.2.1", 4001), ("192.0.2.2", 4001), ("203.0.113.9", 53)
 
 
 class Socket:
@@ -42,15 +49,17 @@ SOCKET = Socket()
 class Two:
     """A client and a server without a network: `pump` carries what they have to say."""
 
-    def __init__(self, limits: UdpLimits | None = None, kind: type[Connection] = Connection) -> None:
+    def __init__(
+        self, limits: UdpLimits | None = None, server: type[Connection] = Connection
+    ) -> None:
         limits = limits or UdpLimits()
         host = RealHost()
         extra = Extra(limits)
         self.now = 1.0
-        self.client = kind(configuration(None, limits), limits, extra)
+        self.client = Connection(configuration(None, limits), limits, extra)
         self.client.begin(B, SOCKET, self.now)
         first = self.client.transmit(self.now)[0][0]
-        self.server = Connection(
+        self.server = server(
             configuration(Certificate.generate(host), limits),
             limits,
             extra,
@@ -78,9 +87,7 @@ class Two:
             peer_cid=client._peer_cid.cid,
             version=client._version or 0,
         )
-        builder.start_packet(
-            module.QuicPacketType.ONE_RTT, client._cryptos[Epoch.ONE_RTT]
-        )
+        builder.start_packet(module.QuicPacketType.ONE_RTT, client._cryptos[Epoch.ONE_RTT])
         buffer = builder.start_frame(frames[0])
         buffer.push_bytes(frames[1:])
         sent = client._flush_builder(
@@ -209,24 +216,39 @@ def test_unreadable_frames_end_it() -> None:
         assert two.server.ended, frames
 
 
-def test_nobody_sends_us_to_third_parties() -> None:
-    """A server's preferred address would have every client of it send there."""
+class Sending(Connection):
+    """A server that names another address, to which its clients are to go."""
 
-    class Liar(Connection):
-        def _parse_transport_parameters(self, data: bytes, *args: Any) -> None:
-            super()._parse_transport_parameters(data, *args)
-            assert self._remote_preferred_address is None
+    def _serialize_transport_parameters(self) -> bytes:
+        data = super()._serialize_transport_parameters()
+        parameters = pull_quic_transport_parameters(Buffer(data=data))
+        parameters.preferred_address = QuicPreferredAddress(
+            ipv4_address=THIRD, ipv6_address=None, connection_id=bytes(8),
+            stateless_reset_token=bytes(16),
+        )  # fmt: skip
+        buffer = Buffer(capacity=2000)
+        push_quic_transport_parameters(buffer, parameters)
+        return buffer.data
 
-    two = Two(kind=Liar)
-    two.client._remote_preferred_address = QuicPreferredAddress(
-        ipv4_address=("203.0.113.9", 53),
-        ipv6_address=None,
-        connection_id=bytes(8),
-        stateless_reset_token=bytes(16),
+
+def sent_to_third(monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the client sends there, if aioquic could make sense of our addresses."""
+    monkeypatch.setattr(
+        Connection, "_find_preferred_address", lambda _: Via(THIRD, SOCKET), raising=False
     )
-    two.client._parse_transport_parameters = lambda *args: None  # type: ignore[method-assign]
-    QuicConnection._parse_transport_parameters  # noqa: B018 (it is what ours calls first)
-    assert not two.client.ended
+    two = Two(server=Sending)
+    assert two.client._handshake_confirmed
+    return any(path.addr.place != B for path in two.client._network_paths)
+
+
+def test_nobody_sends_us_to_third_parties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's preferred address would have every client of it send there."""
+    assert not sent_to_third(monkeypatch)
+
+
+def test_aioquic_alone_would_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Connection, "_parse_transport_parameters")
+    assert sent_to_third(monkeypatch)
 
 
 def test_a_spoofed_source_moves_nothing() -> None:
@@ -236,19 +258,17 @@ def test_a_spoofed_source_moves_nothing() -> None:
     packets = [data for data, _ in two.client.transmit(two.now)]
     forged = bytearray(packets[-1])
     forged[-1] ^= 1
-    elsewhere = ("203.0.113.9", 53)
-    two.server.receive(bytes(forged), elsewhere, SOCKET, two.now)
+    two.server.receive(bytes(forged), THIRD, SOCKET, two.now)
     answer = [data for data, _ in two.server.transmit(two.now + 1)]
     assert two.server.via.place == A
     forged = bytearray(answer[-1] if answer else packets[-1])
     forged[-1] ^= 1
-    two.client.receive(bytes(forged), elsewhere, SOCKET, two.now)
+    two.client.receive(bytes(forged), THIRD, SOCKET, two.now)
     assert two.client.via.place == B
 
 
 def test_a_replayed_packet_moves_nothing() -> None:
     two = Two()
-    two.server.send_stream_data  # noqa: B018
     two.client.send_stream_data(0, b"hello")
     two.pump()
     two.client.send_stream_data(0, b"again")
@@ -260,7 +280,7 @@ def test_a_replayed_packet_moves_nothing() -> None:
     for data in answers:
         two.client.receive(data, B, SOCKET, two.now)
     for data in answers:
-        two.client.receive(data, ("203.0.113.9", 53), SOCKET, two.now)
+        two.client.receive(data, THIRD, SOCKET, two.now)
     assert two.client.via.place == B
 
 
