@@ -31,7 +31,8 @@ HALF_OPEN_LOOPBACK: Final = 128
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 2.0
 SILENT_S: Final = 3.5
-GRACE_S: Final = 4.5
+QUIET_S: Final = 4.5
+GRACE_S: Final = 20.0
 
 # The core's own pace.
 REORDERED_IDS: Final = 16 * KIB
@@ -43,6 +44,14 @@ PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
 PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
+DOUBT_S: Final = 0.5
+DOUBT_RTTS: Final = 3
+"""A connection is pinged after so many seconds and round trips with frames under way and nothing
+heard, and left for another one as long after that."""
+LEGS: Final = 3
+"""Connections that carry one link, a count."""
+STANDBY_S: Final = 10.0
+"""Seconds without a byte before a connection that carries nothing is pinged."""
 FRAME_OVERHEAD_BYTES: Final = 64
 """What a frame costs beside its bytes, so that empty ones are bounded too."""
 

@@ -28,6 +28,22 @@ class Way(StrEnum):
     BROWSER = "webrtc"
     RELAYED = "relayed"
 
+    @property
+    def rank(self) -> int:
+        """Lower is better: a link uses the best it has."""
+        return _RANKS[self]
+
+
+_RANKS = {
+    Way.LOOPBACK: 0,
+    Way.LAN: 0,
+    Way.DIRECT: 1,
+    Way.MAPPED: 1,
+    Way.PUNCHED: 1,
+    Way.BROWSER: 2,
+    Way.RELAYED: 3,
+}
+
 
 class Pipe(Protocol):
     """An open byte stream to one peer, reliable and in order; not yet proven to be anybody's."""
