@@ -109,3 +109,22 @@ LIBP2P_BURST_BYTES: Final = 128 * KIB
 """Bytes per second, and at once, from all of them together: 4 bytes can cost us 80 µs."""
 LIBP2P_IDLE_S: Final = 60.0
 """Without an answered request, after which the connection is closed."""
+
+# The ladder (ladder.py, climb.py).
+STAGGER_S: Final = 0.25
+"""Between two addresses of a peer that are tried, in seconds (RFC 8305, section 8)."""
+CLIMB_S: Final = 10.0
+"""How long one address may take, in seconds."""
+CLIMB_ADDRESSES: Final = 8
+CLIMB_CIRCUITS: Final = 4
+FIND_S: Final = 0.5
+"""Between two rounds of looking for a path of a link that has none, in seconds."""
+PUNCH_PAUSES_S: Final = (4.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
+"""After which a relayed link is punched for again, in seconds; a change of the network comes
+between."""
+NETWORK_S: Final = 2.0
+"""Between two looks at the own addresses, in seconds."""
+SLEPT_S: Final = 5.0
+"""The wall clock this far ahead of where it was means that this machine slept."""
+DIALBACK_BYTES: Final = 17
+"""A byte that says so, and the nonce (docs/spec/reach.md)."""

@@ -118,6 +118,10 @@ class Endpoint:
         """`callback(connected)` for every hello that says where the peer sees this node."""
         self._door.observers.append(callback)
 
+    def on_path(self, callback: "Callable[[Link, Way, str], None]") -> None:
+        """`callback(link, way, medium)` for every path that comes to carry or stand by a link."""
+        self._links.path.append(callback)
+
     def link(self, peer: PeerId) -> Link | None:
         """The live link to a peer."""
         return self._links.link(peer)

@@ -69,9 +69,10 @@ class Link:
         rescue: Rescue,
         quiet: Told,
         back: Told,
+        path: Callable[["Link", Way, str], None],
     ) -> None:
         """`quiet` is told when the peer has not been heard of for so long that nothing new
-        should be sent to it, `back` when it is there again."""
+        should be sent to it, `back` when it is there again, `path` of every path that comes."""
         self.identities = identities
         self.peer = identities.peer
         self.code: str | None = None  # why the link ended
@@ -84,6 +85,7 @@ class Link:
         self._rescue = rescue
         self._tell_quiet = quiet
         self._tell_back = back
+        self._tell_path = path
         self._since = host.now()
         self._legs: list[Leg] = []
         self._leg: Leg | None = None  # the one that carries what this side sends
@@ -259,6 +261,7 @@ class Link:
         if self.quiet:
             self.quiet = False
             self._tell_back(self)
+        self._tell_path(self, way, path.medium)
         self._nursery.start_soon(self._serve, leg, early)
         self._changed.unpark_all()
 

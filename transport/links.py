@@ -26,6 +26,7 @@ class Links:
         self.handlers = Handlers()
         self.up: list[Told] = []
         self.lost: list[Callable[[Link, str], None]] = []
+        self.path: list[Callable[[Link, Way, str], None]] = []
         self.quiet: list[Told] = []
         self.back: list[Told] = []
         self.news = trio.lowlevel.ParkingLot()  # a link came up, or a dial ended
@@ -135,8 +136,13 @@ class Links:
             rescue=self._rescue,
             quiet=lambda link: _tell(self.quiet, link),
             back=lambda link: _tell(self.back, link),
+            path=self._tell_path,
         )
         return link
+
+    def _tell_path(self, link: Link, way: Way, medium: str) -> None:
+        for callback in self.path:
+            callback(link, way, medium)
 
     async def run(
         self,

@@ -8,7 +8,7 @@ import trio
 
 from . import defaults
 from .errors import TransportError
-from .pipe import Pipe
+from .pipe import Pipe, TcpPipe
 from .tls import Tls
 
 _RECORD_HEADER: Final = 5  # RFC 8446, 5.1: type, version, length
@@ -39,6 +39,7 @@ class Path:
         self._turn = None if tls.server else turn
         self.address = pipe.remote
         self.medium = pipe.medium
+        self.local_port = pipe.local_port if isinstance(pipe, TcpPipe) else 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.scope = trio.CancelScope()  # of the tasks that serve it

@@ -129,6 +129,7 @@ class TcpPipe:
         fd = self._socket.fileno()
         ready: _Ready = _Descriptor(fd) if fd >= 0 else cast(_Ready, self._socket)
         self.remote = _place(self._socket)
+        self.local_port = int(self._socket.getsockname()[1])
         # Bound here, so that a read or write is one call and not two.
         self.read_ready = ready.read_ready
         self.write_ready = ready.write_ready
