@@ -102,7 +102,7 @@ class Carrier:
         self._spoken = False  # application data has come: the handshake is over at both ends
         self._pinched = False  # the peer was told of a small window
         self._pumping = False
-        self._widening: asyncio.Future[None] | None = None  # kept, or it may be collected
+        self._telling: asyncio.Future[None] | None = None  # kept, or it may be collected
 
     def locate(self, place: Place) -> None:
         """Where the other end is now."""
@@ -167,16 +167,20 @@ class Carrier:
             return False
         self._spoken = True
         try:
-            return self._screen.admits(
+            admitted = self._screen.admits(
                 packet,
                 established=self._sctp.state == "connected",
                 received=self._sctp._last_received_tsn,
                 room=self._sctp._advertised_rwnd,
+                unread=self.pipe.unread,
             )
         except Breach as breach:
             self.breach = str(breach)
             self._lost()
             return False
+        if not admitted:
+            self._tell_window()  # say what the window is, or the peer takes us for dead
+        return admitted
 
     def _on_dtls(self) -> None:
         if self._dtls.state in ("closed", "failed"):
@@ -193,7 +197,10 @@ class Carrier:
         self._pinched |= self._sctp._advertised_rwnd < defaults.WINDOW_BYTES // 4
 
     def _on_close(self) -> None:
-        self.pipe.ended()
+        if self._sctp.state == "closed":  # aborted
+            self._lost()
+        else:
+            self.pipe.ended()
 
     def _lost(self) -> None:
         self.pipe.lost()
@@ -207,10 +214,10 @@ class Carrier:
                 return
             self._channel.send(message)
 
-    def _widen(self) -> None:
-        """Tell the peer that there is room again: nothing else would, with nothing coming."""
+    def _tell_window(self) -> None:
+        """Tell the peer what room there is: nothing else would, with nothing taken in."""
         if self._sctp is not None and self._sctp.state == "connected":
-            self._widening = asyncio.ensure_future(self._sctp._send_sack())
+            self._telling = asyncio.ensure_future(self._sctp._send_sack())
 
     # Called from trio's tasks.
 
@@ -226,7 +233,7 @@ class Carrier:
         if self._pinched and self._sctp._advertised_rwnd >= defaults.WINDOW_BYTES // 2:
             self._pinched = False
             if not self.over.is_set():
-                self._bridge.loop.call_soon(self._widen)
+                self._bridge.loop.call_soon(self._tell_window)
 
     def _end(self) -> None:
         if self._channel is not None and not self.over.is_set():

@@ -147,10 +147,10 @@ class ChannelPipe:
             self._wake()
 
     def lost(self) -> None:
-        """The connection under the channel broke."""
-        if self._state != _LOST:
+        """The connection under the channel broke; after the peer's end that is no news."""
+        if self._state == _OPEN:
             self._state = _LOST
-            self._forget()
+        self._forget()
 
     def _is_low(self) -> bool:
         return not self._out and self._ahead <= defaults.SEND_AHEAD_BYTES // 4

@@ -76,11 +76,14 @@ class Screen:
         self.dropped = 0  # packets that were in order and not wanted now
         self._inits = 0
 
-    def admits(self, packet: bytes, *, established: bool, received: int | None, room: int) -> bool:
+    def admits(
+        self, packet: bytes, *, established: bool, received: int | None, room: int, unread: int
+    ) -> bool:
         """Whether aiortc may have this packet; False drops it, and SCTP sends it again.
 
         `received` is the last TSN without a gap before it, None before there is any; `room`
-        the bytes that the window still allows. Raises Breach.
+        the bytes that the window still allows, `unread` those of them that wait for a reader
+        and not for a gap to be filled. Raises Breach.
         """
         chunks = _cut(packet)
         seen: set[int] = set()
@@ -90,7 +93,7 @@ class Screen:
                 raise Breach("a chunk stands twice in a packet")
             seen.add(kind)
             if kind == _TYPE_DATA:
-                wanted &= _is_wanted(flags, body, received, room)
+                wanted &= _is_wanted(flags, body, received, room, unread)
             else:
                 wanted &= self._judge(kind, body, len(chunks), established)
         self.dropped += not wanted
@@ -135,7 +138,7 @@ def _cut(packet: bytes) -> list[tuple[int, int, bytes]]:
     return chunks
 
 
-def _is_wanted(flags: int, body: bytes, received: int | None, room: int) -> bool:
+def _is_wanted(flags: int, body: bytes, received: int | None, room: int, unread: int) -> bool:
     """Whether a DATA chunk lies in the window, in bytes and in chunks."""
     if len(body) <= _DATA.size:
         raise Breach("data without any")
@@ -145,8 +148,10 @@ def _is_wanted(flags: int, body: bytes, received: int | None, room: int) -> bool
     if received is None:
         return False
     ahead = (tsn - received) % (1 << 32)
-    if ahead > 1 << 31 or ahead <= 1:  # known already, or the next one, which frees others
+    if ahead > 1 << 31 or not ahead:  # known already
         return True
+    if ahead == 1:  # the next one, which may free those that wait for it
+        return unread < defaults.WINDOW_BYTES
     return ahead <= defaults.TSN_WINDOW and room + _WINDOW_SLACK >= len(body)
 
 

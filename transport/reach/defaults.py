@@ -15,8 +15,9 @@ REASON_BYTES: Final = 763
 # Classification (natkind.py), in counts and seconds.
 OBSERVERS: Final = 4
 """Peers that are asked in one measurement, a count; three outvote a liar."""
-PROBE_SOCKETS: Final = 3
-"""The first one talks to all observers, the others to one each."""
+PROBE_SOCKETS: Final = 4
+"""The first one talks to all observers, the others to one each: without a liar's, three
+mappings are left, enough to see a pattern."""
 PROBE_GAP_S: Final = 0.02
 """Between two first requests, so that a NAT deals with them in their order."""
 RETRY_S: Final = (0.4, 0.6, 1.0)
@@ -29,8 +30,8 @@ LINE_PORTS: Final = 8
 """How far, in ports, a mapping may lie off the line of a sequential allocation."""
 LINE_STEP_PORTS: Final = 32
 """The longest step that still counts as sequential."""
-LINE_SHARE: Final = 0.6
-"""Of the mappings, at least this share lies on the line: one liar of three may be off it."""
+LINE_SHARE: Final = 0.66
+"""Of the mappings, at least this share and four lie on the line: one liar of three may be off."""
 PADDING_BYTES: Final = 36
 """Of a PADDING attribute that makes a request (68 bytes) larger than every answer (52)."""
 NONCE_BYTES: Final = 16

@@ -12,7 +12,7 @@ from ..identity import PeerId
 from ..linkstatus import LinkStatus
 from . import asking, defaults
 from .dialler import SeenAt
-from .offers import Neighbour, Offer, parse_offer
+from .offers import Neighbour, Offer, parse_offer, spread
 
 _NOT_THEIRS = ("relayed", "webrtc", "none")
 """Paths of a link whose remote address is not one at which this node sees the peer."""
@@ -76,12 +76,12 @@ class Neighbours:
 
     async def ask(self) -> list[Neighbour]:
         """Ask those whose offer is not known of late; all that are known then."""
-        links = self._endpoint.links()
-        linked = {link.peer for link in links}
-        self._offers = {peer: kept for peer, kept in self._offers.items() if peer in linked}
+        places = {link.peer: (link, self.seen_at(link.peer)) for link in self._endpoint.links()}
+        self._offers = {peer: kept for peer, kept in self._offers.items() if peer in places}
+        seen = [Neighbour(peer, ip, Offer()) for peer, (_, ip) in places.items() if ip is not None]
         async with trio.open_nursery() as nursery:
-            for link in links[: defaults.OBSERVER_LINKS]:
-                nursery.start_soon(self._ask, link)
+            for each in spread(seen)[: defaults.OBSERVER_LINKS]:
+                nursery.start_soon(self._ask, places[each.peer][0])
         return self.known()
 
     async def _ask(self, link: Link) -> None:

@@ -167,9 +167,10 @@ class Reach:
         """While there were too few observers, who came lately may be one more."""
         before = self._neighbours.places()
         while True:
-            await trio.sleep(defaults.SETTLE_S)
+            too_few = self.reachability.udp.asked < defaults.ENOUGH_OBSERVERS
+            await trio.sleep(defaults.SETTLE_S if too_few else defaults.LOOK_S)
             now = self._neighbours.places()
-            if self.reachability.udp.asked < defaults.ENOUGH_OBSERVERS and now - before:
+            if too_few and now - before:
                 self._news.set()
             before = now
 

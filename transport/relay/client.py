@@ -203,15 +203,17 @@ class RelayClient:
             self._release_all()
             return math.inf
         await self._renew()
-        missing = self._wanted - len(self._held)
-        if self._choice.lacks_443(self._held):
-            missing = max(missing, 1 if self._may_find_443() else 0)
-        now = self._host.now()
-        if missing > 0:
-            await self._find(missing)
-        elif now >= self._improve:
+        if self._missing():
+            await self._find()
+        elif self._host.now() >= self._improve:
             await self._improve_one()
         return self._next_due()
+
+    def _missing(self) -> int:
+        """How many more reservations are wanted."""
+        missing = max(0, self._wanted - len(self._held))
+        lacking = self._choice.lacks_443(self._held) and self._may_find_443()
+        return missing or int(lacking and len(self._held) == self._wanted)
 
     def _next_due(self) -> float:
         now = self._host.now()
@@ -237,13 +239,14 @@ class RelayClient:
         if link is None or not await self._reserve(link, held.rtt):
             self._drop(held.relay)
 
-    async def _find(self, missing: int) -> None:
+    async def _find(self) -> None:
         """Measure some that are free to be tried, and reserve at the best of those."""
-        measured = await self._measure(missing + SPARE)
-        for candidate in self._choice.rank(measured, self._held, missing):
+        measured = await self._measure(self._missing() + SPARE, hurry=True)
+        left = [each for each in measured if each.peer not in self._held]
+        for candidate in self._choice.rank(left, self._held, self._missing()):
             full = len(self._held) >= self._wanted  # one more is for the sake of 443
-            if missing > 0 and (candidate.everywhere or not full):
-                missing -= await self._reserve_at(candidate)
+            if self._missing() and (candidate.everywhere or not full):
+                await self._reserve_at(candidate)
         if len(self._held) > self._wanted:
             self._give_up_the_farthest()
 
@@ -255,8 +258,9 @@ class RelayClient:
         measured = await self._measure(SPARE)
         ranked = self._choice.rank(measured, others, 1)
         near = [each for each in ranked if (each.rtt or 0.0) < BETTER * farthest.rtt]
-        if near and self._choice.lacks_443(others) and near[0].everywhere is None:
-            return  # the farthest is the one on 443
+        only_443 = self._choice.lacks_443(others) and not self._choice.lacks_443(self._held)
+        if only_443 and near and near[0].everywhere is None:
+            return
         if near and await self._reserve_at(near[0]):
             self._give_up(farthest.relay)
 
@@ -268,10 +272,11 @@ class RelayClient:
                 self._give_up(held.relay)
                 return
 
-    async def _measure(self, count: int) -> list[Candidate]:
+    async def _measure(self, count: int, *, hurry: bool = False) -> list[Candidate]:
         """Ask so many candidates at once; those that answered as relays, with their round trip.
 
-        Once one has answered, the others get a moment more: who answers late is far."""
+        Once one has answered, the others get a moment more: who answers late is far. In a `hurry`
+        the first, which is the nearest or nearly so, serves at once where nobody does yet."""
         links = {link.peer: link for link in self._endpoint.links()}
         trying = self._choice.to_try(self._held, links, count, self._host.now())
         answered: list[Candidate] = []
@@ -285,6 +290,8 @@ class RelayClient:
             if await self._ask(candidate):
                 answered.append(candidate)
                 first.set()
+                if hurry and not self._held and not self._asking:
+                    await self._reserve_at(candidate)
             left -= 1
             if not left:
                 first.set()

@@ -101,7 +101,7 @@ DIAL_S: Final = 5.0
 """A relay that takes longer to be dialled is not near, in seconds."""
 ANSWER_S: Final = 5.0
 """The same for an answer to a call."""
-GATHER_S: Final = 0.3
+GATHER_S: Final = 1.0
 """After the first relay has answered the others get this long, in seconds."""
 TTL_S: Final = (60.0, 24 * 3600.0)
 """A relay's promise counts as at least and at most so many seconds."""

@@ -257,7 +257,7 @@ class Connection(QuicConnection):
     def _receive_from_elsewhere(self, data: bytes, via: Via, now: float) -> None:
         """The server has moved, if this is its newest packet: then its new address is validated
         as a client's is (RFC 9000 section 9.3)."""
-        if not self._handshake_confirmed:
+        if not self._handshake_complete:
             return
         space = self._spaces[Epoch.ONE_RTT]
         newest = space.largest_received_packet

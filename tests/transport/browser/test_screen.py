@@ -45,9 +45,10 @@ def admits(
     established: bool = True,
     received: int | None = 10,
     room: int = 100_000,
+    unread: int = 0,
 ) -> bool:
     return (screen or Screen()).admits(
-        data, established=established, received=received, room=room
+        data, established=established, received=received, room=room, unread=unread
     )
 
 
@@ -163,6 +164,7 @@ def test_data_outside_of_the_window_is_dropped() -> None:
     assert admits(packet(data(received - 5)), received=received)  # known: acknowledged again
     assert not admits(packet(data(12)), room=-(1 << 20))  # more than the window
     assert admits(packet(data(11)), room=-(1 << 20))  # but for the one that frees the others
+    assert not admits(packet(data(11)), unread=defaults.WINDOW_BYTES)  # unless nobody reads
     assert not admits(packet(data()), received=None)  # before there is an association
 
 

@@ -12,6 +12,7 @@ from shoal.netsim.nat.pcp import PortControl as Answering
 from shoal.netsim.packet import UDP, Packet
 from shoal.netsim.world import World
 from shoal.transport.portmap import mapper
+from shoal.transport.portmap.defaults import HUSH_S
 from shoal.transport.portmap.mapping import Granted, Proto, Refused
 from shoal.transport.portmap.portcontrol import PcpClient, PmpClient, PortControl
 from tests.transport.portmap.home import PORT, PROFILE, Home
@@ -143,7 +144,7 @@ async def test_three_lost_datagrams_are_survived(world: World) -> None:
         await node.stop()
 
 
-@pytest.mark.parametrize(("hush", "least", "most"), [(mapper.HUSH_S, 8, 12), (0.0, 50, 2000)])
+@pytest.mark.parametrize(("hush", "least", "most"), [(HUSH_S, 8, 12), (0.0, 50, 2000)])
 async def test_forged_announcements_cost_a_renewal_in_ten_seconds_at_most(
     world: World, monkeypatch: pytest.MonkeyPatch, hush: float, least: int, most: int
 ) -> None:
