@@ -22,7 +22,7 @@ from .errors import AddressInUse, DialFailed, HostError
 from .host import Host, Interface
 from .identity import PeerId
 from .knowledge import Knowledge
-from .lan.service import LanDiscovery
+from .lan.mdns import LanDiscovery
 from .link import Link
 from .meeting import Connected
 from .pipe import Pipe, Way

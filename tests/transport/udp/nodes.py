@@ -31,9 +31,7 @@ def link(
 class Node:
     """A host with a UDP port, and the pipes it has accepted."""
 
-    def __init__(
-        self, host: Host, nursery: trio.Nursery, limits: UdpLimits | None = None
-    ) -> None:
+    def __init__(self, host: Host, nursery: trio.Nursery, limits: UdpLimits | None = None) -> None:
         self.host = host
         self.nursery = nursery
         self.world = SimulatedHost(host, PROFILE, nursery)

@@ -42,7 +42,9 @@ SOCKET = Socket()
 class Two:
     """A client and a server without a network: `pump` carries what they have to say."""
 
-    def __init__(self, limits: UdpLimits | None = None, kind: type[Connection] = Connection) -> None:
+    def __init__(
+        self, limits: UdpLimits | None = None, kind: type[Connection] = Connection
+    ) -> None:
         limits = limits or UdpLimits()
         host = RealHost()
         extra = Extra(limits)
@@ -78,9 +80,7 @@ class Two:
             peer_cid=client._peer_cid.cid,
             version=client._version or 0,
         )
-        builder.start_packet(
-            module.QuicPacketType.ONE_RTT, client._cryptos[Epoch.ONE_RTT]
-        )
+        builder.start_packet(module.QuicPacketType.ONE_RTT, client._cryptos[Epoch.ONE_RTT])
         buffer = builder.start_frame(frames[0])
         buffer.push_bytes(frames[1:])
         sent = client._flush_builder(
