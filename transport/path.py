@@ -168,7 +168,7 @@ class Path:
                 pass
 
     def _end_sending(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError, trio.ClosedResourceError):
             self._pipe.end()
 
     def _queue_outgoing(self) -> None:
@@ -184,7 +184,7 @@ class Path:
             sent = self._pipe.write_ready(self._rest)
         except BlockingIOError:
             return
-        except OSError:
+        except (OSError, trio.ClosedResourceError):
             raise PathLost from None
         self._rest = self._rest[sent:] if sent < len(self._rest) else None
 
