@@ -13,7 +13,15 @@ from .exchange import Refusal, Request, Response
 
 JOIN: Final = "/webrtc"
 _TYPES: Final = {"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8"}
-_FILES: Final = ("shoal.js", "bytes.js", "frame.js", "identity.js", "link.js", "msgpack.js", "page.js")
+_FILES: Final = (
+    "shoal.js",
+    "bytes.js",
+    "frame.js",
+    "identity.js",
+    "link.js",
+    "msgpack.js",
+    "page.js",
+)
 PAGES: Final = {"/": "index.html", **{f"/{name}": name for name in _FILES}}
 _SAFE: Final = {
     "X-Content-Type-Options": "nosniff",

@@ -14,7 +14,9 @@ import trio
 
 LOOPBACK = "127.0.0.1"
 DRIVER = shutil.which("chromedriver")
-BINARY = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
+BINARY = next(
+    (found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None
+)
 
 needs_chromium = pytest.mark.skipif(
     DRIVER is None or BINARY is None,
@@ -86,7 +88,8 @@ class Chromium:
                 data += piece
                 header, _, rest = data.partition(b"\r\n\r\n")
                 size = [
-                    int(line[15:]) for line in header.lower().split(b"\r\n")
+                    int(line[15:])
+                    for line in header.lower().split(b"\r\n")
                     if line.startswith(b"content-length:")
                 ]
                 if size and len(rest) >= size[0]:

@@ -96,9 +96,7 @@ def test_twin_without_settling_the_session_would_follow_a_forged_check() -> None
 
 def test_two_sessions_never_share_a_place() -> None:
     made, _, _ = agent()
-    second = made.open(
-        ufrag="nod2", password="secre2", peer_ufrag="vis2", take=print, now=0.0
-    )
+    second = made.open(ufrag="nod2", password="secre2", peer_ufrag="vis2", take=print, now=0.0)
     made.receive(check(), HERE, 0.0)
     assert made.receive(check(username="nod2:vis2", password="secre2"), HERE, 0.0) is None
     assert second.place is None

@@ -7,9 +7,7 @@ from shoal.transport.browser.site import JOIN, PAGES, Site, refusal
 
 HOST = "localhost:8080"
 FRIEND = "https://friend.example"
-SITE = Site(
-    {name: name.encode() for name in PAGES.values()}, {HOST, "shoal.example.org"}, {FRIEND}
-)
+SITE = Site({name: name.encode() for name in PAGES.values()}, {HOST, "shoal.example.org"}, {FRIEND})
 
 
 def request(method: str = "GET", target: str = "/", **headers: str) -> Request:
