@@ -11,6 +11,7 @@ from typing import Literal
 
 from ..state.defaults import MEMBER_LINKS
 from ..transport.address import Address
+from ..transport.ladder import ALL_RUNGS, Rungs
 from . import defaults
 from .errors import BadSetting
 from .invite import Invitation
@@ -34,6 +35,9 @@ class NodeConfig:
     threads: int | None = None  # of the engine; None: one per core
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     links: int = MEMBER_LINKS  # members are dialled while there are fewer
+    relay: int | None = None  # bytes per second lent to others as a relay; None: no relay
+    port_443: bool = False  # listen on TCP 443 as well, for those who can go nowhere else
+    rungs: Rungs = ALL_RUNGS  # the ways to others that this node takes
     private: bool = False  # make a swarm key: only peers that prove it are let in
     runtime: Path | None = None  # where the control socket goes when `data` is too long for it
 

@@ -31,7 +31,10 @@ from ..transport.address import Address
 from ..transport.endpoint import Endpoint
 from ..transport.errors import AddressInUse
 from ..transport.host import Host
-from ..transport.identity import Identity, load_or_create_identity
+from ..transport.identity import Identity, PeerId, load_or_create_identity
+from ..transport.ladder import Ladder
+from ..transport.link import Link
+from ..transport.relay.defaults import RelayLimits
 from . import defaults
 from .addresses import own_addresses
 from .bootstrap import Bootstrap, join
@@ -63,7 +66,14 @@ class ManagedEngine(RestartingEngine, Protocol):
 EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, threads, bytes of memory
 Say = Callable[[str], None]
 NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
+HTTPS = 443  # the port that nearly every network lets out
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
+
+
+def _relaying(config: NodeConfig) -> RelayLimits:
+    if config.relay is None:
+        return RelayLimits()
+    return RelayLimits(volunteer=True, rate=config.relay)
 
 
 def worker_process(host: Host, threads: int, memory: int) -> ManagedEngine:
@@ -121,7 +131,17 @@ class Node:
         self._restarts = 0  # of the engine's worker
         self.endpoint = Endpoint(host, identity, admission=credentials.admission(config.invitation))
         credentials.answer_swarm_key(self.endpoint)
-        self.directory = Membership(host, self.endpoint, identity, links=config.links)
+        self.directory = Membership(
+            host, self.endpoint, identity, links=config.links, connect=self._connect
+        )
+        self.ladder = Ladder(
+            host,
+            self.endpoint,
+            rungs=config.rungs,
+            relaying=_relaying(config),
+            key=identity.seed,
+            book=self.directory.where,
+        )
         self.exchange = Exchange(host, self.endpoint, library)
         self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
 
@@ -210,10 +230,29 @@ class Node:
                 await remember_port(self.host, folder, port)
         interfaces = self.host.interfaces()
         self.addresses = own_addresses(config.listen, port, self.identity.peer, interfaces)
+        self.ladder.on_change(self._publish_addresses)
 
     async def _bind(self, nursery: trio.Nursery, port: int) -> int:
-        bound: int = await nursery.start(self.endpoint.run, self.config.listen, port)
+        further = (("0.0.0.0", HTTPS),) if self.config.port_443 else ()
+
+        async def run(*, task_status: TaskStatus[int]) -> None:
+            await self.ladder.run(
+                self.config.listen, port, further=further, task_status=task_status
+            )
+
+        bound: int = await nursery.start(run)
         return bound
+
+    async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
+        return await self.ladder.connect(peer, addresses, timeout=defaults.CONNECT_TIMEOUT)
+
+    def _publish_addresses(self) -> None:
+        """Those of the interfaces, and by which else this node can be reached."""
+        interfaces = self.host.interfaces()
+        config, port = self.config, self.endpoint.port
+        own = own_addresses(config.listen, port, self.identity.peer, interfaces)
+        self.addresses = list(dict.fromkeys([*own, *self.ladder.addresses()]))
+        self.directory.publish(addresses=tuple(str(address) for address in self.addresses))
 
     async def _start_parts(self, nursery: trio.Nursery) -> None:
         await nursery.start(self.directory.run)

@@ -5,7 +5,7 @@ each asks for what it lacks. A change goes to all links and is handed on once. E
 of is dialled, so that a small swarm is a full mesh. Wire: docs/spec/membership.md.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -38,6 +38,8 @@ __all__ = [
     "ShardRecord",
 ]
 
+Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
+"""Bring up the link to a peer that may be met at some addresses. Raises DialFailed."""
 Told = tuple[int, int, bytes]
 """How near a record came from, for how many seconds its author had no link, its sealed bytes."""
 
@@ -52,8 +54,11 @@ class Membership(Directory):
         identity: Identity,
         *,
         links: int = defaults.MEMBER_LINKS,
+        connect: Connect | None = None,
     ) -> None:
-        """`links`: members are dialled while there are fewer."""
+        """`links`: members are dialled while there are fewer. `connect` knows more ways to them
+        than dialling one address after the other."""
+        self._connect = connect or self._dial_each
         self._links = links
         self._host = host
         self._endpoint = endpoint
@@ -340,16 +345,24 @@ class Membership(Directory):
             wait = min(wait, 1 / defaults.OWN_UPDATES[1])
         return min(max(wait, _LEAST_WAIT), defaults.FORGET / 10)
 
-    async def _dial(self, peer: PeerId, addresses: Iterable[Address]) -> None:
+    def where(self, peer: PeerId) -> list[Address]:
+        """Where a peer says that it can be reached, as far as that may be dialled."""
+        return self._roster.where(peer)
+
+    async def _dial(self, peer: PeerId, addresses: Sequence[Address]) -> None:
         try:
-            for address in addresses:
-                with suppress(DialFailed):
-                    await self._endpoint.dial(address, timeout=defaults.DIAL_TIMEOUT)
-                    return
+            with suppress(DialFailed):
+                await self._connect(peer, addresses)
         finally:
             self._dialling -= 1
             self._roster.dialled(peer, self._host.now(), self._jitter)
             self._wake()
+
+    async def _dial_each(self, peer: PeerId, addresses: Sequence[Address]) -> None:
+        for address in addresses:
+            with suppress(DialFailed):
+                await self._endpoint.dial(address, timeout=defaults.DIAL_TIMEOUT)
+                return
 
     def _jitter(self, seconds: float) -> float:
         """Between 0.75 and 1.25 of it, so that not all dial at the same moment."""

@@ -7,6 +7,7 @@ to its author, was seen at an address at least as near. Whoever hands a record o
 came from, and each receiver lowers that to what it sees itself.
 """
 
+from dataclasses import replace
 from enum import IntEnum
 from ipaddress import IPv6Address, ip_address
 
@@ -59,5 +60,8 @@ def dialable(addresses: tuple[str, ...], peer: PeerId, reach: Reach) -> list[Add
         nearness = reach_of(address.host)
         if nearness is None or nearness > reach or address.peer not in (None, peer):
             continue
-        found.append(Address(address.host, address.port, peer))
+        if address.relay is not None or address.transport != "tcp":
+            found.append(address if address.peer is not None else replace(address, peer=peer))
+        else:
+            found.append(Address(address.host, address.port, peer))
     return found

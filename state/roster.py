@@ -264,6 +264,11 @@ class Roster:
                 known.due = inf  # until it tells of another address
         return found
 
+    def where(self, peer: PeerId) -> list[Address]:
+        """Where a peer may be dialled."""
+        known = self._known.get(peer)
+        return [] if known is None else dialable(known.record.addresses, peer, known.reach)
+
     def next_due(self) -> float:
         """When there is somebody to dial next."""
         return min((known.due for _, known in self._waiting()), default=inf)

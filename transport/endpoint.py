@@ -72,6 +72,7 @@ class Endpoint:
         self._libp2p = libp2p
         self._responder: Libp2pResponder | None = None
         self._firsts: dict[int, Greeter] = {}
+        self._admission_news = trio.lowlevel.ParkingLot()
 
     # Registration.
 
@@ -83,6 +84,11 @@ class Endpoint:
     @admission.setter
     def admission(self, admission: Admission) -> None:
         self._door.admission = admission
+        self._admission_news.unpark_all()
+
+    async def admission_changed(self) -> None:
+        """Wait until it is replaced."""
+        await self._admission_news.park()
 
     def handle(self, method: str, handler: Handler) -> None:
         """Answer calls and posts of that name. A plain function runs inline and must not block."""

@@ -62,6 +62,9 @@ class Rungs:
     relay: bool = True  # using relays; whether to be one is `RelayLimits.volunteer`
 
 
+ALL_RUNGS: Final = Rungs()
+
+
 class Ladder:
     """One for each node. `book` says where peers are; `key` is secret and stays over restarts."""
 
@@ -88,7 +91,7 @@ class Ladder:
         self.udp = UdpPort(host) if rungs.udp else None
         self.reach = Reach(host, endpoint, self.udp, volunteer=observes, seen_at=self._seen_at)
         self.mapper = PortMapper(host, key=key)
-        self.lan = LanDiscovery(host, endpoint.peer, endpoint.admission.swarm)
+        self.lan: LanDiscovery | None = None
         self.relays = RelayClient(host, endpoint, relayed=_is_relayed)
         self.relaying = RelayService(
             host, endpoint, relaying or RelayLimits(), seen=seen_at, relayed=_is_relayed
@@ -112,7 +115,6 @@ class Ladder:
         self.relays.on_change(self._changed)
         self.relays.on_circuit(self._circuit_came)
         self.mapper.on_change(self._mapped)
-        self.lan.on_peer(self._neighbour)
         if self.udp is not None:
             self.udp.on_stun(self._stun)
             self.udp.on_pipe(self._udp_came)
@@ -180,25 +182,38 @@ class Ladder:
         Listening on `0.0.0.0` is listening on `::` as well, where there is IPv6. Raises
         AddressInUse and HostError before it has started.
         """
+        failure: HostError | None = None
         async with trio.open_nursery() as nursery:
-            number = await self._listen(nursery, listen, port, further)
-            self._nursery = nursery
             try:
-                await nursery.start(self.puncher.run)
-                await nursery.start(self.reach.run)
-                nursery.start_soon(self._watch_network)
-                nursery.start_soon(self._watch_reach)
-                near = way_to(listen) is Way.LOOPBACK  # nobody but this machine can come
-                if self.rungs.relay:
-                    nursery.start_soon(self.relays.run)
-                if self.rungs.mapping and not near:
-                    nursery.start_soon(self.mapper.run, number, self.udp.port if self.udp else 0)
-                if self.rungs.lan and not near:
-                    nursery.start_soon(self.lan.run, number)
-                task_status.started(number)
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
+                number = await self._listen(nursery, listen, port, further)
+            except HostError as error:  # to be raised as it is, not in a group
+                failure = error
+                nursery.cancel_scope.cancel()
+            else:
+                await self._serve(nursery, listen, number, task_status)
+        if failure is not None:
+            raise failure
+
+    async def _serve(
+        self, nursery: trio.Nursery, listen: str, port: int, task_status: trio.TaskStatus[int]
+    ) -> None:
+        self._nursery = nursery
+        try:
+            await nursery.start(self.puncher.run)
+            await nursery.start(self.reach.run)
+            nursery.start_soon(self._watch_network)
+            nursery.start_soon(self._watch_reach)
+            near = way_to(listen) is Way.LOOPBACK  # nobody but this machine can come
+            if self.rungs.relay:
+                nursery.start_soon(self.relays.run)
+            if self.rungs.mapping and not near:
+                nursery.start_soon(self.mapper.run, port, self.udp.port if self.udp else 0)
+            if self.rungs.lan and not near:
+                nursery.start_soon(self._discover, port)
+            task_status.started(port)
+            await trio.sleep_forever()
+        finally:
+            self._nursery = None
 
     async def _listen(
         self, nursery: trio.Nursery, listen: str, port: int, further: tuple[tuple[str, int], ...]
@@ -254,6 +269,18 @@ class Ladder:
     ) -> None:
         with scope:
             await udp.run(addresses, port, task_status=task_status)
+
+    async def _discover(self, port: int) -> None:
+        """On the own network, for the swarm that this node is in now: joining changes it."""
+        while True:
+            swarm = self.endpoint.admission.swarm
+            async with trio.open_nursery() as nursery:
+                if swarm:
+                    self.lan = LanDiscovery(self._host, self.endpoint.peer, swarm)
+                    self.lan.on_peer(self._neighbour)
+                    nursery.start_soon(self.lan.run, port)
+                await self.endpoint.admission_changed()
+                nursery.cancel_scope.cancel()
 
     async def _watch_network(self) -> None:
         """Other addresses, or time that passed without us: a lid that was closed."""

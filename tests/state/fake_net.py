@@ -54,6 +54,7 @@ class FakeLink:
         self.peer = other.peer
         self.status = FakeStatus((other.ip, 4001))
         self.closed: str | None = None
+        self.quiet = False
         self._own, self._other = own, other
         self._send, self._receive = trio.open_memory_channel[Callable[[], Any]](1000)
 
@@ -104,6 +105,8 @@ class FakeEndpoint:
         self._handlers: dict[str, Handler] = {}
         self._up: list[Callable[[Link], None]] = []
         self._lost: list[Callable[[Link, str], None]] = []
+        self.quiet: list[Callable[[Link], None]] = []
+        self.back: list[Callable[[Link], None]] = []
 
     def handle(self, method: str, handler: Handler) -> None:
         self._handlers[method] = handler
@@ -113,6 +116,12 @@ class FakeEndpoint:
 
     def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
         self._lost.append(callback)
+
+    def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
+        self.quiet.append(callback)
+
+    def on_link_back(self, callback: Callable[[Link], None]) -> None:
+        self.back.append(callback)
 
     def link(self, peer: PeerId) -> Link | None:
         return cast(Link | None, self.all_links.get(peer))

@@ -140,7 +140,9 @@ async def test_many_changes_at_once_go_out_as_few(net: FakeNet, autojump_clock: 
 
 def test_lists_are_cut_and_the_rest_is_refused() -> None:
     class Alone:
-        handle = on_link = on_link_lost = staticmethod(lambda *args: None)
+        handle = on_link = on_link_lost = on_link_quiet = on_link_back = staticmethod(
+            lambda *args: None
+        )
 
         def links(self) -> list[Link]:
             return []
@@ -475,3 +477,19 @@ def test_a_message_of_empty_lists_is_refused_unread() -> None:
 def test_a_message_of_records_has_one_form(payload: bytes) -> None:
     with pytest.raises(BadRecord):
         _told(payload)
+
+
+@pytest.mark.trio
+async def test_a_quiet_member_is_none_until_it_is_back(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """Its link may yet find a new path; meanwhile nobody routes to it."""
+    a, b = start(net, 2)
+    await trio.sleep(5)
+    link: Any = a.endpoint.all_links[b.peer]
+    for callback in a.endpoint.quiet:
+        callback(link)
+    assert b.peer not in a.members
+    for callback in a.endpoint.back:
+        callback(link)
+    assert b.peer in a.members
