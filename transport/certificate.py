@@ -56,6 +56,11 @@ class Certificate:
     key: Ed25519PrivateKey = field(repr=False)
     contexts: dict[bool, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def tie(self) -> bytes:
+        """16 hex digits that are this certificate's and tell nothing of it."""
+        return hashlib.sha256(b"shoal/tie/1\0" + _spki(self.key)).hexdigest()[:16].encode()
+
     @classmethod
     def generate(cls, identity: Identity, host: Host) -> "Certificate":
         """A new certificate for `identity`, its key from the host's entropy."""

@@ -7,6 +7,10 @@ MIB: Final = 1024 * KIB
 
 # Frames (docs/spec/lane.md). Part of the protocol: both sides must agree.
 ALPN: Final = b"shoal/1"
+TIE: Final = b"shoal-tie/"
+"""A second name that clients offer and nobody chooses: 16 hex digits behind it say which of two
+that began as clients stays one."""
+TIE_DIGITS: Final = 16
 PROTOCOL_VERSIONS: Final = (1, 1)
 """The lowest and the highest version of the lane that this code speaks."""
 FRAME_PAYLOAD_BYTES: Final = 64 * KIB

@@ -11,6 +11,14 @@ from .errors import TransportError
 from .pipe import Pipe, TcpPipe
 from .tls import Tls
 
+
+def _tie(hello: bytes) -> tuple[bytes, bytes]:
+    """What decides between two first records; the whole of it where they are of one identity."""
+    at = hello.find(defaults.TIE)
+    end = at + len(defaults.TIE)
+    return (hello[end : end + defaults.TIE_DIGITS] if at >= 0 else b"", hello)
+
+
 _RECORD_HEADER: Final = 5  # RFC 8446, 5.1: type, version, length
 _HANDSHAKE: Final = 22
 _CLIENT_HELLO: Final = 1
@@ -76,8 +84,8 @@ class Path:
                 raise
 
     async def _meet(self) -> None:
-        """Send the first record and see whether the other end began as a client too. Then the
-        smaller of the two records stays the client's: both ends know both."""
+        """Send the first record and see whether the other end began as a client too. Then who
+        wrote the smaller tie into it stays the client: both ends know both."""
         self._queue_outgoing()
         ours = bytes(self._rest or b"")
         await self.drain()
@@ -90,7 +98,7 @@ class Path:
                 data += await self._some()
             if data[:size] == ours:  # a port that dials itself gets itself
                 raise TransportError("self", "this node itself answered")
-            if data[:size] < ours and self._turn is not None:
+            if _tie(data[:size]) < _tie(ours) and self._turn is not None:
                 self.tls = self._turn()
             else:
                 data = data[size:]

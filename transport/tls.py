@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from OpenSSL import SSL, crypto
 
 from .certificate import Certificate, peer_of_certificate
-from .defaults import ALPN, TLS_HANDSHAKE_BYTES
+from .defaults import ALPN, TIE, TLS_HANDSHAKE_BYTES
 from .errors import TransportError
 from .identity import PeerId, parse_peer_id
 
@@ -234,7 +234,7 @@ def _make_context(certificate: Certificate, server: bool) -> SSL.Context:
     if server:
         context.set_alpn_select_callback(_select_alpn)
     else:
-        context.set_alpn_protos([ALPN])
+        context.set_alpn_protos([ALPN, TIE + certificate.tie])
     return context
 
 

@@ -73,7 +73,7 @@ def test_unknown_fields_are_no_error_and_stay_in_the_sealed_bytes() -> None:
 
 
 def test_addresses_of_a_later_version_are_left_out() -> None:
-    sealed = fields(addresses=["/ip4/192.0.2.1/udp/1/quic-v1", "/ip4/192.0.2.1/tcp/4001"])
+    sealed = fields(addresses=["/ip4/192.0.2.1/udp/1/quic-v9", "/ip4/192.0.2.1/tcp/4001"])
     assert decode_record(ALICE.peer, sealed) == RECORD
 
 
