@@ -54,6 +54,8 @@ DOUBT_RTTS: Final = 3
 heard, and left for another one as long after that."""
 LEGS: Final = 3
 """Connections that carry one link, a count."""
+REDUNDANT_S: Final = 15.0
+"""After so many seconds a second connection of the same way and medium is given up."""
 STANDBY_S: Final = 10.0
 """Seconds without a byte before a connection that carries nothing is pinged."""
 FRAME_OVERHEAD_BYTES: Final = 64

@@ -230,6 +230,7 @@ class Endpoint:
                 stream.socket.close()
                 continue
             nursery.start_soon(self._greet, stream, subnet)
+            del stream  # or it stays until the next one comes
             if self._half_open.count > defaults.ACCEPT_BURST:  # handshakes must not fill the loop
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from . import defaults
 from .connection import Connection
 from .path import Path
 from .pipe import Way
@@ -42,3 +43,16 @@ def best(legs: Sequence[Leg], now: float) -> Leg | None:
 def worst(legs: Sequence[Leg], keep: Leg | None) -> Leg:
     """The one to give up where there are too many: of the worst way the oldest, but not `keep`."""
     return max((leg for leg in legs if leg is not keep), key=lambda leg: (leg.way.rank, -leg.since))
+
+
+def redundant(legs: Sequence[Leg], used: Leg | None, now: float) -> list[Leg]:
+    """Those that go the same way as the one in use, and have done so for a while: what cuts
+    one cuts both."""
+    return [
+        leg
+        for leg in legs
+        if used is not None
+        and leg is not used
+        and (leg.way, leg.path.medium) == (used.way, used.path.medium)
+        and now > leg.since + defaults.REDUNDANT_S
+    ]

@@ -24,7 +24,7 @@ from .frame import Bytes, Priority
 from .host import Host
 from .lane import Lane
 from .lanestream import LaneStream
-from .leg import Leg, best, worst
+from .leg import Leg, best, redundant, worst
 from .limits import Limits
 from .linkstatus import Identities, LegStatus, LinkStatus
 from .outbox import OutCall
@@ -287,6 +287,9 @@ class Link:
                 elif leg.writer.has_output:
                     leg.writer.flush()
         self._choose(now)
+        if len(self._legs) > 1 and self.identities.dialled:  # one side alone, or both are dropped
+            for leg in redundant(self._legs, self._leg, now):
+                self._drop(leg)
         if self._legs:
             self.due = min(leg.due for leg in self._legs)
 

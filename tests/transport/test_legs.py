@@ -177,6 +177,20 @@ async def test_a_better_path_takes_over_and_a_worse_one_does_not() -> None:
 
 
 @pytest.mark.trio
+async def test_a_second_path_of_the_same_way_goes(virtual_time: trio.testing.MockClock) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await relayed_link(a, b)
+        await second_path(a, b, Way.DIRECT)
+        await second_path(a, b, Way.DIRECT)
+        assert len(link.status.legs) == 3
+        await trio.sleep(30)
+        assert [leg.way.value for leg in link.status.legs] == ["relayed", "direct"]
+        assert (await link.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
+        assert not a.lost and not b.lost
+
+
+@pytest.mark.trio
 async def test_either_side_may_bring_the_next_path() -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b):
