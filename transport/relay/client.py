@@ -6,7 +6,7 @@ goes through a relay, whether reachable or not.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -32,6 +32,7 @@ from .defaults import (
     SPARE,
     TTL_S,
     WANTED,
+    WINDOW_BYTES,
 )
 from .vouch import Vouched, is_relayed, read_vouched
 
@@ -54,7 +55,8 @@ class Held:
 
 class RelayClient:
     """`wanted` is at how many relays a place is held. `relayed` says of a link whether it goes
-    through a relay itself: such a one is no way to reach us."""
+    through a relay itself: such a one is no way to reach us. `reach(address, timeout)` makes a
+    direct path to a relay, or raises DialFailed; without it only TCP is dialled."""
 
     def __init__(
         self,
@@ -63,7 +65,9 @@ class RelayClient:
         *,
         wanted: int = WANTED,
         relayed: Callable[[Link], bool] = is_relayed,
+        reach: Callable[[Address, float], Awaitable[Link]] | None = None,
     ) -> None:
+        self._reach = reach or self._reach_by_tcp
         self._host = host
         self._endpoint = endpoint
         self._wanted = wanted
@@ -79,6 +83,8 @@ class RelayClient:
         self._on_circuit: list[OnCircuit] = []
         endpoint.handle_stream("relay.accept", self._on_accept)
         endpoint.on_link_lost(self._on_link_lost)
+        endpoint.on_link_quiet(self._on_link_quiet)
+        endpoint.on_link_back(self._on_link_back)
 
     # What is known, and what is told.
 
@@ -148,13 +154,14 @@ class RelayClient:
         """
         if peer == self._endpoint.peer:
             raise DialFailed("self", "a circuit to this node itself")
-        link = await self._endpoint.dial(relay, timeout=timeout)
+        link = await self._link_at(relay, timeout)
         if self._relayed(link):
             raise DialFailed("relayed", f"`{relay}` is reached through a relay itself")
         try:
             stream = await link.open_stream("relay.connect", {"peer": peer}, priority=priority)
         except (CallRefused, LinkClosed) as error:
             raise DialFailed(error.code, f"`{relay}`: {error.message}") from None
+        stream.narrow(WINDOW_BYTES)
         return CircuitPipe(stream, link.peer, voucher=link.status.address[0])
 
     # Arriving circuits.
@@ -162,6 +169,7 @@ class RelayClient:
     async def _on_accept(self, incoming: IncomingStream) -> None:
         """A relay brings a circuit: only one that was asked to may."""
         relay, stream = incoming.peer, incoming.stream
+        stream.narrow(WINDOW_BYTES)
         link = self._endpoint.link(relay)
         if link is None or not (relay in self._held or relay in self._asking):
             stream.reset("no-reservation")
@@ -323,18 +331,29 @@ class RelayClient:
 
     async def _link_to(self, candidate: Candidate) -> Link:
         """The link to a relay by whichever of its addresses answers. Raises DialFailed."""
-        if (link := self._endpoint.link(candidate.peer)) is not None:
-            return link
         failure = DialFailed("unreachable", "no address is known")
         deadline = self._host.now() + DIAL_S
         for index, address in enumerate(list(candidate.addresses)):
             rest = deadline - self._host.now()
             patience = rest / (len(candidate.addresses) - index)
             try:
-                return await self._endpoint.dial(address, timeout=patience)
+                return await self._link_at(address, patience)
             except DialFailed as error:
                 failure = error
         raise failure
+
+    async def _link_at(self, address: Address, timeout: float) -> Link:
+        """The link to the relay there; one that has no direct path gets one. Raises DialFailed."""
+        link = None if address.peer is None else self._endpoint.link(address.peer)
+        if link is not None and link.connected and not self._relayed(link):
+            await trio.lowlevel.checkpoint()
+            return link
+        return await self._reach(address, timeout)
+
+    async def _reach_by_tcp(self, address: Address, timeout: float) -> Link:
+        if address.transport != "tcp":
+            raise DialFailed("no-udp", f"`{address}`: nothing here dials UDP")
+        return await self._endpoint.reach(address, timeout=timeout)
 
     async def _reserve_at(self, candidate: Candidate) -> bool:
         link = self._endpoint.link(candidate.peer)
@@ -369,6 +388,17 @@ class RelayClient:
             if code not in ("replaced", "peer-restarted"):
                 self._choice.failed(link.peer, code, self._host.now())
             self._drop(link.peer)
+
+    def _on_link_quiet(self, link: Link) -> None:
+        """Nobody reaches us through there now."""
+        if link.peer in self._held:
+            self._choice.failed(link.peer, "silent", self._host.now())
+            self._drop(link.peer)
+
+    def _on_link_back(self, link: Link) -> None:
+        """It was the way to the relay that was cut, not the relay that was dead."""
+        self._choice.worked(link.peer)
+        self._news.set()
 
     def _drop(self, relay: PeerId) -> None:
         if self._held.pop(relay, None) is not None:
