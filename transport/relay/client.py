@@ -26,7 +26,6 @@ from .defaults import (
     ANSWER_S,
     ARRIVING,
     BETTER,
-    DIAL_S,
     GATHER_S,
     IMPROVE_S,
     SPARE,
@@ -34,6 +33,7 @@ from .defaults import (
     WANTED,
     WINDOW_BYTES,
 )
+from .survey import Survey
 from .vouch import Vouched, is_relayed, read_vouched
 
 OnCircuit = Callable[[CircuitPipe, PeerId, PeerId, Vouched | None], None]
@@ -67,13 +67,13 @@ class RelayClient:
         relayed: Callable[[Link], bool] = is_relayed,
         reach: Callable[[Address, float], Awaitable[Link]] | None = None,
     ) -> None:
-        self._reach = reach or self._reach_by_tcp
         self._host = host
         self._endpoint = endpoint
         self._wanted = wanted
         self._relayed = relayed
         self._reachable = False
         self._choice = Choice()
+        self._survey = Survey(host, endpoint, self._choice, relayed=relayed, reach=reach)
         self._held: dict[PeerId, Held] = {}
         self._asking: set[PeerId] = set()  # a reservation is on its way
         self._arriving = 0
@@ -154,7 +154,7 @@ class RelayClient:
         """
         if peer == self._endpoint.peer:
             raise DialFailed("self", "a circuit to this node itself")
-        link = await self._link_at(relay, timeout)
+        link = await self._survey.link_at(relay, timeout)
         if self._relayed(link):
             raise DialFailed("relayed", f"`{relay}` is reached through a relay itself")
         try:
@@ -281,79 +281,16 @@ class RelayClient:
                 return
 
     async def _measure(self, count: int, *, hurry: bool = False) -> list[Candidate]:
-        """Ask so many candidates at once; those that answered as relays, with their round trip.
+        """Those of so many candidates that answered as relays. In a `hurry` the first, which is
+        the nearest or nearly so, serves at once where nobody does yet."""
 
-        Once one has answered, the others get a moment more: who answers late is far. In a `hurry`
-        the first, which is the nearest or nearly so, serves at once where nobody does yet."""
+        async def serve_at_once(candidate: Candidate) -> None:
+            if hurry and not self._held and not self._asking:
+                await self._reserve_at(candidate)
+
         links = {link.peer: link for link in self._endpoint.links()}
         trying = self._choice.to_try(self._held, links, count, self._host.now())
-        answered: list[Candidate] = []
-        first, all_done = trio.Event(), trio.Event()
-        left = len(trying)
-        if not trying:
-            return answered
-
-        async def ask(candidate: Candidate) -> None:
-            nonlocal left
-            if await self._ask(candidate):
-                answered.append(candidate)
-                first.set()
-                if hurry and not self._held and not self._asking:
-                    await self._reserve_at(candidate)
-            left -= 1
-            if not left:
-                first.set()
-                all_done.set()
-
-        async with trio.open_nursery() as nursery:
-            for candidate in trying:
-                nursery.start_soon(ask, candidate)
-            await first.wait()
-            with trio.move_on_after(GATHER_S):
-                await all_done.wait()
-            nursery.cancel_scope.cancel()
-        return answered
-
-    async def _ask(self, candidate: Candidate) -> bool:
-        """Whether a candidate relays; measures its round trip."""
-        try:
-            link = await self._link_to(candidate)
-            began = self._host.now()
-            await link.call("relay.info", timeout=ANSWER_S)
-        except (DialFailed, CallRefused, LinkClosed) as error:
-            self._choice.failed(candidate.peer, error.code, self._host.now())
-            return False
-        if self._relayed(link):
-            self._choice.failed(candidate.peer, "relayed", self._host.now())
-            return False
-        candidate.rtt = self._host.now() - began
-        return True
-
-    async def _link_to(self, candidate: Candidate) -> Link:
-        """The link to a relay by whichever of its addresses answers. Raises DialFailed."""
-        failure = DialFailed("unreachable", "no address is known")
-        deadline = self._host.now() + DIAL_S
-        for index, address in enumerate(list(candidate.addresses)):
-            rest = deadline - self._host.now()
-            patience = rest / (len(candidate.addresses) - index)
-            try:
-                return await self._link_at(address, patience)
-            except DialFailed as error:
-                failure = error
-        raise failure
-
-    async def _link_at(self, address: Address, timeout: float) -> Link:
-        """The link to the relay there; one that has no direct path gets one. Raises DialFailed."""
-        link = None if address.peer is None else self._endpoint.link(address.peer)
-        if link is not None and link.connected and not self._relayed(link):
-            await trio.lowlevel.checkpoint()
-            return link
-        return await self._reach(address, timeout)
-
-    async def _reach_by_tcp(self, address: Address, timeout: float) -> Link:
-        if address.transport != "tcp":
-            raise DialFailed("no-udp", f"`{address}`: nothing here dials UDP")
-        return await self._endpoint.reach(address, timeout=timeout)
+        return await self._survey.measure(trying, serve_at_once)
 
     async def _reserve_at(self, candidate: Candidate) -> bool:
         link = self._endpoint.link(candidate.peer)

@@ -239,7 +239,7 @@ async def test_dials_that_cannot_be(world: World) -> None:
             with pytest.raises(DialFailed) as caught:
                 await a.dial(address)
             assert caught.value.code in (code, "timeout")
-        a.client._relayed = lambda link: True
+        a.client._relayed = a.client._survey.relayed = lambda link: True
         with pytest.raises(DialFailed) as caught:
             await a.dial(relay.address.through(Node(world, "y", 8).peer))
         assert caught.value.code == "relayed"
@@ -259,7 +259,7 @@ async def test_a_relay_on_udp_is_reached_by_who_can(world: World) -> None:
         b.client.offer([(relay.peer, over_udp)])
         await trio.sleep(2)
         assert not b.client.addresses()
-        b.client._reach = reach
+        b.client._survey.reach = reach
         await until(b.client.addresses)
         assert asked == [over_udp]
         assert b.client.addresses() == [over_udp.through(b.peer)]
@@ -270,7 +270,7 @@ async def test_a_link_that_is_relayed_itself_gets_a_direct_path_first(world: Wor
     b = Node(world, "b", 2, behind=world.gateway("gb"))
     async with started(b, relay):
         link = await b.computer.run(lambda: b.endpoint.dial(relay.address, timeout=5))
-        b.client._relayed = lambda link: len(link.status.legs) < 2
+        b.client._survey.relayed = lambda link: len(link.status.legs) < 2
         b.client.offer(offers([relay]))
         await until(b.client.addresses)
         assert len(link.status.legs) == 2
