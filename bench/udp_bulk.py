@@ -12,9 +12,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
+from unittest import mock
 
 import trio
 from aioquic.quic.congestion.cubic import CubicCongestionControl
@@ -30,7 +31,6 @@ from shoal.transport.identity import Identity
 from shoal.transport.realhost import RealHost
 from shoal.transport.tls import Tls
 from shoal.transport.udp import connection as quic
-from shoal.transport.udp.pacing import Pacer
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicPipe
 
@@ -76,6 +76,8 @@ class CubicPacer(QuicPacketPacer):
 
 
 class Cubic(CubicCongestionControl):
+    """aioquic's own, where ours is asked for more."""
+
     rate = base_rtt = 0.0
 
     def nothing_more(self) -> None: ...
@@ -84,13 +86,11 @@ class Cubic(CubicCongestionControl):
 @contextmanager
 def aioquic_s_own() -> Iterator[None]:
     """CUBIC in the place of our congestion control."""
-    ours = quic.DelayControl, quic.Pacer
-    quic.DelayControl = Cubic  # type: ignore[assignment, misc]
-    quic.Pacer = lambda control, size: CubicPacer(max_datagram_size=size)  # type: ignore[assignment, misc]
-    try:
+    with (
+        mock.patch.object(quic, "DelayControl", Cubic),
+        mock.patch.object(quic, "Pacer", lambda _, size: CubicPacer(max_datagram_size=size)),
+    ):
         yield
-    finally:
-        quic.DelayControl, quic.Pacer = ours  # type: ignore[misc]
 
 
 def share(seed: int, seconds: float) -> float:
@@ -101,19 +101,18 @@ def share(seed: int, seconds: float) -> float:
     a, b = world.host("a", link=LinkSpec(up, down)), world.host("b")
     received = 0
 
-    async def run_on(host: Host, work: Callable[[UdpPort], object]) -> None:
+    async def run_on(host: Host, work: Callable[[UdpPort], Awaitable[None]]) -> None:
         async with trio.open_nursery() as nursery:
             port = UdpPort(SimulatedHost(host, next(iter(PROFILES.values())), nursery))
             await nursery.start(port.run, ["0.0.0.0"], PORT)
-            await work(port)  # type: ignore[misc]
+            await work(port)
 
     async def accept(port: UdpPort) -> None:
-        pipes: list[QuicPipe] = []
-        came = trio.Event()
-        port.on_pipe(lambda pipe: (pipes.append(pipe), came.set()))  # type: ignore[arg-type, func-returns-value]
-        await came.wait()
         nonlocal received
-        while data := await read(pipes[0]):
+        send, pipes = trio.open_memory_channel[QuicPipe](1)
+        port.on_pipe(send.send_nowait)
+        pipe = await pipes.receive()
+        while data := await read(pipe):
             received += len(data)
 
     async def push(port: UdpPort) -> None:
