@@ -102,6 +102,9 @@ class Puncher:
             code = await self._rounds(attempt, link)
         except (CallRefused, LinkClosed) as error:
             code = error.code
+            if attempt.round > 1:  # the peer is done, perhaps as its pipe is there and ours is not
+                with trio.move_on_after(self.limits.last_round_s):
+                    await attempt.settled.wait()
         finally:
             attempt.give_up()
             if self._offered.get(link.peer) is attempt:

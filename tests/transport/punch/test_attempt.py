@@ -79,7 +79,8 @@ def test_what_each_plan_says_of_prediction() -> None:
     async def body(attempt: Attempt) -> None:
         for plan, result, reason in (
             (Plan.CHECKS, Result.NOT_NEEDED, ""),
-            (Plan.SPRAY, Result.NO_ANSWER, ""),
+            (Plan.FOLLOW, Result.NO_ANSWER, ""),
+            (Plan.SPRAY, Result.NOT_POSSIBLE, "busy"),
             (Plan.HOPELESS, Result.NOT_POSSIBLE, "symmetric-both"),
         ):
             attempt.plan = plan
