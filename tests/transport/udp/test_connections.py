@@ -112,7 +112,7 @@ async def test_a_flood_of_first_packets_costs_little(world: World) -> None:
 
 
 async def test_without_proof_each_would_be_a_connection(world: World) -> None:
-    node = await _flood(world, UdpLimits(retry_above=1 << 30), 100)
+    node = await _flood(world, UdpLimits(retry_above=1 << 30, unproven_per_s=1e9), 30)
     assert node.port.connections.gate.retries == 0
 
 
