@@ -9,12 +9,12 @@ import trio.testing
 pytest.importorskip("aiortc", reason="needs `pip install 'shoal[browser]'`")
 pytest.importorskip("trio_asyncio", reason="needs `pip install 'shoal[browser]'`")
 
-from shoal.transport.browser.defaults import BrowserLimits  # noqa: E402
-from shoal.transport.browser.gate import Gate, GateStatus  # noqa: E402
-from shoal.transport.errors import HostError  # noqa: E402
-from shoal.transport.realhost import RealHost  # noqa: E402
-from tests.transport.browser.requests import http  # noqa: E402
-from tests.transport.browser.visitor import (  # noqa: E402
+from shoal.transport.browser.defaults import BrowserLimits
+from shoal.transport.browser.gate import Gate, GateStatus
+from shoal.transport.errors import HostError
+from shoal.transport.realhost import RealHost
+from tests.transport.browser.requests import http
+from tests.transport.browser.visitor import (
     LOOPBACK,
     NODE,
     House,
@@ -22,9 +22,11 @@ from tests.transport.browser.visitor import (  # noqa: E402
     join_document,
     open_house,
 )
-from tests.transport.fleet import clock  # noqa: E402
+from tests.transport.fleet import clock
 
 pytestmark = pytest.mark.trio
+
+
 @pytest.fixture
 def virtual_time() -> trio.testing.MockClock:
     return clock()

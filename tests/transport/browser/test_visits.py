@@ -10,16 +10,18 @@ import trio.testing
 pytest.importorskip("aiortc", reason="needs `pip install 'shoal[browser]'`")
 pytest.importorskip("trio_asyncio", reason="needs `pip install 'shoal[browser]'`")
 
-from shoal.transport.browser import stun  # noqa: E402
-from shoal.transport.browser.defaults import BrowserLimits  # noqa: E402
-from shoal.transport.browser.gate import GateStatus  # noqa: E402
-from shoal.transport.browser.proof import DIALLER, PROOF_BYTES, prove  # noqa: E402
-from shoal.transport.identity import Identity  # noqa: E402
-from shoal.transport.reach.stun import Kind, Message  # noqa: E402
-from tests.transport.browser.visitor import BROWSER, LOOPBACK, NODE, Visitor, open_house  # noqa: E402
-from tests.transport.fleet import clock, until  # noqa: E402
+from shoal.transport.browser import stun
+from shoal.transport.browser.defaults import BrowserLimits
+from shoal.transport.browser.gate import GateStatus
+from shoal.transport.browser.proof import DIALLER, PROOF_BYTES, prove
+from shoal.transport.identity import Identity
+from shoal.transport.reach.stun import Kind, Message
+from tests.transport.browser.visitor import BROWSER, LOOPBACK, NODE, Visitor, open_house
+from tests.transport.fleet import clock, until
 
 pytestmark = pytest.mark.trio
+
+
 @pytest.fixture
 def virtual_time() -> trio.testing.MockClock:
     return clock()
