@@ -193,6 +193,9 @@ class IgdClient:
         return Granted(proto, inside, port, lease_of(told or self._lease_s, self._lease_s))
 
     async def unmap(self, granted: Granted) -> None:
+        """It may have become another's meanwhile."""
+        if await self._is_others(granted.proto, granted.port):
+            return
         await self._call("DeletePortMapping", _key(granted.proto, granted.port))
 
     async def check(self, held: list[Granted]) -> Health:
