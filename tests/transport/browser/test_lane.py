@@ -68,6 +68,7 @@ async def stream_through(endpoint: Any, link: Link) -> None:
     async def upper(incoming: IncomingStream) -> None:
         data = await incoming.stream.receive(100)
         await incoming.stream.send(bytes(data).upper())
+        await incoming.stream.finish()
 
     endpoint.handle_stream("upper", upper)
     stream = await link.open_stream("upper")
