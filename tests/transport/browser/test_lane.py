@@ -66,13 +66,16 @@ async def stream_through(endpoint: Any, link: Link) -> None:
     """A stream that comes back in capital letters."""
 
     async def upper(incoming: IncomingStream) -> None:
-        data = await incoming.stream.receive(100)
-        await incoming.stream.send(bytes(data).upper())
+        data = b""
+        while piece := await incoming.stream.receive(100):
+            data += piece
+        await incoming.stream.send(data.upper())
         await incoming.stream.finish()
 
     endpoint.handle_stream("upper", upper)
     stream = await link.open_stream("upper")
     await stream.send(b"hello")
+    await stream.finish()
     assert await stream.receive(100) == b"HELLO"
 
 
