@@ -2,7 +2,7 @@
 
 Three processes on loopback: a relay, a target, and this one. The same TLS path carries 64 MiB one
 way and 128-byte round trips, over TCP and over a circuit in turns; medians over the rounds.
-`value` is the relay's CPU in milliseconds per MB. `rate_ratio` is circuit / direct by the clock: all
+`value` is the relay's CPU in ms per MB. `rate_ratio` is circuit / direct by the clock: all
 three share the cores that the direct connection's two have for themselves, and the ends encrypt
 twice.
 """

@@ -14,7 +14,7 @@ from shoal.transport.realhost import RealHost
 from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import LOOK_S, WINDOW_BYTES, RelayLimits
 from shoal.transport.relay.service import RelayService
-from tests.transport.fleet import clock, make_node, running, until
+from tests.transport.fleet import Node, clock, make_node, running, until
 from tests.transport.relay.circuits import (
     FAST,
     receive,
@@ -30,6 +30,10 @@ pytestmark = pytest.mark.trio
 @pytest.fixture
 def virtual_time() -> Iterator[trio.testing.MockClock]:
     yield clock()
+
+
+async def stopped(node: Node) -> None:
+    await until(lambda: node.stopped)
 
 
 async def refused(link: object, header: dict[str, object]) -> str:
@@ -340,7 +344,7 @@ async def test_cancelling_the_relay_at_any_moment_leaves_nothing_open(virtual_ti
             pipe = await trio_.ca.dial(trio_.r.address, trio_.b.endpoint.peer, timeout=5)
             await trio.sleep(delay)
             trio_.r.scope.cancel()
-            await until(lambda trio_=trio_: trio_.r.stopped)
+            await stopped(trio_.r)
             assert not trio_.service.book.figures().circuits
             pipe.close()
 
