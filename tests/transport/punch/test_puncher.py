@@ -1,11 +1,13 @@
 """Two whole punchers over the simulated internet: each rung, each way to fail, hostile peers."""
 
+from random import Random
 from typing import Any
 
 import pytest
 import trio
 
 from shoal.netsim.packet import TCP, UDP
+from shoal.netsim.population.profiles import link
 from shoal.transport.calls import Call, Refusal, Reply
 from shoal.transport.identity import PeerId
 from shoal.transport.pipe import Way
@@ -13,7 +15,7 @@ from shoal.transport.punch import offer as wire
 from shoal.transport.punch.candidates import Candidate, Kind, Transport
 from shoal.transport.punch.defaults import Limits
 from shoal.transport.punch.outcome import Outcome, Result
-from shoal.transport.punch.predict import Nat
+from shoal.transport.punch.predict import Nat, Plan, plan
 from shoal.transport.punch.puncher import METHOD
 from tests.transport.punch.street import NATS, PORT, Met, Side, Street, meet
 
@@ -499,6 +501,42 @@ def test_the_whole_table_by_tcp(skew: float) -> None:
             met = meet((a, b), skew=skew, udp=False)
             hopeless = (a in HARD and b in STRICT | HARD) or (b in HARD and a in STRICT | HARD)
             assert met.connected is not hopeless, show(met)
+
+
+@pytest.mark.long
+def test_what_two_symmetric_nats_can_do_is_what_the_plan_says() -> None:
+    """Nine kinds of mapping and filtering that are hard, with each other."""
+    kinds = [f"{m}m-{f}f" for m in ("ad", "apd") for f in ("ei", "ad", "apd")]
+    for a in kinds:
+        for b in kinds:
+            expected = plan(NATS[a], NATS[b]) is Plan.CHECKS
+            assert meet((a, b), tcp=False).connected is expected, (a, b)
+
+
+@pytest.mark.long
+def test_lossy_homes() -> None:
+    """In 99 of 100 and more, what can be direct is direct (a birthday search: see its odds)."""
+    luck, tried, worked, seconds = Random(7), 0, 0, []
+    easy = [kind for kind in NATS if plan(NATS["linux-drop"], NATS[kind]) is Plan.CHECKS]
+    links = ["fibre", "cable", "dsl", "lte", "cable+bad-wifi"]
+    for seed in range(400):
+        kinds = luck.choice(easy), luck.choice(easy)
+        if plan(NATS[kinds[0]], NATS[kinds[1]]) is not Plan.CHECKS:
+            continue
+        pair = link(luck.choice(links)), link(luck.choice(links))
+        skew = luck.choice([0.0, 0.0, 0.05, -0.05, 0.15, -0.15])
+        met = meet(kinds, seed=seed, links=pair, skew=skew)
+        tried, worked = tried + 1, worked + met.connected
+        seconds.append(met.seconds or 99.0)
+    seconds.sort()
+    assert tried > 200 and worked >= 0.99 * tried
+    assert seconds[tried // 2] < 1.0 and seconds[tried * 95 // 100] < 3.0
+
+
+@pytest.mark.long
+def test_a_birthday_search_meets_as_often_as_it_says() -> None:
+    met = [meet(("linux-random", "linux-drop"), seed=seed, tcp=False) for seed in range(150)]
+    assert sum(each.connected for each in met) >= 147  # of 99.6 %, but for a chance of 2 %
 
 
 def test_a_row_of_the_table() -> None:
