@@ -29,6 +29,8 @@ from .portcontrol import PcpClient, PmpClient, PortControl
 PROTOCOLS: Final = ("pcp", "nat-pmp", "upnp")
 """Best first: of two that answer at the same time the earlier one is kept."""
 
+_NO_ADDRESS = Refused("maps ports, but tells no outer address")
+
 OnChange = Callable[[Mapping | None], None]
 
 
@@ -47,6 +49,7 @@ class _Held:
         self.granted = granted
         self.address = address
         self.since = now
+        self.asked: Granted | None = None  # not answered yet
 
     @property
     def lease(self) -> float:
@@ -219,7 +222,8 @@ class PortMapper:
             found = await self._map_all(client, {}, align=True)
             if isinstance(found, _Held):
                 kept.append(found)
-                answers[client.name] = "answers and maps the ports"
+                both = len(found.granted) == len(self._ports)
+                answers[client.name] = f"answers and maps {'the ports' if both else 'one port'}"
                 self._set(found)
             else:
                 answers[client.name] = found.words
@@ -227,32 +231,33 @@ class PortMapper:
     async def _map_all(
         self, client: Client, wishes: dict[Proto, int], *, align: bool
     ) -> _Held | Refused:
-        """All ports, at `wishes` or else at one outer number, where possible."""
+        """All ports, at `wishes` or else at one outer number, where possible.
+
+        Without wishes it is the first time, and what does not come to a mapping is removed.
+        """
         held = _Held(client, [], "", self._host.now())
         refused: Refused | None = None
         done = False
         try:
             for proto, inside in self._ports.items():
                 wish = wishes.get(proto) or (held.granted[0].port if held.granted else inside)
+                held.asked = Granted(proto, inside, wish, 0.0)
                 found = await client.map(proto, inside, wish)
+                held.asked = None
                 if isinstance(found, Granted):
                     held.granted.append(found)
                 else:
                     refused = found
             if align and len(held.granted) == 2:
                 await self._align(client, held.granted)
-            address = await client.address() if held.granted else None
-            done = True
+            held.address = await client.address() or "" if held.granted else ""
+            if refused is None or not (refused.silent or not held.granted):
+                refused = _NO_ADDRESS if scope_of(held.address) is Scope.NOWHERE else None
+            done = refused is None
         finally:
-            if not done:
+            if not done and not wishes:
                 await self._remove(held)
-        if refused is not None and (refused.silent or not held.granted):
-            return refused
-        held.address = address or ""
-        if scope_of(held.address) is Scope.NOWHERE:
-            await self._remove(held)
-            return Refused("maps ports, but tells no outer address")
-        return held
+        return refused or held
 
     async def _align(self, client: Client, granted: list[Granted]) -> None:
         """Move one of the two to the other's number, then the other, a few times."""
@@ -314,7 +319,7 @@ class PortMapper:
             return
         with trio.move_on_after(self._limits.end_s, shield=True):
             async with trio.open_nursery() as nursery:
-                for item in held.granted:
+                for item in [*held.granted, *([held.asked] if held.asked else [])]:
                     nursery.start_soon(held.client.unmap, item)
 
     async def _wait(self, until: float) -> bool:

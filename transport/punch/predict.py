@@ -76,22 +76,32 @@ class Plan(StrEnum):
 def plan(mine: Nat, theirs: Nat) -> Plan:
     """What our side does. The other side, asked the same with both turned round, fits to it.
 
-    Of each pair with a hard side, the hard side's port is not known to the other; so its check
-    comes through only if the other is not strict, and the other's checks only after that. Where
-    both have a port of their own for each port of the other, each answer would come from one that
-    the other has never sent to, whatever is let in.
+    A hard side's port is not known to the other: so its own check has to come through, past
+    the other's filter, before there is one back.
     """
     if not (mine.udp and theirs.udp):
         return Plan.BLOCKED
-    each_its_own = Behaviour.ADDRESS_AND_PORT_DEPENDENT
-    astray = mine.mapping is each_its_own and theirs.mapping is each_its_own
-    if not (astray or (mine.hard and theirs.strict) or (theirs.hard and mine.strict)):
-        return Plan.CHECKS
     if mine.hard and theirs.hard:
+        if _meet_though_hard(mine, theirs):
+            return Plan.CHECKS
         return Plan.STEP if mine.counts and theirs.counts else Plan.HOPELESS
-    if mine.hard:
+    if mine.hard and theirs.strict:
         return Plan.COUNT if mine.counts else Plan.OPEN
-    return Plan.FOLLOW if theirs.counts else Plan.SPRAY
+    if theirs.hard and mine.strict:
+        return Plan.FOLLOW if theirs.counts else Plan.SPRAY
+    return Plan.CHECKS
+
+
+def _meet_though_hard(one: Nat, other: Nat) -> bool:
+    """Two hard sides, unpredicted. One must let everybody in at the port that observers saw, the
+    other must then let in an answer from another port than that; and one must have the same
+    port for all ports of its peer, or no answer ever comes from where was asked."""
+    nats = one, other
+    return (
+        any(nat.filtering is Behaviour.ENDPOINT_INDEPENDENT for nat in nats)
+        and not any(nat.strict for nat in nats)
+        and any(nat.mapping is Behaviour.ADDRESS_DEPENDENT for nat in nats)
+    )
 
 
 def step_of(ports: Sequence[int]) -> int | None:

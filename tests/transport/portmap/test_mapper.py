@@ -1,11 +1,14 @@
 """The mapper against simulated routers: what they grant, refuse, forget and get wrong."""
 
 import math
+from typing import Any
 
 import pytest
 import trio
 
+from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.nat.igd import Igd
+from shoal.netsim.nat.leases import Full
 from shoal.netsim.nat.upnp import Fault
 from shoal.netsim.packet import TCP, UDP
 from shoal.netsim.world import World
@@ -421,4 +424,57 @@ async def test_a_refusing_router_is_said_to_refuse(world: World) -> None:
         await trio.sleep(10)
         assert node.mapper.mapping is None
         assert "mapping may be switched off" in node.mapper.outcome.answers["upnp"]
+        await node.stop()
+
+
+async def test_a_request_cut_off_before_its_answer_is_taken_back(world: World) -> None:
+    home = Home(world, igd="nat-pmp")
+    slow = world.host(
+        "slow", behind=home.gate, link=LinkSpec(PipeSpec(delay=0.1), PipeSpec(delay=0.1))
+    )
+    async with trio.open_nursery() as nursery:
+        node = home.start(nursery, host=slow)
+        while not home.held:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        assert node.mapper.mapping is None, "the answer is under way"
+        await node.stop()
+        await trio.sleep(1)
+        assert home.held == {}
+
+
+async def test_a_router_that_maps_one_port_only(world: World) -> None:
+    home = Home(world, igd="nat-pmp")
+    assert isinstance(home.gate.service, Igd)
+    ports = home.gate.service._ports
+    real = ports._pmp_map
+
+    def only_udp(proto: int, *rest: Any) -> Any:
+        if proto == TCP:
+            raise Full
+        return real(proto, *rest)
+
+    ports._pmp_map = only_udp  # type: ignore[assignment, method-assign]
+    async with trio.open_nursery() as nursery:
+        node = home.start(nursery)
+        mapping = await home.until(node)
+        assert (mapping.tcp_port, mapping.udp_port) == (0, PORT)
+        assert node.mapper.outcome.answers["nat-pmp"] == "answers and maps one port"
+        await node.stop()
+
+
+async def test_one_port_unanswered_and_the_other_is_taken_back(world: World) -> None:
+    home = Home(world, igd="nat-pmp")
+    assert isinstance(home.gate.service, Igd)
+    ports = home.gate.service._ports
+    real = ports.answer
+
+    def no_udp(data: bytes, source: tuple[str, int]) -> bytes | None:
+        return None if data[1] == 1 else real(data, source)
+
+    ports.answer = no_udp  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        node = home.start(nursery)
+        await trio.sleep(20)
+        assert node.mapper.mapping is None and home.held == {}
+        assert node.mapper.outcome.answers["nat-pmp"] == "no answer"
         await node.stop()

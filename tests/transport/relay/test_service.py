@@ -10,12 +10,11 @@ import trio.testing
 from shoal.transport.errors import CallRefused
 from shoal.transport.frame import Priority
 from shoal.transport.identity import Identity
-from shoal.transport.limits import Limits
 from shoal.transport.realhost import RealHost
 from shoal.transport.relay.client import RelayClient
-from shoal.transport.relay.defaults import LOOK_S, RelayLimits
+from shoal.transport.relay.defaults import LOOK_S, WINDOW_BYTES, RelayLimits
 from shoal.transport.relay.service import RelayService
-from tests.transport.fleet import clock, make_node, running, until
+from tests.transport.fleet import Node, clock, make_node, running, until
 from tests.transport.relay.circuits import (
     FAST,
     receive,
@@ -31,6 +30,10 @@ pytestmark = pytest.mark.trio
 @pytest.fixture
 def virtual_time() -> Iterator[trio.testing.MockClock]:
     yield clock()
+
+
+async def stopped(node: Node) -> None:
+    await until(lambda: node.stopped)
 
 
 async def refused(link: object, header: dict[str, object]) -> str:
@@ -126,7 +129,7 @@ async def test_a_slow_reader_costs_the_relay_little(virtual_time: object, readin
         if reading:
             assert sent == size
             return
-        window = Limits().stream_window_bytes
+        window = WINDOW_BYTES
         assert sent <= 3 * window + (1 << 19)
         held = sum(trio_.link(each)._lane.held for each in (trio_.a, trio_.b))
         assert held <= 2 * window + (1 << 19)
@@ -341,7 +344,7 @@ async def test_cancelling_the_relay_at_any_moment_leaves_nothing_open(virtual_ti
             pipe = await trio_.ca.dial(trio_.r.address, trio_.b.endpoint.peer, timeout=5)
             await trio.sleep(delay)
             trio_.r.scope.cancel()
-            await until(lambda trio_=trio_: trio_.r.stopped)
+            await stopped(trio_.r)
             assert not trio_.service.book.figures().circuits
             pipe.close()
 
