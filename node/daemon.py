@@ -291,7 +291,7 @@ class Node:
             self.endpoint.admission = await self.credentials.adopt(key)
             self._say(f"joined the swarm of {link.peer}")
         known = await self._remembered()
-        bootstrap = Bootstrap(self.host, self.endpoint, self.health)
+        bootstrap = Bootstrap(self.host, self.ladder, self.health)
         nursery.start_soon(bootstrap.run, config.bootstrap, known)
         nursery.start_soon(self._keep_remembering)
         alone = not config.bootstrap and not known and config.invitation is None

@@ -29,6 +29,7 @@ from .meeting import Connected, Door, Refused
 from .path import Path, PathLost
 from .pipe import Pipe, TcpPipe, Way
 from .place import way_to
+from .relay.book import RelayBook
 from .serving import StreamHandler
 from .tls import Tls
 
@@ -71,6 +72,8 @@ class Endpoint:
         self._nursery: trio.Nursery | None = None
         self._libp2p = libp2p
         self._responder: Libp2pResponder | None = None
+        self._published: set[str] = set()
+        self._relay_book: RelayBook | None = None
         self._firsts: dict[int, Greeter] = {}
         self._admission_news = trio.lowlevel.ParkingLot()
 
@@ -93,6 +96,15 @@ class Endpoint:
     def handle(self, method: str, handler: Handler) -> None:
         """Answer calls and posts of that name. A plain function runs inline and must not block."""
         self._links.handlers.add(method, handler)
+
+    def publish(self, method: str) -> None:
+        """Let libp2p programs, which are strangers all, call this method too. It must be handled
+        by then, and cheap."""
+        self._published.add(method)
+
+    def relay_for_libp2p(self, book: RelayBook) -> None:
+        """Relay between libp2p programs as well, within the limits of this book."""
+        self._relay_book = book
 
     def handle_stream(self, method: str, handler: StreamHandler) -> None:
         """Serve streams of that name, each in a task of its own."""
@@ -293,9 +305,17 @@ class Endpoint:
             return
         if self._responder is None:
             self._responder = Libp2pResponder(
-                self._host, self._identity, addresses=self._own_addresses
+                self._host,
+                self._identity,
+                addresses=self._own_addresses,
+                published=self._open_to_strangers,
+                relay=self._relay_book,
             )
         await self._responder.serve(stream, first)
+
+    def _open_to_strangers(self) -> dict[str, Handler]:
+        calls = self._links.handlers.calls
+        return {method: calls[method][0] for method in self._published if method in calls}
 
     def _own_addresses(self) -> list[Address]:
         found = self._host.interfaces()

@@ -92,7 +92,7 @@ class Ladder:
         self.reach = Reach(host, endpoint, self.udp, volunteer=observes, seen_at=self._seen_at)
         self.mapper = PortMapper(host, key=key)
         self.lan: LanDiscovery | None = None
-        self.relays = RelayClient(host, endpoint, relayed=_is_relayed)
+        self.relays = RelayClient(host, endpoint, relayed=_is_relayed, reach=self._reach_relay)
         self.relaying = RelayService(
             host, endpoint, relaying or RelayLimits(), seen=seen_at, relayed=_is_relayed
         )
@@ -108,6 +108,7 @@ class Ladder:
             self._punched,
             limits=limits,
         )
+        endpoint.relay_for_libp2p(self.relaying.book)
         endpoint.finder = self._find
         endpoint.handle_first_byte(DIALBACK_BYTE, self._dialled_back)
         endpoint.on_observed(self._observed)
@@ -157,6 +158,14 @@ class Ladder:
         with trio.move_on_after(timeout):
             return await climb.first()
         raise DialFailed("timeout", f"`{peer}` did not answer within {timeout:g} s")
+
+    async def dial(self, address: Address, *, timeout: float) -> Link:
+        """The link to who answers at one address, of whichever kind. Raises DialFailed."""
+        if address.peer is not None:
+            return await self.connect(address.peer, [address], timeout=timeout)
+        if address.transport != "tcp":
+            raise DialFailed("bad-address", f"`{address}` does not say who answers there")
+        return await self.endpoint.dial(address, timeout=timeout)
 
     def network_changed(self) -> None:
         """Addresses or the router are others than before: every path is asked for a sign of
@@ -348,6 +357,13 @@ class Ladder:
             raise DialFailed("unreachable", f"`{address}` does not answer: {error}") from None
         way = way_to(address.host)
         return await self.endpoint.join(pipe, way, expect=peer, server=False, name=str(address))
+
+    async def _reach_relay(self, address: Address, timeout: float) -> Link:
+        with trio.move_on_after(timeout):
+            if address.transport == "udp" and address.peer is not None:
+                return await self._dial_udp(address, address.peer)
+            return await self.endpoint.dial(address, timeout=timeout)
+        raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
 
     async def _through(self, relay: Address, peer: PeerId) -> Link:
         pipe = await self.relays.dial(relay, peer, timeout=defaults.CLIMB_S)
