@@ -15,6 +15,7 @@ import trio
 
 from . import defaults
 from .address import Address
+from .browser.clear import BrowserSession, Clear
 from .calls import Handler
 from .certificate import Certificate
 from .errors import DialFailed, HostError, TransportError
@@ -226,6 +227,15 @@ class Endpoint:
         if path.tls.server:
             return await self._join_as_server(path, way, name)
         return await self._introduce(path, way, pipe.remote[1], name)
+
+    async def join_proven(self, session: BrowserSession) -> Link:
+        """The same for a browser's channel, whose other end has proven itself already; this
+        side is the listener. Raises DialFailed."""
+        if self._nursery is None:
+            session.pipe.close()
+            raise DialFailed("not-running", "the endpoint is not running")
+        path = Path(session.pipe, Clear(session))
+        return await self._join_as_server(path, Way.BROWSER, f"browser {session.peer}")
 
     # Accepting.
 

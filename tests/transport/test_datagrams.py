@@ -1,4 +1,4 @@
-"""UDP sockets of the operating system: send, take all, close under a reader; and dials from a port."""
+"""UDP sockets of the operating system: send, take all, close under a reader; dials from a port."""
 
 import pytest
 import trio
