@@ -30,10 +30,11 @@ class PathLost(Exception):
 
 
 class Path:
-    """`tls` over `pipe` (`Clear` over a browser's, which is encrypted as it is). One task reads, one writes; `first` was read from the pipe before.
+    """`tls` over `pipe` (`Clear` over a browser's, which is encrypted as it is).
 
-    `turn` makes a TLS server, for the case that the other end began as a client too: two that
-    dial each other at the same moment get one TCP connection (RFC 9293, section 3.5).
+    One task reads, one writes; `first` was read from the pipe before. `turn` makes a TLS server,
+    for the case that the other end began as a client too: two that dial each other at the same
+    moment get one TCP connection (RFC 9293, section 3.5).
     """
 
     def __init__(
