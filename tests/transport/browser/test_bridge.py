@@ -5,6 +5,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -305,13 +306,17 @@ async def test_an_exception_of_aiortc_s_ends_its_channel_and_nothing_else(
 async def another_pair(pair: Ends) -> tuple[Carrier, Carrier]:
     """Two more carriers over the same bridge."""
     made: list[Carrier] = []
+
+    def hand_over(server: bool, data: bytes) -> None:
+        made[not server].take(data)
+
     for server in (False, True):
         carrier = Carrier(
             pair.bridge,
             server=server,
             fingerprint=pair.bridge.fingerprint,
             sctp_port=5000,
-            send=lambda data, other=1 - server: made[other].take(data),
+            send=partial(hand_over, server),
             settled=lambda: None,
         )
         made.append(carrier)
