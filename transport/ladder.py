@@ -356,7 +356,10 @@ class Ladder:
         except OSError as error:
             raise DialFailed("unreachable", f"`{address}` does not answer: {error}") from None
         way = way_to(address.host)
-        return await self.endpoint.join(pipe, way, expect=peer, server=False, name=str(address))
+        name = str(address)
+        link = await self.endpoint.join(pipe, way, expect=peer, server=False, name=name)
+        pipe.trust()
+        return link
 
     async def _reach_relay(self, address: Address, timeout: float) -> Link:
         with trio.move_on_after(timeout):
@@ -422,6 +425,8 @@ class Ladder:
     async def _join(self, pipe: Pipe, way: Way, expect: PeerId | None, server: bool) -> None:
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             await self.endpoint.join(pipe, way, expect=expect, server=server)
+            if isinstance(pipe, QuicPipe):
+                pipe.trust()
             return
         pipe.close()
 
