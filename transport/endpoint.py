@@ -15,6 +15,7 @@ import trio
 
 from . import defaults
 from .address import Address
+from .aim import Aim
 from .browser.clear import BrowserSession, Clear
 from .calls import Handler
 from .certificate import Certificate
@@ -70,6 +71,7 @@ class Endpoint:
         self._door = Door(identity.peer, self.incarnation, admission, self._limits)
         self._links = Links(host, identity.peer, self.incarnation, self._limits, self._rescue)
         self._half_open = HalfOpen(self._limits)
+        self._aim = Aim(host.now)
         self._nursery: trio.Nursery | None = None
         self._libp2p = libp2p
         self._responder: Libp2pResponder | None = None
@@ -453,7 +455,11 @@ class Endpoint:
             return None
         address = Address(ip, port, link.peer)
         try:
-            await self.reach(address, timeout=self._limits.handshake_s)
+            if link.identities.dialled:
+                await self.reach(address, timeout=self._limits.handshake_s)
+            else:  # the port is but the peer's word
+                with self._aim.at(address):
+                    await self.reach(address, timeout=self._limits.handshake_s)
         except DialFailed as error:
             # Behind a router it may be the router that refuses.
             near = way_to(ip) in (Way.LOOPBACK, Way.LAN)

@@ -15,6 +15,7 @@ import trio
 
 from . import defaults
 from .address import Address
+from .aim import Aim
 from .climb import Attempt, Climb, order
 from .datagrams import Datagrams, Place
 from .endpoint import Endpoint
@@ -82,6 +83,7 @@ class Ladder:
         self.endpoint = endpoint
         self.rungs = rungs = rungs or Rungs()
         self.book = book
+        self.aim = Aim(host.now)
         self.without_udp = ""  # why there is no UDP port though there should be
         self._host = host
         self._nursery: trio.Nursery | None = None
@@ -344,9 +346,10 @@ class Ladder:
         address = attempt.address
         if address.relay is not None:
             return await self._through(address.relay, attempt.peer)
-        if address.transport == "udp":
-            return await self._dial_udp(address, attempt.peer)
-        return await self.endpoint.reach(address, timeout=defaults.CLIMB_S)
+        with self.aim.at(address):
+            if address.transport == "udp":
+                return await self._dial_udp(address, attempt.peer)
+            return await self.endpoint.reach(address, timeout=defaults.CLIMB_S)
 
     async def _dial_udp(self, address: Address, peer: PeerId) -> Link:
         if self.udp is None:
@@ -362,7 +365,7 @@ class Ladder:
         return link
 
     async def _reach_relay(self, address: Address, timeout: float) -> Link:
-        with trio.move_on_after(timeout):
+        with trio.move_on_after(timeout), self.aim.at(address):
             if address.transport == "udp" and address.peer is not None:
                 return await self._dial_udp(address, address.peer)
             return await self.endpoint.dial(address, timeout=timeout)
