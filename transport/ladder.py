@@ -385,7 +385,7 @@ class Ladder:
             raise error from None
         except trio.TooSlowError:
             raise DialFailed("timeout", f"`{name}` did not answer") from None
-        self.knowledge.vouch(peer, pipe.seen)
+        self.knowledge.vouch(peer, pipe.seen, relay.peer)
         self._improve(link, at_once=True)
         return link
 
@@ -451,12 +451,14 @@ class Ladder:
         if self._nursery is None:
             pipe.close()
             return
-        self._nursery.start_soon(self._take_circuit, pipe, source, seen)
+        self._nursery.start_soon(self._take_circuit, pipe, source, relay, seen)
 
-    async def _take_circuit(self, pipe: CircuitPipe, source: PeerId, seen: Vouched | None) -> None:
+    async def _take_circuit(
+        self, pipe: CircuitPipe, source: PeerId, relay: PeerId, seen: Vouched | None
+    ) -> None:
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             link = await self.endpoint.join(pipe, Way.RELAYED, expect=source, server=True)
-            self.knowledge.vouch(source, seen)
+            self.knowledge.vouch(source, seen, relay)
             self._improve(link, at_once=False)
             return
         pipe.close()

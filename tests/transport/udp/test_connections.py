@@ -167,7 +167,7 @@ def _far_byte(pipe: QuicPipe, offset: int) -> None:
     def get_frame(size: int, limit: int | None = None) -> QuicStreamFrame | None:
         return usual(size, limit) or (frames.pop() if frames else None)
 
-    sender.get_frame = get_frame  # type: ignore[method-assign]
+    sender.get_frame = get_frame  # type: ignore[method-assign, assignment]
     sender.buffer_is_empty = False
     pipe._flush()
 
