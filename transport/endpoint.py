@@ -24,7 +24,7 @@ from .hello import Admission
 from .host import Host
 from .identity import Identity, PeerId
 from .libp2p import Libp2pResponder
-from .limits import HalfOpen, Limits
+from .limits import Arrivals, HalfOpen, Limits
 from .link import Link
 from .links import Finder, Links
 from .meeting import Connected, Door, Refused
@@ -71,6 +71,7 @@ class Endpoint:
         self._door = Door(identity.peer, self.incarnation, admission, self._limits)
         self._links = Links(host, identity.peer, self.incarnation, self._limits, self._rescue)
         self._half_open = HalfOpen(self._limits)
+        self._arrivals = Arrivals(self._limits)
         self._aim = Aim(host.now)
         self._nursery: trio.Nursery | None = None
         self._libp2p = libp2p
@@ -251,6 +252,10 @@ class Endpoint:
                 continue
             subnet = self._half_open.enter(address)
             if subnet is None:
+                stream.socket.close()
+                continue
+            if not self._arrivals.allow(subnet, self._host.now()):
+                self._half_open.leave(subnet)
                 stream.socket.close()
                 continue
             nursery.start_soon(self._greet, stream, subnet)
