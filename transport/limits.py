@@ -84,7 +84,7 @@ class HalfOpen:
 
     def enter(self, address: str) -> str | None:
         """Count a connection from an IP address; its subnet, or None where it is one too many."""
-        subnet = _subnet(address)
+        subnet = subnet_of(address)
         loopback = subnet == _LOOPBACK
         most = self._limits.half_open_loopback if loopback else self._limits.half_open_per_subnet
         remote = self.count - self._by_subnet[_LOOPBACK]
@@ -103,7 +103,8 @@ class HalfOpen:
 _LOOPBACK = "loopback"
 
 
-def _subnet(address: str) -> str:
+def subnet_of(address: str) -> str:
+    """What counts as one place: the /24 (IPv4) or /64 (IPv6) of an IP address, this machine."""
     try:
         found = ip_address(address)
     except ValueError:
