@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from OpenSSL import SSL
 
+from shoal.transport import tls
 from shoal.transport.certificate import Certificate
 from shoal.transport.defaults import ALPN, CERTIFICATE_BYTES, TLS_HANDSHAKE_BYTES
 from shoal.transport.errors import TransportError
@@ -65,6 +66,26 @@ def test_messages_of_every_size_both_ways() -> None:
             receiver.feed(sender.outgoing())
             assert receiver.read() == data[:size]
             assert receiver.read() == receiver.outgoing() == sender.outgoing() == b""
+
+
+def test_tiny_records_need_little_more_memory_than_their_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, server = pair()
+    for _ in range(4000):
+        client.write(b"x")
+    stream = client.outgoing()
+    server.feed(stream)
+    sizes: list[int] = []
+    real = tls.allocate
+
+    def allocate(kind: str, size: int) -> object:
+        sizes.append(size)
+        return real(kind, size)
+
+    monkeypatch.setattr(tls, "allocate", allocate)
+    assert server.read() == b"x" * 4000
+    assert sizes[0] < len(stream) + 20_000
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 6, 7, 21, 150, 151, 1000])
