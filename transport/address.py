@@ -1,9 +1,10 @@
-"""Where a peer can be reached: an IP address or a name, a TCP port, and who should answer."""
+"""Where a peer can be reached: an IP address or a name, a port, and who should answer there, or
+which relay leads on to it (multiaddrs, https://github.com/multiformats/multiaddr)."""
 
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 from .defaults import ADDRESS_LETTERS
 from .errors import TransportError
@@ -14,51 +15,95 @@ _PORT = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 _NAME_LETTERS = 253  # RFC 1035, 2.3.4
 
 DnsKind = Literal["dns", "dns4", "dns6"]
+Transport = Literal["tcp", "udp"]
+_CIRCUIT = "/p2p-circuit"
+_AFTER_PORT = {"tcp": "", "udp": "/quic-v1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`host` is an IP address or a DNS name, `port` a TCP port, `peer` who must answer.
+    """`host` is an IP address or a DNS name, `port` a TCP or UDP port, `peer` who must answer.
 
     `dns` says which IP version a name is resolved to (`dns`: any); it means nothing for an
-    IP address. `str()` gives the multiaddr.
+    IP address. With `relay`, the peer is reached through that node, and host, port, dns and
+    transport are the relay's: make those by `through`. `str()` gives the multiaddr.
     """
 
     host: str
     port: int
     peer: PeerId | None = None
     dns: DnsKind = "dns"
+    transport: Transport = "tcp"
+    relay: "Address | None" = None
+
+    def __post_init__(self) -> None:
+        relay = self.relay
+        if relay is not None and (
+            self.peer is None
+            or relay.peer in (None, self.peer)
+            or relay.relay is not None  # one relay, never a chain of them
+            or (self.host, self.port, self.dns, self.transport)
+            != (relay.host, relay.port, relay.dns, relay.transport)
+        ):
+            raise ValueError("an address through a relay is made by `relay.through(peer)`")
+
+    def through(self, peer: PeerId) -> "Address":
+        """The address of `peer` by way of the relay at this one, whose `peer` is known.
+
+        Raises ValueError for a relay behind a relay, or to itself.
+        """
+        return Address(self.host, self.port, peer, self.dns, self.transport, self)
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a multiaddr (`/ip4/1.2.3.4/tcp/4001/p2p/12D3…`) or `host:port`, `[::1]:4001`.
+    def parse(cls, text: str) -> "Address":
+        """Read a multiaddr or `host:port`, `[::1]:4001`. Multiaddrs are
+        `/ip4/1.2.3.4/tcp/4001/p2p/12D3…`, `/ip4/1.2.3.4/udp/4001/quic-v1/p2p/12D3…`, and
+        either of them with `/p2p-circuit/p2p/12D3…` behind it.
 
         Raises `TransportError("bad-address")`.
         """
         if len(text) > ADDRESS_LETTERS:
             raise _bad(text[:40] + "…", f"it has more than {ADDRESS_LETTERS} letters")
-        return cls._parse_multiaddr(text) if text.startswith("/") else cls._parse_plain(text)
+        if not text.startswith("/"):
+            return cls._parse_plain(text)
+        front, circuit, behind = text.partition(_CIRCUIT)
+        address = cls._parse_multiaddr(text, front)
+        return address._parse_target(text, behind) if circuit else address
+
+    def _parse_target(self, text: str, behind: str) -> "Address":
+        if self.peer is None:
+            raise _bad(text, "it does not say which relay this is")
+        if not behind.startswith("/p2p/"):
+            raise _bad(text, "it does not say whom the relay leads to")
+        try:
+            return self.through(_peer(text, behind.removeprefix("/p2p/")))
+        except ValueError:
+            raise _bad(text, "the relay leads to itself") from None
 
     @classmethod
-    def _parse_multiaddr(cls, text: str) -> Self:
-        parts = text.split("/")[1:]
-        if len(parts) not in (4, 6) or parts[2] != "tcp":
+    def _parse_multiaddr(cls, text: str, front: str) -> "Address":
+        parts = front.split("/")[1:]
+        if len(parts) < 4 or parts[2] not in ("tcp", "udp"):
             raise _bad(text, "it is not like `/ip4/1.2.3.4/tcp/4001/p2p/12D3…`")
-        peer = None
-        if len(parts) == 6:
-            if parts[4] != "p2p":
-                raise _bad(text, f"`/{parts[4]}` is not understood")
-            peer = _peer(text, parts[5])
-        kind = parts[0]
+        (kind, host, carrier, port), rest = parts[:4], parts[4:]
+        transport: Transport = "udp" if carrier == "udp" else "tcp"
+        if transport == "udp":
+            if rest[:1] != ["quic-v1"]:
+                raise _bad(text, "what UDP carries is missing", hint="write `/udp/4001/quic-v1`")
+            del rest[0]
+        if rest and (len(rest) != 2 or rest[0] != "p2p"):
+            raise _bad(text, f"`/{'/'.join(rest)}` is not understood")
+        peer = _peer(text, rest[1]) if rest else None
+        number = _port(text, port)
         if kind in ("ip4", "ip6"):
-            return cls(_ip(text, parts[1], int(kind[2])), _port(text, parts[3]), peer)
+            return cls(_ip(text, host, int(kind[2])), number, peer, "dns", transport)
         if kind not in ("dns", "dns4", "dns6"):
             raise _bad(text, f"`/{kind}` is not understood")
         dns: DnsKind = kind  # type: ignore[assignment]  # mypy does not narrow by `in`
-        return cls(_name(text, parts[1]), _port(text, parts[3]), peer, dns)
+        return cls(_name(text, host), number, peer, dns, transport)
 
     @classmethod
-    def _parse_plain(cls, text: str) -> Self:
+    def _parse_plain(cls, text: str) -> "Address":
         host, colon, port = text.rpartition(":")
         if not colon:
             raise _bad(text, "the port is missing", hint=f"write `{text}:4001`")
@@ -71,9 +116,12 @@ class Address:
         return cls(_name(text, host), _port(text, port))
 
     def __str__(self) -> str:
-        kind = self.dns if not _is_ip(self.host) else "ip6" if ":" in self.host else "ip4"
         suffix = f"/p2p/{self.peer}" if self.peer else ""
-        return f"/{kind}/{self.host}/tcp/{self.port}{suffix}"
+        if self.relay is not None:
+            return f"{self.relay}{_CIRCUIT}{suffix}"
+        kind = self.dns if not _is_ip(self.host) else "ip6" if ":" in self.host else "ip4"
+        after = _AFTER_PORT[self.transport]
+        return f"/{kind}/{self.host}/{self.transport}/{self.port}{after}{suffix}"
 
 
 def _bad(text: str, reason: str, *, hint: str | None = None) -> TransportError:

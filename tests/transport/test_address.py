@@ -1,5 +1,7 @@
 """Addresses in and out."""
 
+from collections.abc import Callable
+
 import pytest
 
 from shoal.transport.address import Address
@@ -8,6 +10,9 @@ from shoal.transport.errors import TransportError
 from shoal.transport.identity import Identity
 
 PEER = Identity.from_seed(bytes(32)).peer
+OTHER = Identity.from_seed(b"1" * 32).peer
+RELAY = Address("1.2.3.4", 443, PEER)
+UDP_RELAY = Address("a.example", 4001, PEER, "dns4", "udp")
 
 
 @pytest.mark.parametrize(
@@ -20,6 +25,14 @@ PEER = Identity.from_seed(bytes(32)).peer
         (f"/dns4/a.example/tcp/65535/p2p/{PEER}", Address("a.example", 65535, PEER, "dns4"), None),
         ("/dns6/a.example/tcp/80", Address("a.example", 80, None, "dns6"), None),
         ("/dns/A.Example/tcp/80", Address("a.example", 80), "/dns/a.example/tcp/80"),
+        ("/ip4/1.2.3.4/udp/9/quic-v1", Address("1.2.3.4", 9, None, "dns", "udp"), None),
+        (f"/ip6/::1/udp/9/quic-v1/p2p/{PEER}", Address("::1", 9, PEER, "dns", "udp"), None),
+        (f"/ip4/1.2.3.4/tcp/443/p2p/{PEER}/p2p-circuit/p2p/{OTHER}", RELAY.through(OTHER), None),
+        (
+            f"/dns4/a.example/udp/4001/quic-v1/p2p/{PEER}/p2p-circuit/p2p/{OTHER}",
+            UDP_RELAY.through(OTHER),
+            None,
+        ),
         ("1.2.3.4:4001", Address("1.2.3.4", 4001), "/ip4/1.2.3.4/tcp/4001"),
         ("[::1]:4001", Address("::1", 4001), "/ip6/::1/tcp/4001"),
         ("localhost:4001", Address("localhost", 4001), "/dns/localhost/tcp/4001"),
@@ -72,6 +85,22 @@ def test_parse_and_print(text: str, expected: Address, printed: str | None) -> N
         "/ip4/1.2.3.4/tcp/1/p2p/12D3",
         f"/ip4/1.2.3.4/tcp/1/ipfs/{PEER}",
         f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit/",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit/p2p",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit/p2p/",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit/p2p/{PEER}",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit/p2p/{OTHER}/",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit/p2p/{OTHER}/p2p-circuit/p2p/{PEER}",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit/ip4/1.2.3.4/tcp/1/p2p/{OTHER}",
+        f"/ip4/1.2.3.4/tcp/1/p2p-circuit/p2p/{OTHER}",
+        f"/p2p-circuit/p2p/{OTHER}",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuitous/p2p/{OTHER}",
+        f"/ip4/1.2.3.4/udp/1/p2p/{PEER}",
+        "/ip4/1.2.3.4/udp/1/quic",
+        "/ip4/1.2.3.4/udp/1/quic-v1/",
+        "/ip4/1.2.3.4/tcp/1/quic-v1",
+        "/ip4/1.2.3.4/udp/0/quic-v1",
+        "/ip4/1.2.3.4/sctp/1",
         "/unix/tmp/tcp/1",
         "/dns4/1.2.3.4/tcp/1",
         "/ip4/1.2.3.4/tcp/1\n",
@@ -92,3 +121,25 @@ def test_hints() -> None:
         with pytest.raises(TransportError) as caught:
             Address.parse(text)
         assert caught.value.hint is not None and f"`{hint}`" in caught.value.hint
+
+
+def test_through_a_relay() -> None:
+    address = RELAY.through(OTHER)
+    assert address.relay == RELAY
+    assert (address.host, address.port, address.peer) == (RELAY.host, RELAY.port, OTHER)
+    assert UDP_RELAY.through(OTHER).transport == "udp"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RELAY.through(PEER),
+        lambda: RELAY.through(OTHER).through(PEER),
+        lambda: Address("1.2.3.4", 443).through(OTHER),
+        lambda: Address("1.2.3.4", 444, OTHER, relay=RELAY),
+        lambda: Address("1.2.3.4", 443, None, relay=RELAY),
+    ],
+)
+def test_no_chains_and_no_contradictions(make: Callable[[], Address]) -> None:
+    with pytest.raises(ValueError):
+        make()

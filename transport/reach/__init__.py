@@ -1,1 +1,1 @@
-"""What others see of this node: observed addresses, the kind of its NAT, dial-back."""
+"""What others see of this node: its address, the kind of its NAT, and who can dial it."""

@@ -1,0 +1,293 @@
+"""Reservations and circuits are counted and bounded."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.transport.relay.book import Circuit, RelayBook, Reservation, subnet_of
+from shoal.transport.relay.defaults import RelayLimits
+
+ON = RelayLimits(volunteer=True)
+
+
+def a_book(**changes: object) -> RelayBook:
+    return RelayBook(replace(ON, **changes))  # type: ignore[arg-type]
+
+
+def places(book: RelayBook, count: int, *, subnet: str = "10.1.2", member: bool = False) -> int:
+    """Reservations granted to as many peers of one /24."""
+    granted = 0
+    for number in range(count):
+        answer = book.reserve(f"{subnet}-{number}", f"{subnet}.{number % 256}", 0.0, member=member)
+        granted += isinstance(answer, Reservation)
+    return granted
+
+
+def circuit(book: RelayBook, source: str, target: str, *, now: float = 0.0, member: bool = True,
+            ip: str = "9.9.9.9") -> Circuit:  # fmt: skip
+    made = book.open_circuit(source, target, ip, now, member=member)
+    assert isinstance(made, Circuit), made
+    return made
+
+
+def reserved(book: RelayBook, peer: str, *, member: bool = True, ip: str = "8.8.8.8") -> None:
+    assert isinstance(book.reserve(peer, ip, 0.0, member=member), Reservation)
+
+
+def test_off_unless_the_owner_volunteers() -> None:
+    for book in (RelayBook(RelayLimits()), a_book(rate=0)):
+        assert book.reserve("a", "1.2.3.4", 0.0, member=True) == "not-a-relay"
+        assert book.open_circuit("a", "b", "1.2.3.4", 0.0, member=True) == "not-a-relay"
+    assert book.figures().refused == {"not-a-relay": 2}
+
+
+@pytest.mark.parametrize("member", [False, True])
+def test_a_thousand_from_one_subnet_get_eight(member: bool) -> None:
+    book = a_book()
+    assert places(book, 1000, member=member) == 8
+    assert book.figures().refused == {"subnet-full": 992}
+    assert places(book, 1000, subnet="10.1.3") == 8
+
+
+def test_a_thousand_from_one_subnet_without_the_limit() -> None:
+    """The twin: it is that limit, and no other, which holds them back."""
+    assert places(a_book(reservations_per_subnet=10**6, reservations=10**6), 1000) == 1000
+
+
+def test_ipv6_counts_by_64() -> None:
+    book = a_book()
+    granted = [book.reserve(str(n), f"2600:1:2:3::{n + 1:x}", 0.0, member=False) for n in range(20)]
+    assert sum(isinstance(item, Reservation) for item in granted) == 8
+    assert isinstance(book.reserve("x", "2600:1:2:4::1", 0.0, member=False), Reservation)
+
+
+@pytest.mark.parametrize(
+    ("ip", "subnet"),
+    [
+        ("1.2.3.4", "1.2.3.0/24"),
+        ("::ffff:1.2.3.4", "1.2.3.0/24"),
+        ("2600:1:2:3:4::1", "2600:1:2:3::/64"),
+        ("", "unknown"),
+        ("nonsense", "unknown"),
+        ("1.2.3.4%eth0", "unknown"),
+    ],
+)
+def test_subnets(ip: str, subnet: str) -> None:
+    assert subnet_of(ip) == subnet
+
+
+def test_there_is_a_total() -> None:
+    book = a_book()
+    granted = sum(places(book, 8, subnet=f"10.0.{n}") for n in range(100))
+    assert granted == ON.reservations
+    assert book.reserve("late", "1.2.3.4", 0.0, member=False) == "full"
+
+
+def test_members_push_out_idle_strangers_only() -> None:
+    book = a_book(reservations=2, reservations_per_subnet=2)
+    reserved(book, "busy", member=False)
+    reserved(book, "idle", member=False)
+    circuit(book, "x", "busy")
+    assert book.reserve("stranger", "8.8.8.9", 1.0, member=False) == "subnet-full"
+    reserved(book, "member")
+    assert book.holds("busy", 1.0) and book.holds("member", 1.0) and not book.holds("idle", 1.0)
+    assert book.reserve("another", "8.8.8.9", 1.0, member=True) == "subnet-full"
+    assert book.reserve("another", "7.8.8.9", 1.0, member=True) == "full"
+
+
+def test_renewing_takes_no_second_place() -> None:
+    book = a_book(reservations=1, reservations_per_subnet=1)
+    for now in (0.0, 1800.0, 3600.0):
+        again = book.reserve("a", "8.8.8.8", now, member=True)
+        assert isinstance(again, Reservation) and again.expires == now + 3600
+    assert book.figures().reservations == 1
+
+
+def test_a_peer_that_moves_takes_its_place_along() -> None:
+    book = a_book(reservations_per_subnet=1)
+    reserved(book, "a", ip="1.1.1.1", member=False)
+    reserved(book, "b", ip="2.2.2.2")
+    assert book.reserve("a", "2.2.2.3", 1.0, member=True) == "subnet-full"
+    assert book.holds("a", 1.0)
+    reserved(book, "a", ip="3.3.3.3")
+    reserved(book, "c", ip="1.1.1.2")  # free again
+
+
+def test_reservations_run_out() -> None:
+    book = a_book(reservations_per_subnet=1)
+    reserved(book, "a")
+    assert book.holds("a", 3599) and not book.holds("a", 3600)
+    assert book.open_circuit("x", "a", "1.1.1.1", 3600, member=True) == "no-reservation"
+    assert isinstance(book.reserve("b", "8.8.8.9", 3600, member=True), Reservation)
+    book.release("b")
+    book.release("b")
+    assert book.figures().reservations == 0
+
+
+def test_no_relay_of_relays() -> None:
+    book = a_book()
+    reserved(book, "b")
+    assert book.reserve("a", "1.1.1.1", 0.0, member=True, relayed=True) == "relayed"
+    assert book.open_circuit("a", "b", "1.1.1.1", 0.0, member=True, relayed=True) == "relayed"
+
+
+def test_no_circuit_to_oneself_or_to_who_has_not_asked() -> None:
+    book = a_book()
+    reserved(book, "a")
+    assert book.open_circuit("a", "a", "1.1.1.1", 0.0, member=True) == "self"
+    assert book.open_circuit("a", "b", "1.1.1.1", 0.0, member=True) == "no-reservation"
+
+
+@pytest.mark.parametrize(("source", "target"), [(False, True), (True, False), (False, False)])
+def test_strangers_get_128_kib(source: bool, target: bool) -> None:
+    book = a_book()
+    reserved(book, "b", member=target)
+    made = circuit(book, "a", "b", member=source)
+    assert made.spend(128 * 1024 - 1, 1.0)
+    assert made.room(2.0) == 1 and made.over(2.0) is None
+    assert not made.spend(2, 2.0)
+    assert made.spend(1, 2.0)
+    assert made.room(9.0) == 0 and made.over(9.0) == "limit"
+    assert not made.spend(1, 9.0)
+    assert book.figures().relayed == 128 * 1024
+
+
+def test_strangers_get_two_minutes() -> None:
+    book = a_book()
+    reserved(book, "b")
+    made = circuit(book, "a", "b", member=False, now=5.0)
+    assert made.deadline == 125.0
+    assert made.spend(1, 124.9) and made.over(124.9) is None
+    assert not made.spend(1, 125.0)
+    assert made.over(125.0) == "expired" and made.room(125.0) == 0
+
+
+def test_members_get_what_the_rate_gives() -> None:
+    book = a_book()
+    reserved(book, "b")
+    made = circuit(book, "a", "b")
+    moved, now = 0, 0.0
+    while now < 200:
+        size = made.room(now)
+        assert made.spend(size, now)
+        moved += size
+        now += max(0.005, made.pause())
+    assert 0.97 * 200 * ON.rate <= moved <= 200.25 * ON.rate
+
+
+def test_two_circuits_share_the_rate() -> None:
+    book = a_book()
+    reserved(book, "b")
+    both = [circuit(book, "a", "b"), circuit(book, "c", "b")]
+    got = [0, 0]
+    for turn in range(2000):
+        for index, made in enumerate(both):
+            size = made.room(turn * 0.005)
+            made.spend(size, turn * 0.005)
+            got[index] += size
+    assert sum(got) <= 10.25 * ON.rate
+    assert abs(got[0] - got[1]) <= 0.05 * sum(got) + 250_000
+
+
+def test_circuits_are_counted_by_peer_and_in_all() -> None:
+    book = a_book(circuits_per_peer=4, circuits=6)
+    reserved(book, "b")
+    reserved(book, "c")
+    made = [circuit(book, f"a{n}", "b") for n in range(4)]
+    assert book.open_circuit("z", "b", "1.1.1.1", 0.0, member=True) == "too-many-circuits"
+    more = [circuit(book, "a0", "c") for _ in range(2)]
+    assert book.open_circuit("z", "c", "1.1.1.1", 0.0, member=True) == "too-many-circuits"
+    for each in (*made, *more):
+        each.close()
+        each.close()
+    circuit(book, "z", "b")
+    assert book.figures().circuits == 1
+    assert len(list(book.circuits())) == 1
+
+
+def test_one_source_opens_so_many_circuits() -> None:
+    book = a_book(circuits_per_peer=2)
+    for peer in ("b", "c", "d"):
+        reserved(book, peer)
+    circuit(book, "a", "b")
+    circuit(book, "a", "c")
+    assert book.open_circuit("a", "d", "1.1.1.1", 0.0, member=True) == "too-many-circuits"
+
+
+def test_strangers_leave_room_for_members() -> None:
+    book = a_book()
+    for n in range(20):
+        reserved(book, f"b{n}", ip=f"8.8.{n}.8")
+    for n in range(40):  # many ids, one subnet
+        book.open_circuit(f"a{n}", f"b{n % 20}", "9.9.9.9", 0.0, member=False)
+    assert book.figures().stranger_circuits == 8
+    for n in range(400):  # many ids, many subnets
+        book.open_circuit(f"s{n}", "b0", f"9.9.{n % 250}.9", 0.0, member=False)
+    assert book.figures().circuits < ON.circuits
+    circuit(book, "member", "b0")
+    for n in range(4000):
+        book.open_circuit(f"t{n}", f"b{n % 20}", f"9.{n % 99}.7.9", 0.0, member=False)
+    assert book.figures().stranger_circuits == ON.stranger_circuits
+    for each in book.circuits():
+        each.close()
+    assert book.figures().stranger_circuits == 0
+
+
+def test_a_closed_circuit_carries_nothing() -> None:
+    book = a_book()
+    reserved(book, "b")
+    made = circuit(book, "a", "b")
+    made.close()
+    assert made.room(1.0) == 0 and not made.spend(1, 1.0) and made.over(1.0) == "expired"
+
+
+def test_a_circuit_outlives_its_reservation() -> None:
+    book = a_book()
+    reserved(book, "b")
+    made = circuit(book, "a", "b")
+    book.release("b")
+    reserved(book, "b")
+    assert made.spend(10, 1.0)
+    made.close()
+    assert book.figures().circuits == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["reserve", "release", "open", "close", "spend"]),
+            st.integers(0, 9),
+            st.integers(0, 9),
+            st.booleans(),
+            st.floats(0, 1000),
+        ),
+        max_size=200,
+    )
+)
+def test_whatever_comes_the_counts_hold(steps: list[tuple[str, int, int, bool, float]]) -> None:
+    book = a_book(reservations=5, reservations_per_subnet=2, circuits=6, circuits_per_peer=3)
+    now, made = 0.0, list[Circuit]()
+    for what, one, other, member, later in steps:
+        now += later
+        if what == "reserve":
+            book.reserve(str(one), f"1.1.{other % 3}.1", now, member=member)
+        elif what == "release":
+            book.release(str(one))
+        elif what == "open":
+            got = book.open_circuit(str(one), str(other), f"1.1.{one}.1", now, member=member)
+            made += [got] if isinstance(got, Circuit) else []
+        elif made and what == "close":
+            made.pop(one % len(made)).close()
+        elif made:
+            each = made[one % len(made)]
+            each.spend(each.room(now), now)
+            assert each.carried <= (each.most or math.inf)
+        figures = book.figures()
+        assert figures.reservations <= 5 and figures.circuits == len(made) <= 6
+        assert figures.stranger_circuits == sum(each.most is not None for each in made)
+    for each in made:
+        each.close()
+    assert book.figures().circuits == 0

@@ -1,0 +1,125 @@
+"""One rate, shared."""
+
+import random
+
+import pytest
+
+from shoal.transport.relay.defaults import BURST_S
+from shoal.transport.relay.pacer import Pacer, Share
+
+RATE = 1_000_000
+
+
+def drive(
+    pacer: Pacer, wants: dict[Share, float], seconds: float, *, step: float = 0.005
+) -> dict[Share, int]:
+    """Each share takes what it may, up to its wish in bytes per second; what it got."""
+    got = dict.fromkeys(wants, 0)
+    for turn in range(1, int(seconds / step) + 1):
+        now = turn * step
+        for share, wish in wants.items():
+            size = min(share.room(now), max(0, int(wish * now) - got[share]))
+            share.spend(size)
+            got[share] += size
+    return got
+
+
+def test_the_rate_is_kept_and_used() -> None:
+    pacer = Pacer(RATE, 0.0)
+    share = pacer.join(1)
+    got = drive(pacer, {share: 1e12}, 10.0)[share]
+    assert 0.97 * 10 * RATE <= got <= (10 + BURST_S) * RATE
+
+
+@pytest.mark.parametrize("count", [2, 7, 128])
+def test_the_greedy_get_equal_parts(count: int) -> None:
+    pacer = Pacer(RATE, 0.0)
+    got = drive(pacer, {pacer.join(1): 1e12 for _ in range(count)}, 20.0)
+    assert 0.9 * 20 * RATE <= sum(got.values()) <= (20 + BURST_S) * RATE
+    assert max(got.values()) - min(got.values()) <= 0.25 * 20 * RATE / count + BURST_S * RATE
+
+
+def test_who_wants_little_gets_it_all() -> None:
+    pacer = Pacer(RATE, 0.0)
+    little = pacer.join(1)
+    wants = {little: 20_000.0} | {pacer.join(1): 1e12 for _ in range(5)}
+    got = drive(pacer, wants, 10.0)
+    assert got[little] >= 0.97 * 200_000
+    assert sum(got.values()) >= 0.97 * 10 * RATE  # and nothing stays unused
+
+
+def test_members_weigh_more() -> None:
+    pacer = Pacer(RATE, 0.0)
+    member, stranger = pacer.join(4), pacer.join(1)
+    got = drive(pacer, {member: 1e12, stranger: 1e12}, 20.0)
+    assert 2.5 <= got[member] / got[stranger] <= 4.5
+
+
+def test_who_goes_quiet_holds_nothing_back() -> None:
+    pacer = Pacer(RATE, 0.0)
+    quiet = [pacer.join(1) for _ in range(100)]
+    for share in quiet:
+        share.room(0.0)
+        share.room(0.2)
+    share = pacer.join(1)
+    got = drive(pacer, {share: 1e12}, 10.0)[share]
+    assert got >= 0.85 * 10 * RATE
+
+
+def test_debts_are_paid_by_those_that_leave_too() -> None:
+    """Taking in advance and leaving, again and again, must not beat the rate."""
+    pacer = Pacer(RATE, 0.0)
+    taken = 0
+    for turn in range(1000):
+        share = pacer.join(1)
+        if share.room(turn * 0.01):
+            share.spend(300_000)
+            taken += 300_000
+        share.leave()
+    assert taken <= 10 * RATE + 600_000
+
+
+def test_no_rate_is_nothing() -> None:
+    share = Pacer(0, 0.0).join(1)
+    assert share.room(5.0) == 0
+    assert share.pause() == 0.5
+
+
+def test_a_share_that_left_gets_nothing() -> None:
+    pacer = Pacer(RATE, 0.0)
+    share = pacer.join(1)
+    share.leave()
+    share.leave()
+    share.spend(1 << 40)
+    assert share.room(1.0) == 0
+    assert pacer.join(1).room(1.0) == int(RATE * BURST_S)
+
+
+def test_any_mix_keeps_the_rate() -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        pacer = Pacer(RATE, 0.0)
+        shares = [pacer.join(rng.choice((1, 4)))]
+        now, taken = 0.0, 0
+        while now < 10:
+            now += rng.expovariate(100)
+            action = rng.random()
+            if action < 0.02:
+                shares.append(pacer.join(rng.choice((1, 4))))
+            elif action < 0.03 and len(shares) > 1:
+                shares.pop(rng.randrange(len(shares))).leave()
+            share = rng.choice(shares)
+            size = rng.randint(0, share.room(now))
+            share.spend(size)
+            taken += size
+        assert taken <= (now + BURST_S) * RATE + 1
+
+
+def test_a_pause_brings_a_grain() -> None:
+    pacer = Pacer(RATE, 0.0)
+    share = pacer.join(1)
+    share.spend(share.room(0.0))
+    assert share.room(0.001) == 0
+    now = 0.001 + share.pause()
+    assert 0.005 <= now <= 0.03
+    assert share.room(now) >= 14_000

@@ -1,0 +1,97 @@
+"""What may be sent to an address that a peer has named, over all peers and attempts.
+
+Whoever can have peers name an address must not be able to aim a swarm at it: each node's share is
+bounded per address (an IPv6 /64 counts as one: who has one has all of it). Spending is counted in
+slices of a sixtieth of the window; a slice that is partly over still counts, so the bound is never
+exceeded in any window.
+"""
+
+from collections import deque
+from ipaddress import ip_address, ip_network
+from typing import Final
+
+from .defaults import Limits
+
+_SLICES: Final = 60
+
+
+class _Account:
+    """One kind of spending on one target."""
+
+    __slots__ = ("slices", "spent")
+
+    def __init__(self) -> None:
+        self.slices: deque[list[int]] = deque()  # [slice's number, count]
+        self.spent = 0
+
+    def forget(self, before: int) -> None:
+        while self.slices and self.slices[0][0] < before:
+            self.spent -= self.slices.popleft()[1]
+
+    def add(self, number: int, count: int) -> None:
+        if not self.slices or self.slices[-1][0] != number:
+            self.slices.append([number, 0])
+        self.slices[-1][1] += count
+        self.spent += count
+
+
+class Budget:
+    """Counts datagrams and TCP connections by target; at most `Limits.targets` of each."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.refused = 0  # datagrams and connections that were not sent for it
+        self._limits = limits
+        self._slice_s = limits.window_s / _SLICES
+        self._datagrams: dict[str, _Account] = {}
+        self._syns: dict[str, _Account] = {}
+
+    def datagram(self, ip: str, now: float) -> bool:
+        """Count one datagram to an IP address; False where it must not be sent."""
+        return self._spend(self._datagrams, ip, self._limits.target_datagrams, now)
+
+    def syn(self, ip: str, now: float) -> bool:
+        """Count one TCP connection that is begun; False where it must not be."""
+        return self._spend(self._syns, ip, self._limits.target_syns, now)
+
+    def datagrams_left(self, ip: str, now: float) -> int:
+        """Datagrams that may still be sent there now."""
+        account = self._datagrams.get(target(ip))
+        if account is None:
+            return self._limits.target_datagrams
+        account.forget(self._oldest(now))
+        return self._limits.target_datagrams - account.spent
+
+    def _oldest(self, now: float) -> int:
+        """The first slice that counts: one more than fill the window, as the newest is not over."""
+        return int(now / self._slice_s) - _SLICES
+
+    def _spend(self, accounts: dict[str, _Account], ip: str, most: int, now: float) -> bool:
+        key = target(ip)
+        account = accounts.get(key)
+        if account is None:
+            if len(accounts) >= self._limits.targets and not self._make_room(accounts, now):
+                self.refused += 1
+                return False
+            account = accounts[key] = _Account()
+        account.forget(self._oldest(now))
+        if account.spent >= most:
+            self.refused += 1
+            return False
+        account.add(int(now / self._slice_s), 1)
+        return True
+
+    def _make_room(self, accounts: dict[str, _Account], now: float) -> bool:
+        """Forget targets on which nothing was spent for a window. Never a live one: an attacker
+        would have its target forgotten by naming a thousand others."""
+        oldest = self._oldest(now)
+        for key, account in list(accounts.items()):
+            account.forget(oldest)
+            if not account.spent:
+                del accounts[key]
+        return len(accounts) < self._limits.targets
+
+
+def target(ip: str) -> str:
+    """What counts as one target: an IPv4 address, or an IPv6 /64."""
+    found = ip_address(ip)
+    return ip if found.version == 4 else str(ip_network((found, 64), strict=False))

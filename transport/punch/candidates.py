@@ -1,0 +1,187 @@
+"""Addresses at which a peer may be met: what they are, how they travel, which are believed.
+
+A peer names its own addresses, so each is a claim: nothing may be sent to an address for the sole
+reason that a peer has named it, or every node would be a reflector for sale. An address passes
+only if somebody else has seen the peer there, or if it can be nobody's but the peer's in our
+own network.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+from ..datagrams import Place
+from .defaults import CANDIDATES, LEAST_PORT, WELL_KNOWN_PORT
+
+_ADDRESS_LETTERS: Final = 45  # the longest IPv6 address as text
+_PRIVATE: Final = tuple(
+    ip_network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+)
+_NEVER: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
+    ip_network(each)
+    for each in (
+        "0.0.0.0/8",
+        "169.254.0.0/16",
+        "100.100.100.200/32",  # the metadata of two clouds, outside of the link-local range
+        "fd00:ec2::254/128",
+        "224.0.0.0/3",  # multicast, reserved, broadcast
+        "::/128",
+        "64:ff9b::/96",  # these carry an IPv4 address to wherever
+        "2001::/32",
+        "2002::/16",
+        "fe80::/10",
+        "ff00::/8",
+    )
+)
+
+
+class Kind(StrEnum):
+    """How an address came to be known."""
+
+    LAN = "lan"  # of an interface
+    PUBLIC = "public"  # of an interface, and reachable as it is
+    OBSERVED = "observed"  # others see it
+    MAPPED = "mapped"  # the router was asked to lead it here
+    PREDICTED = "predicted"  # what a NAT that counts will give next
+
+
+class Transport(StrEnum):
+    TCP = "tcp"
+    UDP = "udp"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One address of one side: an IP address in its usual spelling, and a port."""
+
+    place: Place
+    kind: Kind
+    transport: Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of a peer's addresses from others than itself.
+
+    `vouched` are IP addresses at which a coordinator (the relay, another common peer) saw it;
+    `same_site` says that one of them is an address of our own; `found` are IP addresses at which
+    it answered our mDNS questions.
+    """
+
+    vouched: Collection[str] = ()
+    same_site: bool = False
+    found: Collection[str] = ()
+
+
+def plain_ip(text: str) -> str | None:
+    """An IP address in its one usual spelling (IPv4 within IPv6 as IPv4); None for no address."""
+    if len(text) > _ADDRESS_LETTERS or "%" in text:
+        return None
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return str(found)
+
+
+def is_private(ip: str) -> bool:
+    """Whether an IP address is of a private network (RFC 1918, RFC 4193)."""
+    found = ip_address(ip)
+    return any(found in net for net in _PRIVATE if net.version == found.version)
+
+
+def may_probe_port(port: int) -> bool:
+    """Ports of services that never are a peer stay untouched."""
+    return LEAST_PORT <= port <= 65535 or port == WELL_KNOWN_PORT
+
+
+def may_probe(ip: str, seen: Seen) -> bool:
+    """Whether anything may be sent to an IP address that the peer named as its own."""
+    if plain_ip(ip) != ip:
+        return False
+    found: IPv4Address | IPv6Address = ip_address(ip)
+    if any(found in net for net in _NEVER if net.version == found.version):
+        return False
+    if ip in seen.vouched:
+        return True
+    if found.is_loopback or not is_private(ip):
+        return False
+    return seen.same_site or ip in seen.found
+
+
+def probeable(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
+    """Those of a peer's candidates that may be probed."""
+    return [
+        each
+        for each in candidates
+        if may_probe_port(each.place[1]) and may_probe(each.place[0], seen)
+    ]
+
+
+# The wire form.
+
+_KINDS: Final = {str(each): each for each in Kind}
+_TRANSPORTS: Final = {str(each): each for each in Transport}
+
+
+def encode(candidates: Sequence[Candidate]) -> list[list[object]]:
+    """For an offer: [IP address, port, kind, transport] each; only the first sixteen."""
+    return [[*each.place, str(each.kind), str(each.transport)] for each in candidates[:CANDIDATES]]
+
+
+def decode(value: object) -> list[Candidate] | None:
+    """A peer's candidates, each once; None where the value is not of that form or too long.
+
+    Kinds and transports that are not known are skipped: a later version may have more.
+    """
+    if not isinstance(value, list) or len(value) > CANDIDATES:
+        return None
+    found: dict[Candidate, None] = {}
+    for item in value:
+        if not isinstance(item, list) or len(item) != 4:
+            return None
+        ip, port, kind, transport = item
+        if type(port) is not int or not all(
+            isinstance(each, str) for each in (ip, kind, transport)
+        ):
+            return None
+        plain = plain_ip(ip)
+        if plain is None or not 0 < port < 65536:
+            return None
+        if kind in Kind and transport in Transport:
+            found[Candidate((plain, port), Kind(kind), Transport(transport))] = None
+    return list(found)
+
+
+# One's own.
+
+
+def gather(
+    transport: Transport,
+    port: int,
+    interfaces: Iterable[str],
+    *,
+    observed: Iterable[Place] = (),
+    mapped: Iterable[Place] = (),
+) -> list[Candidate]:
+    """A node's candidates, the likely ones first.
+
+    `interfaces` are IP addresses of this machine, loopback among them (it is named where others
+    see us there, and else left out). What others see at an address of an interface is public.
+    """
+    observed = list(observed)
+    seen = {ip for ip, _ in observed}
+    own = dict.fromkeys(ip for ip in map(plain_ip, interfaces) if ip is not None)
+    found = {place: Kind.OBSERVED for place in observed if place[0] not in own}
+    found |= {place: Kind.MAPPED for place in mapped if place not in found}
+    for ip in own:
+        address = ip_address(ip)
+        if address.is_link_local or (address.is_loopback and ip not in seen):
+            continue
+        near = is_private(ip) or address.is_loopback
+        found.setdefault((ip, port), Kind.LAN if near else Kind.PUBLIC)
+    return [Candidate(place, kind, transport) for place, kind in found.items()][:CANDIDATES]

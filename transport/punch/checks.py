@@ -1,0 +1,305 @@
+"""Connectivity checks between two peers: which pair of sockets and addresses carries both ways.
+
+In the spirit of ICE (RFC 8445), without I/O. Both sides send STUN Binding requests to all addresses
+of the other that may be probed, signed with a secret that the other gave over the link (RFC 8489,
+9.1: short-term credentials); who gets one answers it, and checks the address that it came from as
+well (peer-reflexive, 7.3.1.3), if something may be sent there. A pair works once a request was
+answered from where it was sent to. The controlling side waits a moment for better ones, then tells
+the other its choice in a request with USE-CANDIDATE, until that is answered.
+
+Other than in ICE there is one component, no foundations and no freezing; the roles are fixed by the
+peer ids; and a check may be a single shot, of which a birthday search makes many.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+from typing import Final, Generic, TypeVar
+
+from ..datagrams import Place
+from ..reach.stun import TRANSACTION_BYTES, Kind, Message, authentic, encode
+from .defaults import Limits
+
+S = TypeVar("S", bound=Hashable)
+"""What names a socket here."""
+
+_TRIGGER_S: Final = 0.02  # between two checks of one pair that the peer's requests cause
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Generic[S]):
+    """One datagram to be sent now."""
+
+    socket: S
+    data: bytes
+    to: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen(Generic[S]):
+    """The pair that both sides use. `rtt` in seconds, None where only the peer measured it."""
+
+    socket: S
+    place: Place
+    rtt: float | None
+    lan: bool
+
+
+class _Pair(Generic[S]):
+    __slots__ = ("at", "dead", "lan", "place", "rtt", "sent", "sent_at", "socket")
+
+    def __init__(self, socket: S, place: Place, lan: bool) -> None:
+        self.socket = socket
+        self.place = place
+        self.lan = lan
+        self.rtt: float | None = None  # set once it works
+        self.sent = 0
+        self.sent_at = -inf
+        self.at = inf  # of the next check
+        self.dead = False  # was chosen, and never confirmed
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Smaller is better: the own network, IPv6 (no NAT's timer), the round trip."""
+        return not self.lan, ":" not in self.place[0], self.rtt if self.rtt is not None else inf
+
+
+class Checks(Generic[S]):
+    """One attempt of one side.
+
+    `name` is the attempt's, the same on both sides; `secret` signs what comes in, `theirs` (known
+    once the peer has answered) what goes out. `may_probe(ip)` says whether an address may be sent
+    to at all, `spend(ip, now)` counts each datagram and may forbid it.
+    """
+
+    def __init__(
+        self,
+        name: bytes,
+        *,
+        controlling: bool,
+        secret: bytes,
+        may_probe: Callable[[str], bool],
+        spend: Callable[[str, float], bool],
+        entropy: Callable[[int], bytes],
+        limits: Limits,
+    ) -> None:
+        self.name = name
+        self.controlling = controlling
+        self.secret = secret
+        self.theirs: bytes | None = None
+        self.chosen: Chosen[S] | None = None
+        self.heard = 0  # the peer's requests that were believed
+        self.refused = 0  # messages with a wrong key, from a wrong address, or heard before
+        self.mapped: dict[S, Place] = {}  # where the peer saw a socket of ours last
+        self._may_probe = may_probe
+        self._spend = spend
+        self._entropy = entropy
+        self._limits = limits
+        self._pairs: dict[tuple[S, Place], _Pair[S]] = {}
+        self._queue: list[tuple[float, int, S, Place]] = []
+        self._order = 0
+        self._sent = 0
+        self._paced_until = -inf
+        self._pending: dict[bytes, tuple[S, Place, float, bool]] = {}
+        self._requests: dict[bytes, None] = {}
+        self._settle_at = inf
+        self._choice: _Pair[S] | None = None
+        self._nominations = 0
+        self._nominate_at = inf
+        self._out: list[Send[S]] = []
+
+    # What is to be checked.
+
+    def pair(self, socket: S, place: Place, *, at: float, lan: bool = False) -> None:
+        """Check a pair from the time `at` on, again and again for some seconds."""
+        found = self._pairs.get((socket, place))
+        if found is None:
+            found = self._new_pair(socket, place, lan)
+        if found is not None:
+            found.sent = 0
+            self._schedule(found, at)
+
+    def shot(self, socket: S, place: Place, *, at: float) -> None:
+        """Check once, at the time `at`, out of the ordinary pace."""
+        self._order += 1
+        heappush(self._queue, (at, self._order, socket, place))
+
+    def stop(self) -> None:
+        """Check nothing more; the peer's requests are still answered."""
+        self._queue.clear()
+        for pair in self._pairs.values():
+            pair.at = inf
+        self._settle_at = self._nominate_at = inf
+
+    def _new_pair(self, socket: S, place: Place, lan: bool) -> _Pair[S] | None:
+        if len(self._pairs) >= self._limits.pairs or not self._may_probe(place[0]):
+            return None
+        pair = self._pairs[socket, place] = _Pair(socket, place, lan)
+        return pair
+
+    def _schedule(self, pair: _Pair[S], at: float) -> None:
+        pair.at = at
+        self.shot(pair.socket, pair.place, at=at)
+
+    # Time.
+
+    @property
+    def due(self) -> float:
+        """When to call `take` again, infinity for never. Before `theirs` is known that is never."""
+        if self._out:
+            return -inf
+        if self.theirs is None:
+            return inf
+        queued = max(self._queue[0][0], self._held_until()) if self._queue else inf
+        return min(queued, self._settle_at, self._nominate_at)
+
+    def _held_until(self) -> float:
+        """When the first of the queue may go: ordinary checks keep the pace."""
+        _, _, socket, place = self._queue[0]
+        return self._paced_until if (socket, place) in self._pairs else -inf
+
+    def take(self, now: float) -> list[Send[S]]:
+        """What is to be sent now."""
+        if self.theirs is not None:
+            self._check(now)
+            if now >= self._settle_at:
+                self._choose_best(now)
+            if now >= self._nominate_at:
+                self._nominate(now)
+        out, self._out = self._out, []
+        return out
+
+    def _check(self, now: float) -> None:
+        while self._queue and self._queue[0][0] <= now and self._held_until() <= now:
+            at, _, socket, place = heappop(self._queue)
+            pair = self._pairs.get((socket, place))
+            if pair is None:
+                self._request(socket, place, now)
+            elif pair.at == at:  # else it was scheduled anew
+                self._check_pair(pair, now)
+
+    def _check_pair(self, pair: _Pair[S], now: float) -> None:
+        limits = self._limits
+        self._request(pair.socket, pair.place, now)
+        pair.sent += 1
+        pair.sent_at = now
+        self._sent += 1
+        self._paced_until = now + (
+            limits.pace_s if self._sent < limits.burst else limits.slow_pace_s
+        )
+        pair.at = inf
+        if pair.rtt is None and pair.sent <= len(limits.repeat_s):
+            self._schedule(pair, now + limits.repeat_s[pair.sent - 1])
+
+    def _request(self, socket: S, place: Place, now: float, *, use: bool = False) -> None:
+        if self.theirs is None or not self._may_probe(place[0]) or not self._spend(place[0], now):
+            return
+        transaction = self._entropy(TRANSACTION_BYTES)
+        if len(self._pending) >= self._limits.pending:
+            del self._pending[next(iter(self._pending))]
+        self._pending[transaction] = socket, place, now, use
+        message = Message(Kind.REQUEST, transaction, username=self.name, use_candidate=use)
+        self._out.append(Send(socket, encode(message, self.theirs), place))
+
+    # The choice.
+
+    def _choose_best(self, now: float) -> None:
+        self._settle_at = inf
+        working = [p for p in self._pairs.values() if p.rtt is not None and not p.dead]
+        if working and self.chosen is None:
+            self._choice = min(working, key=lambda pair: pair.rank)
+            self._nominations = 0
+            self._nominate_at = now
+
+    def _nominate(self, now: float) -> None:
+        pair = self._choice
+        if pair is None:
+            self._nominate_at = inf
+        elif self._nominations >= self._limits.nominations:  # it works no longer: another one
+            pair.dead = True
+            self._nominate_at = inf
+            self._choose_best(now)
+        else:
+            self._nominations += 1
+            self._nominate_at = now + self._limits.nominate_s
+            self._request(pair.socket, pair.place, now, use=True)
+
+    def _choose(self, pair: _Pair[S]) -> None:
+        self.stop()
+        self.chosen = Chosen(pair.socket, pair.place, pair.rtt, pair.lan)
+
+    # What comes.
+
+    def receive(self, message: Message, data: bytes, source: Place, socket: S, now: float) -> bool:
+        """Take a STUN message. False where it is not of this attempt."""
+        if message.kind is Kind.REQUEST:
+            if message.username != self.name:
+                return False
+            self._on_request(message, data, source, socket, now)
+            return True
+        sent = self._pending.get(message.transaction)
+        if sent is None:
+            return False
+        if message.kind is Kind.SUCCESS:
+            self._on_success(message, data, source, socket, sent, now)
+        return True
+
+    def _on_request(
+        self, message: Message, data: bytes, source: Place, socket: S, now: float
+    ) -> None:
+        """Answers who has the key, once, and only where the peer may be. A request that somebody
+        sends again from elsewhere would otherwise have us send to an address of his choice."""
+        if not authentic(data, message, self.secret) or not self._may_probe(source[0]):
+            self.refused += 1
+            return
+        if message.transaction in self._requests:
+            self.refused += 1
+            return
+        if len(self._requests) >= self._limits.heard:
+            del self._requests[next(iter(self._requests))]
+        self._requests[message.transaction] = None
+        self.heard += 1
+        if self._spend(source[0], now):
+            answer = Message(Kind.SUCCESS, message.transaction, mapped=source)
+            self._out.append(Send(socket, encode(answer, self.secret), source))
+        pair = self._pairs.get((socket, source)) or self._new_pair(socket, source, lan=False)
+        if pair is None:
+            return
+        if message.use_candidate and not self.controlling:
+            self._choose(pair)
+        elif pair.rtt is None and self.chosen is None and now - pair.sent_at >= _TRIGGER_S:
+            pair.sent = min(pair.sent, 1)
+            self._paced_until = -inf
+            self._schedule(pair, now)
+
+    def _on_success(
+        self,
+        message: Message,
+        data: bytes,
+        source: Place,
+        socket: S,
+        sent: tuple[S, Place, float, bool],
+        now: float,
+    ) -> None:
+        asked_by, asked, sent_at, use = sent
+        if self.theirs is None or (socket, source) != (asked_by, asked):
+            self.refused += 1  # only where it was asked: RFC 8445, 7.2.5.2.1
+            return
+        if not authentic(data, message, self.theirs):
+            self.refused += 1
+            return
+        del self._pending[message.transaction]
+        pair = self._pairs.get((socket, source)) or self._new_pair(socket, source, lan=False)
+        if pair is None:
+            return
+        rtt = now - sent_at
+        pair.rtt = rtt if pair.rtt is None else min(rtt, pair.rtt)
+        if message.mapped is not None:
+            self.mapped[socket] = message.mapped
+        if self.controlling and self.chosen is None:
+            if use:
+                self._choose(pair)
+            elif self._choice is None or self._choice.dead:
+                settled = now if pair.lan else now + self._limits.settle_s
+                self._settle_at = min(self._settle_at, settled)

@@ -1,0 +1,340 @@
+"""Finds out what the NAT before this node does with UDP, by asking peers what they see.
+
+As RFC 5780 does it, but that the servers are ordinary peers. Fresh sockets of ours, which nobody
+else has ever talked to, ask observers where they come from: the first socket all of them, the
+others one observer each. Then, over the links that are there, peers are asked to send to what was
+seen: from another port (who may pass that was sent to?), and peers to whom that socket has never
+sent (who may pass at all?).
+
+The `Classifier` does no I/O: times and datagrams in, `Ask`s and `Request`s out.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from ..datagrams import Place
+from ..identity import PeerId
+from . import defaults, stun
+from .judging import (
+    View,
+    allocation_of,
+    consensus,
+    filtering_of,
+    mapping_of,
+    public_ip_of,
+)
+from .reachability import Behaviour, UdpKind
+from .stun import Kind, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """A peer that answers Binding requests: its IP address, and its ports there (one or two)."""
+
+    peer: PeerId
+    ip: str
+    ports: tuple[int, ...]
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple((self.ip, port) for port in self.ports[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A datagram to send from one of the sockets."""
+
+    socket: int
+    data: bytes
+    to: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A peer to be asked, over its link, to send `nonce` to `place` from a new port of its own."""
+
+    peer: PeerId
+    place: Place
+    nonce: bytes
+
+
+@dataclass(slots=True)
+class _Question:
+    """One Binding request, repeated until it is answered."""
+
+    socket: int
+    observer: Observer
+    to: Place
+    data: bytes
+    due: float
+    sent: int = 0
+    seen: Place | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.seen is None and self.sent <= len(defaults.RETRY_S)
+
+
+@dataclass(slots=True)
+class _Back:
+    """One dial-back. `stranger`: the socket has never sent to that peer."""
+
+    socket: int
+    peer: PeerId
+    stranger: bool
+    until: float = inf
+    sent: bool = False  # the peer says so
+    passed: bool = False
+
+
+@dataclass(slots=True)
+class _Socket:
+    """What one of our sockets has done: its local port, and whom it sent to."""
+
+    port: int
+    places: set[Place] = field(default_factory=set)
+
+
+class Classifier:
+    """One measurement. `ports` are the local ports of `defaults.PROBE_SOCKETS` fresh sockets,
+    `own` the addresses of this machine, `observers` at different IP addresses."""
+
+    def __init__(
+        self,
+        observers: Sequence[Observer],
+        ports: Sequence[int],
+        own: Collection[str],
+        *,
+        entropy: Callable[[int], bytes],
+        now: float,
+    ) -> None:
+        self._observers = _apart(observers)[: defaults.OBSERVERS]
+        self._own = frozenset(own)
+        self._entropy = entropy
+        self._sockets = [_Socket(port) for port in ports]
+        self._questions: dict[bytes, _Question] = {}
+        self._backs: dict[bytes, _Back] = {}
+        self._requests: list[Request] = []
+        self._asked_back: set[int] = set()  # sockets whose dial-backs are on their way
+        self._plan(now)
+
+    def _plan(self, now: float) -> None:
+        """First ports before second ones: a NAT's numbers are read in the order of asking."""
+        first = [(0, each, each.places[0]) for each in self._observers]
+        second = [(0, each, place) for each in self._observers for place in each.places[1:]]
+        single = [
+            (socket, each, each.places[0])
+            for socket, each in zip(range(1, len(self._sockets)), self._observers, strict=False)
+        ]
+        for number, (socket, observer, to) in enumerate([*first, *second, *single]):
+            transaction = self._entropy(stun.TRANSACTION_BYTES)
+            data = request(transaction)
+            due = now + number * defaults.PROBE_GAP_S
+            self._questions[transaction] = _Question(socket, observer, to, data, due)
+            self._sockets[socket].places.add(to)
+
+    # Time.
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more can be learnt."""
+        settled = len(self._asked_back) == len(self._sockets)
+        return settled and self.wake_at == inf and not self._requests
+
+    @property
+    def wake_at(self) -> float:
+        """When `poll` has something to do at the latest."""
+        dues = [each.due for each in self._questions.values() if each.open]
+        waits = [each.until for each in self._backs.values() if not each.passed]
+        return min([*dues, *waits], default=inf)
+
+    def poll(self, now: float) -> list[Ask | Request]:
+        """What to do now. Call it at `wake_at`, and after everything that came."""
+        found: list[Ask | Request] = [
+            ask for each in self._questions.values() if (ask := self._repeat(each, now))
+        ]
+        self._ask_back(now)
+        for nonce in [n for n, back in self._backs.items() if back.until <= now]:
+            self._backs[nonce].until = inf
+        found += self._requests
+        self._requests.clear()
+        return found
+
+    def _repeat(self, question: _Question, now: float) -> Ask | None:
+        if not question.open or question.due > now:
+            return None
+        question.sent += 1
+        if question.sent > len(defaults.RETRY_S):  # the last wait is over
+            return None
+        question.due = now + defaults.RETRY_S[question.sent - 1]
+        return Ask(question.socket, question.data, question.to)
+
+    # What comes.
+
+    def on_datagram(self, socket: int, data: bytes, source: Place) -> None:
+        """A datagram on one of the sockets; what nobody asked for is dropped."""
+        message = stun.decode(data)
+        if message is None:
+            return
+        if message.kind is Kind.SUCCESS:
+            self._on_answer(socket, message, source)
+        elif message.kind is Kind.INDICATION and message.nonce is not None:
+            self._on_back(socket, message.nonce, source)
+
+    def _on_answer(self, socket: int, message: Message, source: Place) -> None:
+        question = self._questions.get(message.transaction)
+        if question is None or not self._is_from(question, socket, source):
+            return
+        if question.seen is None and message.mapped is not None and message.mapped[1]:
+            question.seen = message.mapped
+
+    def _is_from(self, question: _Question, socket: int, source: Place) -> bool:
+        """Answers count from where the request went: a stranger's guess or echo does not."""
+        return question.socket == socket and question.to == source
+
+    def _on_back(self, socket: int, nonce: bytes, source: Place) -> None:
+        back = self._backs.get(nonce)
+        if back is not None and back.socket == socket and self._passes_anew(back, source):
+            back.passed = True
+
+    def _passes_anew(self, back: _Back, source: Place) -> bool:
+        """From where the socket was sending to, anything passes: that would prove nothing."""
+        places = self._sockets[back.socket].places
+        if back.stranger:
+            return source[0] not in {ip for ip, _ in places}
+        return source not in places
+
+    def on_sent(self, nonce: bytes, now: float, *, sent: bool) -> None:
+        """The peer of a request says that it has sent, or would not, or said nothing."""
+        back = self._backs.get(nonce)
+        if back is not None:
+            back.sent = sent
+            back.until = now + defaults.STRAGGLER_S if sent else now
+
+    # Dial-backs.
+
+    def _ask_back(self, now: float) -> None:
+        """Once a socket's questions are settled, its mapping is known and peers may send to it."""
+        for socket in range(len(self._sockets)):
+            mine = [each for each in self._questions.values() if each.socket == socket]
+            if socket in self._asked_back or any(each.open for each in mine):
+                continue
+            self._asked_back.add(socket)
+            answered = [each for each in mine if each.seen is not None]
+            if socket == 0:
+                self._ask_known(answered, now)
+            elif answered:
+                self._ask_strangers(socket, answered[0], now)
+
+    def _ask_known(self, answered: list[_Question], now: float) -> None:
+        asked = set()
+        for question in answered:
+            if question.observer.peer not in asked:
+                asked.add(question.observer.peer)
+                self._request(0, question.observer.peer, question.seen, now, stranger=False)
+
+    def _ask_strangers(self, socket: int, question: _Question, now: float) -> None:
+        for observer in self._observers:
+            if observer.ip != question.observer.ip:
+                self._request(socket, observer.peer, question.seen, now, stranger=True)
+
+    def _request(
+        self, socket: int, peer: PeerId, place: Place | None, now: float, *, stranger: bool
+    ) -> None:
+        if place is None:
+            return
+        nonce = self._entropy(defaults.NONCE_BYTES)
+        until = now + defaults.DIALBACK_S
+        self._backs[nonce] = _Back(socket, peer, stranger, until)
+        self._requests.append(Request(peer, place, nonce))
+
+    # The verdict.
+
+    def result(self) -> UdpKind:
+        """What was found so far; everything, once `done`."""
+        views = self._views()
+        seen = [first for first, _ in views.values() if first is not None]
+        own = {(ip, self._sockets[0].port) for ip in self._own}
+        mapping = mapping_of(views, own)
+        made = self._made(mapping)
+        blocked = self._blocked(len(views))
+        return UdpKind(
+            mapping=mapping,
+            filtering=Behaviour.UNKNOWN if blocked else self._filtering(),
+            allocation=allocation_of(made),
+            blocked=blocked,
+            asked=len(views),
+            answered=len(seen),
+            public_ip=public_ip_of(seen),
+            ports=tuple(outer for _, outer in made),
+            dissenters=self._dissenters(mapping),
+        )
+
+    def _blocked(self, asked: int) -> bool | None:
+        """A single observer that is silent may be down itself: two must be."""
+        if any(each.seen is not None for each in self._questions.values()):
+            return False
+        return True if asked > 1 else None
+
+    def _views(self) -> dict[str, View]:
+        """Where the first socket was seen, by the observer's IP address."""
+        seen = {each.to: each.seen for each in self._questions.values() if each.socket == 0}
+        return {
+            each.ip: (seen.get(each.places[0]), seen.get(each.places[-1]))
+            if len(each.places) == 2
+            else (seen.get(each.places[0]), None)
+            for each in self._observers
+        }
+
+    def _filtering(self) -> Behaviour:
+        told = [back for back in self._backs.values() if back.sent or back.passed]
+        return filtering_of(
+            [back.passed for back in told if back.stranger],
+            [back.passed for back in told if not back.stranger],
+        )
+
+    def _made(self, mapping: Behaviour) -> list[tuple[int, int]]:
+        """(inner port, outer port) of each mapping that was made, in order.
+
+        A socket that asked several observers has one mapping, one for each IP address, or one
+        for each place, as the mapping's kind says; where one, its most common view counts.
+        """
+        groups: dict[tuple[int, object], list[Place]] = {}
+        for each in self._questions.values():
+            if each.seen is not None:
+                key = each.socket, _depends(mapping, each.to)
+                groups.setdefault(key, []).append(each.seen)
+        return [
+            (self._sockets[socket].port, (consensus(seen) or seen[0])[1])
+            for (socket, _), seen in groups.items()
+        ]
+
+    def _dissenters(self, mapping: Behaviour) -> tuple[PeerId, ...]:
+        """Who saw another place than the majority of at least three saw."""
+        views = self._views()
+        seen = {each.peer: views[each.ip][0] for each in self._observers}
+        agreed = consensus(place for place in seen.values() if place is not None)
+        if mapping.symmetric or agreed is None or len(seen) < 3:
+            return ()
+        return tuple(peer for peer, place in seen.items() if place not in (None, agreed))
+
+
+def request(transaction: bytes) -> bytes:
+    """A Binding request padded so that no answer is larger (`observer.py`)."""
+    return stun.encode(Message(Kind.REQUEST, transaction, padding=defaults.PADDING_BYTES))
+
+
+def _depends(mapping: Behaviour, to: Place) -> object:
+    if mapping is Behaviour.ADDRESS_AND_PORT_DEPENDENT:
+        return to
+    return to[0] if mapping is Behaviour.ADDRESS_DEPENDENT else None
+
+
+def _apart(observers: Sequence[Observer]) -> list[Observer]:
+    """One observer for each IP address, in their order."""
+    found: dict[str, Observer] = {}
+    for each in observers:
+        if each.ports:
+            found.setdefault(each.ip, each)
+    return list(found.values())

@@ -1,0 +1,50 @@
+"""A volunteer's answers to "where do you see me?": Binding requests on its UDP port.
+
+It must not serve to hit others: an answer is never larger than its request, goes to where the
+request came from, says nothing but that address, and there are so many a second for each subnet
+and in all.
+"""
+
+from ..datagrams import Place
+from . import defaults, stun
+from .rates import Rate, Rates, subnet
+from .stun import Kind, Message
+
+
+class Responder:
+    """Requests in, answers out. `other` is this node's second port, once it has one."""
+
+    def __init__(self, rates: Rates | None = None) -> None:
+        self.other: Place | None = None
+        self.answered = 0
+        self.refused = 0
+        self._rates = rates or Rates(
+            Rate(defaults.ANSWER_BURST, defaults.ANSWERS_PER_S),
+            Rate(defaults.ALL_ANSWERS_BURST, defaults.ALL_ANSWERS_PER_S),
+        )
+
+    def answer(self, data: bytes, message: Message, source: Place, now: float) -> bytes | None:
+        """The answer to a datagram, decoded as `message`; None where there is none.
+
+        Requests with a user name or an integrity attribute are somebody else's: those are the
+        checks of hole punching (RFC 8445), on the same port.
+        """
+        if message.kind is not Kind.REQUEST or message.username or message.integrity:
+            return None
+        if not self._fits(data, source) or not self._rates.allow(subnet(source[0]), now):
+            self.refused += 1
+            return None
+        if message.unknown:
+            answer = stun.encode(stun.refuse_unknown(message))
+        else:
+            success = Message(Kind.SUCCESS, message.transaction, mapped=source, other=self.other)
+            answer = stun.encode(success)
+        if len(answer) > len(data):
+            self.refused += 1
+            return None
+        self.answered += 1
+        return answer
+
+    def _fits(self, data: bytes, source: Place) -> bool:
+        """Looked at before the rates: what cannot be answered uses nothing up."""
+        return len(data) >= defaults.SMALLEST_ANSWER_BYTES and source[1] > 0

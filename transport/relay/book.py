@@ -1,0 +1,310 @@
+"""What a relay owes to whom: reservations and circuits, counted and bounded. No I/O.
+
+One book serves both ways in: lanes (service.py) and libp2p's circuit relay v2. A node that cannot
+be reached reserves a place; whoever wants to reach it opens a circuit to it. Refusals are codes:
+
+`not-a-relay` the owner does not volunteer; `relayed` the asker itself comes through a relay;
+`subnet-full`, `full` no place is left; `no-reservation` the target has none; `self`;
+`too-many-circuits` for one peer, for strangers, or in all.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Final
+
+from .defaults import CODES_COUNTED, MEMBER_WEIGHT, SUBNET_BITS, RelayLimits
+from .pacer import Pacer, Share
+
+LIMIT: Final = "limit"
+EXPIRED: Final = "expired"
+
+
+@dataclass(slots=True)
+class Reservation:
+    """A peer that may be reached through here until `expires` (the caller's clock)."""
+
+    peer: str
+    subnet: str
+    expires: float
+    member: bool
+    circuits: int = 0  # open towards it
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a relay is doing. `refused` counts by code; `relayed` in bytes since the start."""
+
+    reservations: int
+    circuits: int
+    stranger_circuits: int
+    relayed: int
+    rate: int
+    refused: dict[str, int]
+
+
+class Circuit:
+    """Bytes between two peers, both directions together. Made by `RelayBook.open_circuit`."""
+
+    def __init__(
+        self,
+        book: "RelayBook",
+        source: str,
+        target: Reservation,
+        *,
+        deadline: float,
+        most: int | None,
+        share: Share,
+        subnet: str | None,
+    ) -> None:
+        self.source = source
+        self.target = target.peer
+        self.deadline = deadline
+        """When it must end, on the caller's clock."""
+        self.most = most
+        """Bytes it may carry; None: what the rate gives."""
+        self.carried = 0
+        self.reservation = target
+        self.subnet = subnet  # the source's, where a stranger takes part
+        self._book = book
+        self._share = share
+        self._open = True
+
+    @property
+    def open(self) -> bool:
+        """Whether `close` is still to come."""
+        return self._open
+
+    def room(self, now: float) -> int:
+        """Bytes that may be moved now; with 0 try again after `pause`, or see `over`."""
+        if self.over(now) is not None:
+            return 0
+        found = self._share.room(now)
+        return found if self.most is None else min(found, self.most - self.carried)
+
+    def spend(self, n: int, now: float) -> bool:
+        """Count `n` bytes; False where that is over a limit, and the circuit must be closed."""
+        if not self._open or now >= self.deadline:
+            return False
+        if self.most is not None and self.carried + n > self.most:
+            return False
+        self.carried += n
+        self._share.spend(n)
+        self._book.count(n)
+        return True
+
+    def pause(self) -> float:
+        """Seconds after which `room` is worth asking again."""
+        return self._share.pause()
+
+    def over(self, now: float) -> str | None:
+        """The code of the limit that it has come to (`limit`, `expired`), else None."""
+        if not self._open or now >= self.deadline:
+            return EXPIRED
+        return LIMIT if self.most is not None and self.carried >= self.most else None
+
+    def close(self) -> None:
+        """Its places are free again; may be repeated."""
+        if self._open:
+            self._open = False
+            self._share.leave()
+            self._book.forget(self)
+
+
+class RelayBook:
+    """Who has a reservation here, and which circuits are open.
+
+    `ip` is where the relay itself sees the peer. `relayed`: the peer's link to here goes through
+    another relay. Peers are named by any fixed text, their peer id.
+    """
+
+    def __init__(self, limits: RelayLimits, now: float = 0.0) -> None:
+        self.limits = limits
+        self._reservations: dict[str, Reservation] = {}  # oldest first
+        self._subnets: Counter[str] = Counter()
+        self._circuits: dict[Circuit, None] = {}
+        self._per_peer: Counter[str] = Counter()
+        self._strangers: Counter[str] = Counter()  # circuits with one, by the source's subnet
+        self._pacer = Pacer(limits.rate, now)
+        self._relayed = 0
+        self._refused: Counter[str] = Counter()
+
+    def reserve(
+        self, peer: str, ip: str, now: float, *, member: bool, relayed: bool = False
+    ) -> Reservation | str:
+        """A place for `peer`, new or renewed; a code where there is none."""
+        if (code := self._unwilling(relayed)) is not None:
+            return self._refuse(code)
+        self._expire(now)
+        subnet = subnet_of(ip)
+        held = self._reservations.get(peer)
+        if held is None or held.subnet != subnet:
+            code = self._find_place(peer, subnet, member=member)
+            if code is not None:
+                return self._refuse(code)
+        if held is None:
+            held = self._reservations[peer] = Reservation(peer, subnet, now, member)
+            self._subnets[subnet] += 1
+        elif held.subnet != subnet:
+            self._leave_subnet(held)
+            held.subnet = subnet
+            self._subnets[subnet] += 1
+        held.expires = now + self.limits.reservation_s
+        held.member = member
+        return held
+
+    def holds(self, peer: str, now: float) -> bool:
+        """Whether `peer` has a reservation."""
+        held = self._reservations.get(peer)
+        return held is not None and held.expires > now
+
+    def release(self, peer: str) -> None:
+        """The peer has gone, or wants its place no longer. Circuits that are open stay."""
+        held = self._reservations.pop(peer, None)
+        if held is not None:
+            self._leave_subnet(held)
+
+    def open_circuit(
+        self,
+        source: str,
+        target: str,
+        ip: str,
+        now: float,
+        *,
+        member: bool,
+        relayed: bool = False,
+    ) -> Circuit | str:
+        """A circuit from `source`, seen at `ip`, to a peer with a reservation; else a code."""
+        if (code := self._unwilling(relayed)) is not None:
+            return self._refuse(code)
+        self._expire(now)
+        held = self._reservations.get(target)
+        if source == target:
+            return self._refuse("self")
+        if held is None:
+            return self._refuse("no-reservation")
+        trusted = member and held.member
+        subnet = None if trusted else subnet_of(ip)
+        if self._is_busy(source, target, subnet):
+            return self._refuse("too-many-circuits")
+        circuit = Circuit(
+            self,
+            source,
+            held,
+            deadline=now + (self.limits.member_s if trusted else self.limits.stranger_s),
+            most=None if trusted else self.limits.stranger_bytes,
+            share=self._pacer.join(MEMBER_WEIGHT if trusted else 1),
+            subnet=subnet,
+        )
+        self._enter(circuit)
+        return circuit
+
+    def circuits(self) -> Iterator[Circuit]:
+        """Those that are open."""
+        return iter(list(self._circuits))
+
+    def figures(self) -> Figures:
+        """Figures for a person."""
+        return Figures(
+            reservations=len(self._reservations),
+            circuits=len(self._circuits),
+            stranger_circuits=self._strangers.total(),
+            relayed=self._relayed,
+            rate=self.limits.rate,
+            refused=dict(self._refused),
+        )
+
+    # What circuits tell.
+
+    def count(self, size: int) -> None:
+        """A circuit has carried so many bytes."""
+        self._relayed += size
+
+    def forget(self, circuit: Circuit) -> None:
+        """A circuit has been closed."""
+        del self._circuits[circuit]
+        circuit.reservation.circuits -= 1
+        if circuit.subnet is not None:
+            self._strangers[circuit.subnet] -= 1
+            self._strangers += Counter()  # drops what is 0
+        for peer in (circuit.source, circuit.target):
+            self._per_peer[peer] -= 1
+            if not self._per_peer[peer]:
+                del self._per_peer[peer]
+
+    # Inside.
+
+    def _enter(self, circuit: Circuit) -> None:
+        self._circuits[circuit] = None
+        circuit.reservation.circuits += 1
+        if circuit.subnet is not None:
+            self._strangers[circuit.subnet] += 1
+        self._per_peer.update((circuit.source, circuit.target))
+
+    def _unwilling(self, relayed: bool) -> str | None:
+        if not self.limits.volunteer or self.limits.rate <= 0:
+            return "not-a-relay"
+        return "relayed" if relayed else None
+
+    def _refuse(self, code: str) -> str:
+        if code in self._refused or len(self._refused) < CODES_COUNTED:
+            self._refused[code] += 1
+        return code
+
+    def _is_busy(self, source: str, target: str, subnet: str | None) -> bool:
+        """Whether one more is one too many; strangers get half of what a peer has, so that they
+        cannot keep members from it."""
+        limits = self.limits
+        per_peer = limits.circuits_per_peer
+        if subnet is not None:
+            per_peer //= 2
+            if (
+                self._strangers.total() >= limits.stranger_circuits
+                or self._strangers[subnet] >= limits.stranger_circuits_per_subnet
+            ):
+                return True
+        open_now = max(self._per_peer[source], self._per_peer[target])
+        return open_now >= per_peer or len(self._circuits) >= limits.circuits
+
+    def _expire(self, now: float) -> None:
+        """Forget reservations that were not renewed."""
+        over = [held.peer for held in self._reservations.values() if held.expires <= now]
+        for peer in over:
+            self.release(peer)
+
+    def _find_place(self, asker: str, subnet: str, *, member: bool) -> str | None:
+        """Make sure that one more fits, if need be in an idle stranger's place; else a code."""
+        limits = self.limits
+        crowded = self._subnets[subnet] >= limits.reservations_per_subnet
+        if crowded and not (member and self._push_out(asker, subnet)):
+            return "subnet-full"
+        full = asker not in self._reservations and len(self._reservations) >= limits.reservations
+        if full and not (member and self._push_out(asker, None)):
+            return "full"
+        return None
+
+    def _push_out(self, asker: str, subnet: str | None) -> bool:
+        """End the oldest reservation of a stranger without a circuit; whether there was one."""
+        for held in self._reservations.values():
+            idle = not held.member and not held.circuits and held.peer != asker
+            if idle and subnet in (None, held.subnet):
+                self.release(held.peer)
+                return True
+        return False
+
+    def _leave_subnet(self, held: Reservation) -> None:
+        self._subnets[held.subnet] -= 1
+        if not self._subnets[held.subnet]:
+            del self._subnets[held.subnet]
+
+
+def subnet_of(ip: str) -> str:
+    """The /24 (IPv4) or /64 (IPv6) that counts as one place; all nonsense is one place."""
+    try:
+        found = ip_address(ip)
+    except ValueError:
+        return "unknown"
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return str(ip_network((found, SUBNET_BITS[found.version]), strict=False))

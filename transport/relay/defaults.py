@@ -1,0 +1,70 @@
+"""Every constant of relaying, with its unit, and what an owner may set of them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ..defaults import KIB
+
+# What an owner lends (`RelayLimits` says what each one bounds).
+RATE: Final = 1_000_000
+RESERVATION_S: Final = 3600.0
+RESERVATIONS: Final = 128
+RESERVATIONS_PER_SUBNET: Final = 8
+STRANGER_BYTES: Final = 128 * KIB
+STRANGER_S: Final = 120.0
+MEMBER_S: Final = 24 * 3600.0
+CIRCUITS: Final = 128
+STRANGER_CIRCUITS: Final = 32
+STRANGER_CIRCUITS_PER_SUBNET: Final = 8
+CIRCUITS_PER_PEER: Final = 16
+
+SUBNET_BITS: Final = {4: 24, 6: 64}
+"""Prefix length that counts as one household or operator, by IP version."""
+CODES_COUNTED: Final = 32
+"""Different refusals that are counted by name."""
+
+# Sharing the rate (pacer.py).
+BURST_S: Final = 0.25
+"""What may be moved at once after a quiet time, in seconds' worth of the rate."""
+GRAIN_BYTES: Final = 16 * KIB
+"""A circuit that waits for its share is woken for about so many bytes: one TLS record."""
+CRUMBS: Final = 8
+"""Less than this part of a grain is not worth moving."""
+DEAL_S: Final = 0.001
+"""What is earned is dealt out no more often than this, in seconds."""
+PAUSE_S: Final = (0.005, 0.5)
+"""The shortest and the longest wait for a share, in seconds."""
+PATIENCE_S: Final = 1.0
+"""A circuit that has not asked for so many seconds wants nothing at the moment."""
+MEMBER_WEIGHT: Final = 4
+"""A member's part of the rate for one of a stranger's, where both want more than there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayLimits:
+    """What the owner lends to others. Relaying is off unless `volunteer` says so."""
+
+    volunteer: bool = False
+    """Whether this node relays for others at all."""
+    rate: int = RATE
+    """Bytes per second relayed, all circuits and both directions together."""
+    reservation_s: float = RESERVATION_S
+    """Seconds for which a reservation holds unless it is renewed."""
+    reservations: int = RESERVATIONS
+    """Reservations at once, a count."""
+    reservations_per_subnet: int = RESERVATIONS_PER_SUBNET
+    """The same from one /24 (IPv4) or /64 (IPv6), a count."""
+    stranger_bytes: int = STRANGER_BYTES
+    """Bytes of a circuit in which a stranger takes part, both directions together."""
+    stranger_s: float = STRANGER_S
+    """Seconds that such a circuit lasts at most."""
+    member_s: float = MEMBER_S
+    """Seconds that a circuit between members lasts at most."""
+    circuits: int = CIRCUITS
+    """Circuits at once, a count."""
+    stranger_circuits: int = STRANGER_CIRCUITS
+    """Those of them in which a stranger takes part, a count."""
+    stranger_circuits_per_subnet: int = STRANGER_CIRCUITS_PER_SUBNET
+    """The same opened from one /24 (IPv4) or /64 (IPv6), a count."""
+    circuits_per_peer: int = CIRCUITS_PER_PEER
+    """Circuits at once in which one peer is either end, a count."""
