@@ -8,6 +8,7 @@ self-signed client certificate.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from OpenSSL import SSL, crypto
 
@@ -63,6 +64,7 @@ class Tls:
         self._unread = 0  # bytes fed since the last read
         self._rest = 0  # bytes missing from the record that has begun
         self._head = b""  # the first bytes of a record, too few to tell its size
+        self._swollen = False  # a batch has made OpenSSL's buffers large
         self._unsent = 0  # at least what OpenSSL holds for the peer, 0 if nothing
         self._ssl = SSL.Connection(_context(certificate, server), None)
         self._ssl.set_app_data(self._verdict)
@@ -79,7 +81,7 @@ class Tls:
             raise TransportError("tls-failed", "the handshake is not done")
         return self._verdict.peer
 
-    def feed(self, ciphertext: bytes) -> None:
+    def feed(self, ciphertext: Bytes) -> None:
         """Take bytes from the peer. Raises `tls-failed`, `bad-certificate`, `wrong-peer`."""
         if not ciphertext:
             return
@@ -88,6 +90,7 @@ class Tls:
                 raise TransportError("tls-failed", "OpenSSL has no memory left")
         self._count_records(ciphertext)
         self._unread += len(ciphertext)
+        self._swollen = self._swollen or len(ciphertext) > _RECORD_BYTES
         if not self.established:
             self._fed += len(ciphertext)
             self._handshake()
@@ -126,6 +129,7 @@ class Tls:
                 self._ssl._raise_ssl_error(self._ssl._ssl, got)
         except SSL.Error as error:
             raise _failed(error) from None
+        self._swollen = self._swollen or size > _RECORD_BYTES
         self._unsent += size + _RECORD_OVERHEAD * (size // _RECORD_BYTES + 1) + _SLACK
 
     def outgoing(self) -> Bytes:
@@ -139,6 +143,21 @@ class Tls:
             if len(piece) < expected:
                 break
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def release(self) -> None:
+        """Give back what batches have left; cheap, to be called now and then.
+
+        The memory BIOs between OpenSSL and us keep the size of the largest batch, some 280 KiB in
+        each direction. Empty ones are replaced (SSL_set_bio frees the old).
+        """
+        if not self._swollen or self._unsent or self._waiting(self._ssl._into_ssl):
+            return
+        into, out = lib.BIO_new(lib.BIO_s_mem()), lib.BIO_new(lib.BIO_s_mem())
+        if ffi.NULL in (into, out):
+            raise MemoryError
+        lib.SSL_set_bio(self._ssl._ssl, into, out)
+        self._ssl._into_ssl, self._ssl._from_ssl = into, out
+        self._swollen = False
 
     def close(self) -> None:
         """Tell the peer that nothing more comes (close_notify, fetched with `outgoing`)."""
@@ -156,12 +175,16 @@ class Tls:
         material: bytes = self._ssl.export_keying_material(label, size)
         return material
 
+    @staticmethod
+    def _waiting(bio: Any) -> bool:
+        return bool(lib.BIO_get_mem_data(bio, ffi.new("char **")))
+
     def _take(self, size: int) -> Bytes:
         buffer = allocate("char[]", size)
         got = lib.BIO_read(self._ssl._from_ssl, buffer, size)
         return memoryview(ffi.buffer(buffer, got)) if got > 0 else b""
 
-    def _count_records(self, data: bytes) -> None:
+    def _count_records(self, data: Bytes) -> None:
         """Follow the record headers, so that `read` need not ask OpenSSL in vain.
 
         (Its "nothing there" is an exception, which costs more than a small record.)
