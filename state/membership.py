@@ -76,6 +76,8 @@ class Membership(Directory):
         endpoint.handle("member.pull", self._on_pull)
         endpoint.on_link(self._link_up)
         endpoint.on_link_lost(self._link_lost)
+        endpoint.on_link_quiet(self._link_quiet)
+        endpoint.on_link_back(self._link_back)
 
     # The directory.
 
@@ -140,8 +142,18 @@ class Membership(Directory):
 
     def _link_lost(self, link: Link, code: str) -> None:
         self._told.pop(link, None)
-        if self._endpoint.link(link.peer) is None:
+        other = self._endpoint.link(link.peer)
+        if other is None or other.quiet:
             self._roster.unlinked(link.peer, self._host.now())
+        self._changed()
+
+    def _link_quiet(self, link: Link) -> None:
+        """Its peer cannot be reached now: it is nobody to route to until it is back."""
+        self._roster.unlinked(link.peer, self._host.now())
+        self._changed()
+
+    def _link_back(self, link: Link) -> None:
+        self._roster.linked(link.peer, _nearness(link))
         self._changed()
 
     def _post(self, link: Link, method: str, body: object) -> None:

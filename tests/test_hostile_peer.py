@@ -162,7 +162,7 @@ class Foe:
         if old is not None and old.alive:
             return old
         foe = await endpoint(self._nursery, Identity.from_seed(self._dice.randbytes(32)))
-        for method in target.endpoint._handlers.calls:
+        for method in target.endpoint._links.handlers.calls:
             foe.handle(method, self._answer)
         self._words.known.append(foe.peer)
         link = await foe.dial(Address(LOOPBACK, target.endpoint.port), timeout=10)
@@ -175,7 +175,7 @@ class Foe:
     async def attack(self, rounds: int) -> None:
         for _ in range(rounds):
             for target in self._targets:
-                for method in sorted(target.endpoint._handlers.calls):
+                for method in sorted(target.endpoint._links.handlers.calls):
                     await self._strike(await self.link(target), method)
 
     async def garble(self, times: int) -> None:
@@ -183,10 +183,10 @@ class Foe:
         for _ in range(times):
             for target in self._targets:
                 link = await self.link(target)
-                if (path := link._path) is not None and not path.blocked:
+                if (leg := link._leg) is not None and not leg.path.blocked:
                     frames = [self._words.frame() for _ in range(self._dice.randrange(1, 30))]
                     with suppress(PathLost):
-                        path.send(b"".join(frames))
+                        leg.path.send(b"".join(frames))
                 await trio.sleep(0.005)
 
     async def _strike(self, link: Link, method: str) -> None:

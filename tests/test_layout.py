@@ -61,6 +61,7 @@ ENGINE_WORKER = {
 BEYOND_THE_SEAM = {
     "transport/realhost.py",
     "transport/datagrams.py",  # the real host's UDP sockets
+    "transport/browser/bridge.py",  # asyncio inside trio, for aiortc
     "tasks/engine/wire.py",  # both ends of the worker's socket
     "tasks/text/child.py",
     *ENGINE_WORKER,

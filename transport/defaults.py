@@ -31,7 +31,8 @@ HALF_OPEN_LOOPBACK: Final = 128
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 2.0
 SILENT_S: Final = 3.5
-GRACE_S: Final = 4.5
+QUIET_S: Final = 4.5
+GRACE_S: Final = 20.0
 
 # The core's own pace.
 REORDERED_IDS: Final = 16 * KIB
@@ -43,6 +44,14 @@ PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
 PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
+DOUBT_S: Final = 0.5
+DOUBT_RTTS: Final = 3
+"""A connection is pinged after so many seconds and round trips with frames under way and nothing
+heard, and left for another one as long after that."""
+LEGS: Final = 3
+"""Connections that carry one link, a count."""
+STANDBY_S: Final = 10.0
+"""Seconds without a byte before a connection that carries nothing is pinged."""
 FRAME_OVERHEAD_BYTES: Final = 64
 """What a frame costs beside its bytes, so that empty ones are bounded too."""
 
@@ -100,3 +109,22 @@ LIBP2P_BURST_BYTES: Final = 128 * KIB
 """Bytes per second, and at once, from all of them together: 4 bytes can cost us 80 µs."""
 LIBP2P_IDLE_S: Final = 60.0
 """Without an answered request, after which the connection is closed."""
+
+# The ladder (ladder.py, climb.py).
+STAGGER_S: Final = 0.25
+"""Between two addresses of a peer that are tried, in seconds (RFC 8305, section 8)."""
+CLIMB_S: Final = 10.0
+"""How long one address may take, in seconds."""
+CLIMB_ADDRESSES: Final = 8
+CLIMB_CIRCUITS: Final = 4
+FIND_S: Final = 0.5
+"""Between two rounds of looking for a path of a link that has none, in seconds."""
+PUNCH_PAUSES_S: Final = (4.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
+"""After which a relayed link is punched for again, in seconds; a change of the network comes
+between."""
+NETWORK_S: Final = 2.0
+"""Between two looks at the own addresses, in seconds."""
+SLEPT_S: Final = 5.0
+"""The wall clock this far ahead of where it was means that this machine slept."""
+DIALBACK_BYTES: Final = 17
+"""A byte that says so, and the nonce (docs/spec/reach.md)."""

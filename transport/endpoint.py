@@ -1,10 +1,13 @@
 """A node's one TCP port: accepts, dials, says hello, and keeps one link per peer.
 
 The first byte of a connection tells what it is: 0x16 a TLS record, so a lane; 0x13 the
-length of multistream's first line, so a libp2p program (docs/spec/lane.md, section 1).
+length of multistream's first line, so a libp2p program (docs/spec/lane.md, section 1). Pipes of
+other kinds (`Endpoint.join`) take the same way from TLS on.
 """
 
-from collections.abc import Callable
+import errno
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 
@@ -12,7 +15,6 @@ import trio
 
 from . import defaults
 from .address import Address
-from .budget import Budget
 from .calls import Handler
 from .certificate import Certificate
 from .errors import DialFailed, HostError, TransportError
@@ -22,10 +24,12 @@ from .identity import Identity, PeerId
 from .libp2p import Libp2pResponder
 from .limits import HalfOpen, Limits
 from .link import Link
+from .links import Finder, Links
 from .meeting import Connected, Door, Refused
 from .path import Path, PathLost
-from .pipe import TcpPipe
-from .serving import Handlers, StreamHandler
+from .pipe import Pipe, TcpPipe, Way
+from .place import way_to
+from .serving import StreamHandler
 from .tls import Tls
 
 LANE_BYTE: Final = b"\x16"
@@ -40,7 +44,8 @@ class Endpoint:
     """Listens, dials and serves. Handlers are registered before or while it runs.
 
     A peer has one live link at most. `incarnation` is new with every Endpoint, so peers tell
-    a restarted node from one whose connection broke.
+    a restarted node from one whose connection broke. `finder` is asked for a path where a link
+    has lost its last one and dialling again does not bring it back.
     """
 
     def __init__(
@@ -55,22 +60,18 @@ class Endpoint:
         self.peer = identity.peer
         self.incarnation = host.entropy(defaults.INCARNATION_BYTES)
         self.port = 0
+        self.finder: Finder | None = None
         self._host = host
         self._identity = identity
         self._limits = limits or Limits()
         self._certificate = Certificate.generate(identity, host)
         self._door = Door(identity.peer, self.incarnation, admission, self._limits)
-        self._handlers = Handlers()
-        self._budget = Budget(self._limits.total_bytes)
+        self._links = Links(host, identity.peer, self.incarnation, self._limits, self._rescue)
         self._half_open = HalfOpen(self._limits)
-        self._links: dict[PeerId, Link] = {}
-        self._proving: dict[PeerId, trio.Event] = {}  # dials whose TLS has proven the peer
-        self._news = trio.lowlevel.ParkingLot()  # a link came up, or a dial ended
-        self._up: list[Callable[[Link], None]] = []
-        self._lost: list[Callable[[Link, str], None]] = []
         self._nursery: trio.Nursery | None = None
         self._libp2p = libp2p
         self._responder: Libp2pResponder | None = None
+        self._firsts: dict[int, Greeter] = {}
 
     # Registration.
 
@@ -85,28 +86,58 @@ class Endpoint:
 
     def handle(self, method: str, handler: Handler) -> None:
         """Answer calls and posts of that name. A plain function runs inline and must not block."""
-        self._handlers.add(method, handler)
+        self._links.handlers.add(method, handler)
 
     def handle_stream(self, method: str, handler: StreamHandler) -> None:
         """Serve streams of that name, each in a task of its own."""
-        self._handlers.streams[method] = handler
+        self._links.handlers.streams[method] = handler
+
+    def handle_first_byte(self, byte: int, greeter: "Greeter") -> None:
+        """Let `greeter(first bytes, stream)` have accepted connections that begin so; it closes
+        the stream. It runs within the bounds of connections not let in yet."""
+        self._firsts[byte] = greeter
 
     def on_link(self, callback: Callable[[Link], None]) -> None:
         """`callback(link)` for every link that comes up, whichever side dialled."""
-        self._up.append(callback)
+        self._links.up.append(callback)
 
     def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
         """`callback(link, code)` once for every link that has ended for good."""
-        self._lost.append(callback)
+        self._links.lost.append(callback)
+
+    def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
+        """`callback(link)` when nothing carries a link and its peer has not been heard for
+        `Limits.quiet_s`: nothing new should be sent there. It comes back or is lost."""
+        self._links.quiet.append(callback)
+
+    def on_link_back(self, callback: Callable[[Link], None]) -> None:
+        """`callback(link)` when a link that was quiet has a path again."""
+        self._links.back.append(callback)
+
+    def on_observed(self, callback: Callable[[Connected], None]) -> None:
+        """`callback(connected)` for every hello that says where the peer sees this node."""
+        self._door.observers.append(callback)
+
+    def on_path(self, callback: "Callable[[Link, Way, str], None]") -> None:
+        """`callback(link, way, medium)` for every path that comes to carry or stand by a link."""
+        self._links.path.append(callback)
 
     def link(self, peer: PeerId) -> Link | None:
         """The live link to a peer."""
-        link = self._links.get(peer)
-        return link if link is not None and link.alive else None
+        return self._links.link(peer)
 
     def links(self) -> list[Link]:
         """All live links."""
-        return [link for link in self._links.values() if link.alive]
+        return self._links.all()
+
+    @property
+    def udp_port(self) -> int:
+        """The UDP port that hellos name, 0: none."""
+        return self._door.udp_port
+
+    @udp_port.setter
+    def udp_port(self, port: int) -> None:
+        self._door.udp_port = port
 
     # Running.
 
@@ -115,40 +146,68 @@ class Endpoint:
         listen: str,
         port: int,
         *,
+        further: tuple[tuple[str, int], ...] = (),
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Listen on an IP address and serve until cancelled; started with the port.
 
-        Raises AddressInUse and HostError before it has started. Cancelled, it tells every
-        peer (`closed`).
+        `further` are addresses and ports listened on as well where they can be had (port 0: the
+        same port). Raises AddressInUse and HostError before it has started. Cancelled, it tells
+        every peer (`closed`).
         """
-        listener = await self._host.listen(listen, port)
+        listeners = [await self._host.listen(listen, port)]
         try:
-            self.port = self._door.port = int(listener.socket.getsockname()[1])
+            self.port = self._door.port = int(listeners[0].socket.getsockname()[1])
+            for address, other in further:
+                with suppress(HostError):
+                    listeners.append(await self._host.listen(address, other or self.port))
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._tick)
+                nursery.start_soon(self._links.tick)
+                for listener in listeners:
+                    nursery.start_soon(self._accept, listener, nursery)
                 task_status.started(self.port)
-                await self._accept(listener, nursery)
         finally:
             self._nursery = None
-            listener.socket.close()
+            for listener in listeners:
+                listener.socket.close()
 
-    async def dial(self, address: Address, *, timeout: float) -> Link:
+    async def dial(self, address: Address, *, timeout: float, way: Way | None = None) -> Link:
         """The link to who answers there; an existing one where it is live.
 
         Raises DialFailed: `unreachable`, `refused` (nothing listens), `timeout`, `wrong-peer`,
         `self`, `tls-failed`, `bad-certificate`, `bad-name`, or what the peer's hello said
         (`wrong-swarm`, `not-admitted`, `no-common-version`, `full`, …).
         """
-        if self._nursery is None:
-            raise DialFailed("not-running", "the endpoint is not running")
-        if address.peer is not None and (link := self.link(address.peer)) is not None:
+        link = None if address.peer is None else self.link(address.peer)
+        if link is not None and link.connected:
             await trio.lowlevel.checkpoint()
             return link
+        return await self.reach(address, timeout=timeout, way=way)
+
+    async def reach(self, address: Address, *, timeout: float, way: Way | None = None) -> Link:
+        """As `dial`, but a live link gets a further path there. Raises DialFailed."""
+        if self._nursery is None:
+            raise DialFailed("not-running", "the endpoint is not running")
         with trio.move_on_after(timeout):
-            return await self._dial(address, self._nursery)
+            return await self._dial(address, way)
         raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
+
+    async def join(
+        self, pipe: Pipe, way: Way, *, expect: PeerId | None, server: bool, name: str = ""
+    ) -> Link:
+        """Prove who is at the other end of a pipe, and let it carry the link to that peer: a
+        new one, or beside what the one that is there has. Raises DialFailed; the pipe is
+        closed then. The two ends take different sides (`server`); a TCP connection that both
+        opened at once finds its sides by itself."""
+        if self._nursery is None:
+            pipe.close()
+            raise DialFailed("not-running", "the endpoint is not running")
+        name = name or f"{pipe.remote[0]} port {pipe.remote[1]}"
+        path = await self._secure(pipe, expect, name, server=server)
+        if path.tls.server:
+            return await self._join_as_server(path, way, name)
+        return await self._introduce(path, way, pipe.remote[1], name)
 
     # Accepting.
 
@@ -176,61 +235,50 @@ class Endpoint:
             with trio.move_on_after(self._limits.handshake_s):
                 first = await stream.receive_some(defaults.SMALL_READ_BYTES)
                 if first[:1] == LANE_BYTE:
-                    connected = await self._greet_lane(stream, first)
+                    connected = await self._greet_lane(TcpPipe(stream), first)
+                elif first and first[0] in self._firsts:
+                    await self._firsts[first[0]](first, stream)
         except _GONE:
             pass
         finally:
             self._half_open.leave(subnet)
             if connected is None and first[:1] != MULTISTREAM_BYTE:
                 stream.socket.close()
-        if connected is not None:
-            self._take_up(connected)
+        if connected is not None and self._nursery is not None:
+            way = way_to(connected.path.address[0])
+            self._links.take_up(connected, way, self._nursery)
         elif first[:1] == MULTISTREAM_BYTE:
             await self._serve_libp2p(stream, first)
 
-    async def _greet_lane(self, stream: trio.SocketStream, first: bytes) -> Connected | None:
-        path = Path(TcpPipe(stream), Tls(self._certificate, server=True, expect=None), first)
+    async def _greet_lane(self, pipe: Pipe, first: bytes) -> Connected | None:
+        path = Path(pipe, Tls(self._certificate, server=True, expect=None), first)
         await path.handshake()
+        return await self._receive(path)
+
+    async def _receive(self, path: Path) -> Connected | None:
+        """The listener's side of the hello; None where the peer was refused."""
         try:
-            return await self._door.receive(path, self._decide)
+            return await self._door.receive(path, self._links.refusal)
         except Refused as refused:
             await self._door.refuse(path, refused.code)
             return None
 
-    def _decide(self, connected: Connected) -> str | None:
-        """The code that refuses an admitted peer, None where its link may come up.
-
-        Both ends may have dialled at once. The smaller peer id decides, alone: it refuses while
-        its own dial is proving the peer, or the link it dialled is up. A peer that dials
-        anew where it had dialled before has lost that link, so the new one replaces it.
-        """
-        peer, hello = connected.peer, connected.hello
-        link = self.link(peer)
-        if hello.resume is not None:
-            return None if self._resumes(link, connected) else "unknown-link"
-        if peer == self.peer:
-            return "self"
-        if self.peer < peer and (peer in self._proving or self._dialled_and_up(link, connected)):
-            return "duplicate"
-        if link is None and len(self._links) >= self._limits.links:
-            return "full"
-        return None
-
-    def _dialled_and_up(self, link: Link | None, connected: Connected) -> bool:
-        return (
-            link is not None
-            and link.connected
-            and link.identities.dialled
-            and link.identities.peer_incarnation == connected.hello.incarnation
-        )
-
-    def _resumes(self, link: Link | None, connected: Connected) -> bool:
-        return (
-            link is not None
-            and not link.identities.dialled
-            and connected.hello.resume == self.incarnation
-            and connected.hello.incarnation == link.identities.peer_incarnation
-        )
+    async def _join_as_server(self, path: Path, way: Way, name: str) -> Link:
+        assert self._nursery is not None
+        try:
+            with trio.move_on_after(self._limits.handshake_s):
+                connected = await self._receive(path)
+                if connected is not None:
+                    self._links.take_up(connected, way, self._nursery)
+                    while (link := self.link(connected.peer)) is None:
+                        await self._links.news.park()
+                    return link
+        except PathLost:
+            path.close()
+        except BaseException:
+            path.close()
+            raise
+        raise _unreachable(name, "its hello was not acceptable")
 
     async def _serve_libp2p(self, stream: trio.SocketStream, first: bytes) -> None:
         if not self._libp2p:
@@ -248,11 +296,11 @@ class Endpoint:
 
     # Dialling.
 
-    async def _dial(self, address: Address, nursery: trio.Nursery) -> Link:
+    async def _dial(self, address: Address, way: Way | None) -> Link:
         failure = DialFailed("unreachable", f"`{address}` has no IP address")
         for ip in await self._resolve(address):
             try:
-                return await self._dial_ip(ip, address, nursery)
+                return await self._dial_ip(ip, address, way)
             except DialFailed as error:
                 failure = error
         raise failure
@@ -267,51 +315,73 @@ class Endpoint:
         version = {"dns4": 4, "dns6": 6}.get(address.dns)
         return [ip for ip in found if version in (None, ip_address(ip).version)][:_TRIES]
 
-    async def _dial_ip(self, ip: str, address: Address, nursery: trio.Nursery) -> Link:
-        path = await self._connect(ip, address.port, address.peer, str(address))
-        peer = path.tls.peer
+    async def _dial_ip(self, ip: str, address: Address, way: Way | None) -> Link:
+        name = str(address)
         try:
-            if peer == self.peer:
-                raise DialFailed("self", f"`{address}` is this node itself")
-            while peer in self._proving:
-                await self._proving[peer].wait()
-            if (link := self.link(peer)) is not None:
-                path.close()
-                return link
-            self._proving[peer] = trio.Event()
-            try:
-                connected = await self._door.introduce(path, None)
-                link = self._register(connected, address.port)
-            finally:
-                self._proving.pop(peer).set()
-        except Refused as refused:
-            path.close()
-            return await self._after_refusal(peer, refused, address)
-        except BaseException as error:
-            path.close()
-            if isinstance(error, PathLost):
-                raise _unreachable(str(address), "it hung up during the hello") from None
-            raise
-        await nursery.start(self._run_link, link, connected)
-        return link
-
-    async def _after_refusal(self, peer: PeerId, refused: Refused, address: Address) -> Link:
-        if refused.code == "duplicate":  # the peer's own dial is the one that stays
-            with trio.move_on_after(defaults.DUPLICATE_S):
-                while (link := self.link(peer)) is None:
-                    await self._news.park()
-                return link
-        raise DialFailed(refused.code, f"`{address}` refused us: {refused.words}")
-
-    async def _connect(self, ip: str, port: int, expect: PeerId | None, name: str) -> Path:
-        """TCP and TLS. Raises DialFailed."""
-        try:
-            stream = await self._host.connect(ip, port)
+            pipe = TcpPipe(await self._connect(ip, address.port))
         except ConnectionRefusedError:
             raise DialFailed("refused", f"nothing listens at `{name}`") from None
         except OSError as error:
             raise _unreachable(name, error.strerror or str(error)) from None
-        path = Path(TcpPipe(stream), Tls(self._certificate, server=False, expect=expect))
+        return await self.join(
+            pipe, way or way_to(ip), expect=address.peer, server=False, name=name
+        )
+
+    async def _connect(self, ip: str, port: int) -> trio.SocketStream:
+        """From the listen port, so that others see where this node can be dialled; from any
+        where a connection between the two ports is there already. Raises OSError."""
+        try:
+            return await self._host.connect(ip, port, source_port=self.port)
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EINVAL):
+                raise
+        return await self._host.connect(ip, port)
+
+    async def _introduce(self, path: Path, way: Way, port: int, name: str) -> Link:
+        """The dialler's side of the hello, on a proven path."""
+        peer = path.tls.peer
+        try:
+            if peer == self.peer:
+                raise DialFailed("self", f"`{name}` is this node itself")
+            proving = await self._links.prove_alone(peer)
+            try:
+                link = self.link(peer)
+                resume = None if link is None else link.identities.peer_incarnation
+                connected = await self._door.introduce(path, resume)
+                if resume is not None and self._links.add(connected, way) is link is not None:
+                    return link
+                link = self._links.register(connected, port)
+            finally:
+                proving.done()
+        except Refused as refused:
+            path.close()
+            return await self._after_refusal(peer, refused, name)
+        except BaseException as error:
+            path.close()
+            if isinstance(error, PathLost):
+                raise _unreachable(name, "it hung up during the hello") from None
+            raise
+        assert self._nursery is not None
+        await self._nursery.start(self._links.run, link, connected, way)
+        return link
+
+    async def _after_refusal(self, peer: PeerId, refused: Refused, name: str) -> Link:
+        if refused.code == "duplicate":  # the peer's own dial is the one that stays
+            with trio.move_on_after(defaults.DUPLICATE_S):
+                while (link := self.link(peer)) is None:
+                    await self._links.news.park()
+                return link
+        if refused.code in _FORGOTTEN and (link := self.link(peer)) is not None:
+            link.close("peer-restarted")
+        raise DialFailed(refused.code, f"`{name}` refused us: {refused.words}")
+
+    async def _secure(self, pipe: Pipe, expect: PeerId | None, name: str, *, server: bool) -> Path:
+        """TLS over a pipe. Raises DialFailed."""
+        path = Path(
+            pipe,
+            Tls(self._certificate, server=server, expect=expect),
+            turn=lambda: Tls(self._certificate, server=True, expect=expect),
+        )
         try:
             await path.handshake()
         except PathLost:
@@ -325,102 +395,37 @@ class Endpoint:
             raise
         return path
 
-    # Links.
-
-    async def _tick(self) -> None:
-        """The one timer of all links."""
-        while True:
-            while not self._links:
-                await self._news.park()
-            now = self._host.now()
-            for link in [link for link in self._links.values() if link.due <= now]:
-                link.tick(now)
-            await trio.sleep(defaults.TICK_S)
-
-    def _take_up(self, connected: Connected) -> None:
-        """An accepted connection becomes a link, or carries one again."""
-        link = self.link(connected.peer)
-        if connected.hello.resume is not None:
-            if link is not None:
-                link.attach(connected.path, connected.early)
-            return
-        new = self._register(connected, connected.hello.port)
-        if self._nursery is not None:
-            self._nursery.start_soon(self._run_link, new, connected)
-
-    def _register(self, connected: Connected, port: int) -> Link:
-        old = self._links.get(connected.peer)
-        if old is not None:
-            same = old.identities.peer_incarnation == connected.hello.incarnation
-            old.close("replaced" if same else "peer-restarted")
-        link = self._links[connected.peer] = Link(
-            self._host,
-            connected.lane(self._limits, self._host.now()),
-            connected.identities(self.incarnation, port),
-            limits=self._limits,
-            handlers=self._handlers,
-            budget=self._budget,
-            rescue=self._rescue,
-        )
-        return link
-
-    async def _run_link(
-        self,
-        link: Link,
-        connected: Connected,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        def up() -> None:
-            task_status.started()
-            self._news.unpark_all()
-            for callback in self._up:
-                callback(link)
-
-        try:
-            await link.run(connected.path, connected.early, up)
-        finally:
-            if self._links.get(link.peer) is link:
-                del self._links[link.peer]
-            self._news.unpark_all()
-            for callback in self._lost:
-                callback(link, link.code or "closed")
+    # Links that lost their last path.
 
     async def _rescue(self, link: Link) -> str | None:
-        ip, port = link.address[0], link.identities.port
-        if not link.identities.dialled:
-            return await self._probe(ip, port)
-        try:
-            path = await self._connect(ip, port, link.peer, f"{ip} port {port}")
-        except DialFailed as error:
-            return "peer-gone" if error.code in ("refused", "wrong-peer") else None
-        try:
-            connected = await self._door.introduce(path, link.identities.peer_incarnation)
-            link.attach(path, connected.early)
-        except PathLost:
-            path.close()
-        except Refused as refused:
-            path.close()
-            return "peer-restarted" if refused.code in _FORGOTTEN else None
-        except trio.Cancelled:
-            path.close()
-            raise
-        return None
+        async with trio.open_nursery() as nursery:
+            if self.finder is not None:
+                nursery.start_soon(self.finder, link)
+            while True:
+                code = await self._dial_again(link)
+                if code is not None:
+                    nursery.cancel_scope.cancel()
+                    return code
+                await trio.sleep(defaults.REDIAL_S)
 
-    async def _probe(self, ip: str, port: int) -> str | None:
-        """The side that was dialled cannot resume; it looks whether the peer still listens."""
-        if not port:
+    async def _dial_again(self, link: Link) -> str | None:
+        """Where the peer was last, at the port on which it listens."""
+        ip, port = link.address[0], link.identities.port
+        if not ip or not port:
             await trio.sleep(defaults.PROBE_S)
             return None
+        address = Address(ip, port, link.peer)
         try:
-            stream = await self._host.connect(ip, port)
-        except ConnectionRefusedError:
-            return "peer-gone"
-        except OSError:
-            return None
-        stream.socket.close()
-        await trio.sleep(defaults.PROBE_S)
+            await self.reach(address, timeout=self._limits.handshake_s)
+        except DialFailed as error:
+            # Behind a router it may be the router that refuses.
+            near = way_to(ip) in (Way.LOOPBACK, Way.LAN)
+            if near and link.broken and error.code in ("refused", "wrong-peer"):
+                return "peer-gone"
         return None
+
+
+Greeter = Callable[[bytes, trio.SocketStream], Awaitable[None]]
 
 
 def _unreachable(name: str, reason: str) -> DialFailed:

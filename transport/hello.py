@@ -9,6 +9,7 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
 import msgpack
@@ -47,6 +48,8 @@ class Hello:
     features: tuple[str, ...] = ()
     resume: bytes | None = None
     port: int = 0  # where this side listens, 0: nowhere
+    udp_port: int = 0  # the same for UDP
+    observed: tuple[str, int] | None = None  # where this side sees the other, IP address and port
     token: Token | None = None
 
     def encode(self) -> bytes:
@@ -60,6 +63,8 @@ class Hello:
                 "f": self.features,
                 "r": self.resume,
                 "p": self.port,
+                "u": self.udp_port,
+                "o": self.observed and (ip_address(self.observed[0]).packed, self.observed[1]),
                 "t": self.token and (self.token.kind, self.token.ident, self.token.mac),
             }
         )
@@ -74,7 +79,8 @@ class Hello:
         features = fields.get("f", [])
         if not isinstance(features, list) or len(features) > _FEATURES:
             raise Fault("bad-hello")
-        (port,) = _numbers({"p": [fields.get("p", 0)]}, "p", 1, 65535)
+        ports = {"p": [fields.get("p", 0), fields.get("u", 0)]}
+        port, udp_port = _numbers(ports, "p", 2, 65535)
         resume = fields.get("r")
         return cls(
             (low, high),
@@ -84,6 +90,8 @@ class Hello:
             tuple(_word(feature) for feature in features),
             None if resume is None else _octets(resume, defaults.INCARNATION_BYTES),
             port,
+            udp_port,
+            _place(fields.get("o")),
             _token(fields.get("t")),
         )
 
@@ -131,6 +139,19 @@ def _word(value: object) -> str:
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
         raise Fault("bad-hello")
     return value
+
+
+def _place(value: object) -> tuple[str, int] | None:
+    """An IP address and a port. What is none is nobody's mistake that matters: it is ignored."""
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    address, port = value
+    if not isinstance(address, bytes) or type(port) is not int or not 0 < port < 1 << 16:
+        return None
+    try:
+        return str(ip_address(address)), port
+    except ValueError:
+        return None
 
 
 def _token(value: object) -> Token | None:

@@ -1,9 +1,10 @@
 """A link's protocol without I/O: bytes and `now` in, bytes and events out.
 
-Implements docs/spec/lane.md, sections 3 to 7, with lanestream.py (one stream) and outbox.py
-(what is to be sent). One `Lane` outlives the connections that carry it: `attach` and
-`detach` say when one comes and goes, and every counted frame that the old one may have lost
-is sent again on the next; the receiver tells duplicates by call ids and stream offsets.
+Implements docs/spec/lane.md, sections 3 to 7, with lanestream.py (one stream), outbox.py
+(what is to be sent) and connection.py (one connection). One `Lane` outlives the connections that
+carry it: `attach` and `detach` say when one comes and goes, `use` by which one this side sends;
+every counted frame that another one may have lost is sent again. The receiver tells
+duplicates by call ids and stream offsets.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import frame as wire
-from .defaults import PATIENCE, PING_S, SMALL_PAYLOAD_BYTES, STALL_S
+from .connection import Connection
+from .defaults import PATIENCE, SMALL_PAYLOAD_BYTES
 from .events import (
     Answered,
     Called,
@@ -23,12 +25,10 @@ from .events import (
     StreamReady,
     Windows,
 )
-from .frame import Bytes, Cutter, Fault, Frame, Priority
+from .frame import Bytes, Fault, Frame, Priority
 from .lanestream import Entry, LaneStream
 from .limits import Limits
 from .outbox import Message, Outbox, OutCall
-
-_TICK_S = 0.05  # no finer than this
 
 
 @dataclass(slots=True)
@@ -46,23 +46,18 @@ class Lane:
     """One link. `dialled` tells the side that opened it, `remote` is what the peer granted."""
 
     def __init__(self, *, dialled: bool, limits: Limits, remote: Windows, now: float) -> None:
-        self.attached = False
         self.ended: Ended | None = None
-        self.rtt: float | None = None  # seconds, the last ping's
+        self.connections: list[Connection] = []
         self.outbox = Outbox(remote.link_bytes, limits.backlog_bytes)
         self.streams: dict[int, LaneStream] = {}
         self.heard = now  # when the last byte came
         self._now = now
-        self._ticked = now
-        self._ping_sent: float | None = None
-        self._ping_mark = 0
-        self._pinged = now
+        self._from = Connection(idle_s=0, silent_s=0, now=now)  # what is being received
         self._role = 0 if dialled else 1
         # One side's ping shows both that the other is there: the one that dialled is first.
-        self._idle_s = limits.idle_s * (1 if dialled else PATIENCE)
+        self.idle_s = limits.idle_s * (1 if dialled else PATIENCE)
         self._limits = limits
         self._remote = remote
-        self._cutter = Cutter()
         self._next_stream = 1
         self._mine = 0  # streams open that this side opened
         self._seen = SeenIds()
@@ -95,46 +90,26 @@ class Lane:
         """Bytes kept for this link: to be sent or acknowledged, unread, or incomplete."""
         return self.outbox.backlog + self._stream_bytes + self._partial_bytes
 
-    # Connections and time.
+    # Connections.
 
-    def attach(self, now: float) -> None:
-        """A connection carries the link from now on."""
-        self.attached = True
-        self.heard = self._now = self._ticked = now
-        self._ping(now)
+    def attach(self, now: float) -> Connection:
+        """A further connection. This side sends by it if it is the only one, else after `use`."""
+        connection = Connection(idle_s=self.idle_s, silent_s=self._limits.silent_s, now=now)
+        self.heard = self._now = now
+        self.connections.append(connection)
+        if self.outbox.carrier is None:
+            self.outbox.use(connection)
+        return connection
 
-    def detach(self) -> None:
-        """The connection is gone."""
-        self.attached = False
-        self._cutter = Cutter()
-        self._ping_sent = None
-        self.outbox.reconnect()
+    def detach(self, connection: Connection) -> None:
+        """It is gone. Where it carried, nothing leaves until `use` names another."""
+        self.connections.remove(connection)
+        if connection is self.outbox.carrier:
+            self.outbox.use(None)
 
-    def tick(self, now: float) -> float:
-        """Ping when the peer is quiet; returns when to come again (on the same clock).
-
-        A tick that comes late means that this side's loop stood still, and bytes of the
-        peer's may be waiting unread: that time does not count against the peer.
-        """
-        if (late := now - self._ticked) > STALL_S:
-            self.heard = min(now, self.heard + late)
-        if self._ping_sent is None:
-            ping_at = min(self.heard + self._idle_s, self._pinged + PING_S)
-            if now < ping_at:
-                self._ticked = ping_at
-                return ping_at
-            self._ping(now)
-        self._ticked = max(now + _TICK_S, min(self.heard + self._limits.silent_s, now + 1))
-        return self._ticked
-
-    def is_silent(self, now: float) -> bool:
-        """Whether the connection counts as lost: a ping is out, and nothing came for long."""
-        return self._ping_sent is not None and now >= self.heard + self._limits.silent_s
-
-    def _ping(self, now: float) -> None:
-        self._ping_sent = self._pinged = now
-        self._ping_mark = self._ping_mark + 1 & 0xFFFF  # 0 marks the outbox's own pings
-        self.outbox.push_urgent(wire.PING, offset=self._ping_mark + 1)
+    def use(self, connection: Connection) -> None:
+        """Send by this one from now on."""
+        self.outbox.use(connection)
 
     # What the shell asks for.
 
@@ -205,13 +180,12 @@ class Lane:
         """End the link; the last frame that `take` hands out says why."""
         if self.ended is None:
             self.ended = Ended(code, message, True)
-            self.outbox.push_urgent(wire.GOAWAY, head=wire.encode_code(code, message))
+            for connection in self.connections:
+                connection.push_urgent(wire.GOAWAY, head=wire.encode_code(code, message))
 
-    def take(self, room: int) -> bytes:
-        """Frames to write now: `room` bytes, and at most one frame more."""
-        if not self.attached:
-            return b""
-        return self.outbox.take(room, last_words=self.ended is not None)
+    def take(self, connection: Connection, room: int) -> bytes:
+        """Frames to write to a connection now: `room` bytes, and at most one frame more."""
+        return self.outbox.take(connection, room, last_words=self.ended is not None)
 
     def _new_stream(self, ident: int, priority: Priority, *, mine: bool) -> LaneStream:
         stream = self.streams[ident] = LaneStream(
@@ -245,12 +219,13 @@ class Lane:
 
     # What comes.
 
-    def receive(self, data: bytes, now: float) -> list[Event]:
-        """Take plaintext of the connection. A peer's mistake ends the link by its code."""
+    def receive(self, connection: Connection, data: bytes, now: float) -> list[Event]:
+        """Take plaintext of a connection. A peer's mistake ends the link by its code."""
         events: list[Event] = []
-        self.heard = self._now = now
+        self.heard = self._now = connection.heard = now
+        self._from = connection
         try:
-            for frame in self._cutter.feed(data):
+            for frame in connection.cutter.feed(data):
                 if self.ended is not None:
                     break
                 event = self._on_frame(frame)
@@ -267,11 +242,11 @@ class Lane:
             raise Fault("bad-kind")
         if frame.flags & wire.PRIORITY_MASK > Priority.BULK:
             raise Fault("bad-flags")
-        self.outbox.acknowledge(frame.received)
+        self.outbox.acknowledged(self._from.acknowledge(frame.received))
         if self.outbox.starved and self.outbox.link_room > 0:
             self._feed_streams()
         if frame.kind >= wire.FIRST_COUNTED:
-            self.outbox.count(len(frame.head) + len(frame.payload))
+            self._from.count(len(frame.head) + len(frame.payload))
         return handler(frame)
 
     def _feed_streams(self) -> None:
@@ -285,12 +260,10 @@ class Lane:
         return self.ended
 
     def _on_ping(self, frame: Frame) -> None:
-        self.outbox.push_urgent(wire.PONG, offset=frame.offset)
+        self._from.push_urgent(wire.PONG, offset=frame.offset)
 
     def _on_pong(self, frame: Frame) -> None:
-        if self._ping_sent is not None and frame.offset == self._ping_mark + 1:
-            self.rtt = max(0.0, self._now - self._ping_sent)
-            self._ping_sent = None
+        self._from.ponged(frame.offset, self._now)
 
     def _on_ack(self, frame: Frame) -> None:
         """Its count has been read with its prefix."""

@@ -68,8 +68,8 @@ class LaneStream:
         """Both directions have ended: the lane forgets the stream."""
         return self.send_done and self.receive_done
 
-    def write(self, data: bytes) -> None:
-        """Queue bytes; the caller keeps `queued` small."""
+    def write(self, data: Bytes) -> None:
+        """Queue bytes, which do not change; the caller keeps `queued` small."""
         if data:
             self._pieces.append(memoryview(data))
             self.queued += len(data)
@@ -84,9 +84,9 @@ class LaneStream:
         Where both have been ended in order, nothing but unread bytes goes.
         """
         self._discarding = True
-        if self.receive_done and self.finishing:
-            return
-        self.failed = self.failed or code
+        if self.failed is not None or (self.receive_done and self.finishing):
+            return  # the first code is the one that counts
+        self.failed = code
         self._drop_queue()
         if not self.done:
             self._reset_due = code

@@ -40,6 +40,9 @@ class Limits:
     """Seconds without a byte from the peer before a ping."""
     silent_s: float = defaults.SILENT_S
     """Seconds without a byte from the peer after which its connection counts as lost."""
+    quiet_s: float = defaults.QUIET_S
+    """Seconds since the last byte heard after which a link without a connection counts as gone
+    for everything new."""
     grace_s: float = defaults.GRACE_S
     """Seconds since the last byte heard after which a link without a connection ends."""
 

@@ -1,9 +1,10 @@
 """The trio shell of a link: calls, posts and streams to one peer, whatever carries them.
 
-A connection (`Path`) has one reader and one writer task. A reply wakes its caller directly; a
-frame leaves from its caller's context when nothing is being written, and by the writer task
-when something is. The link outlives a lost connection for a grace, in which the side that
-dialled dials again (docs/spec/lane.md, section 5).
+A link has legs (`Leg`), each a connection (`Path`) with one reader and one writer task. It sends by
+the best that answers, receives by all, and leaves a dying one before calls time out. A reply wakes
+its caller directly; a frame leaves from its caller's context when nothing is being written, and
+by the writer task when something is. The link outlives its last leg for a grace, in which
+both sides look for a new one (docs/spec/lane.md, section 5).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,10 +24,12 @@ from .frame import Bytes, Priority
 from .host import Host
 from .lane import Lane
 from .lanestream import LaneStream
+from .leg import Leg, best, worst
 from .limits import Limits
-from .linkstatus import Identities, LinkStatus
+from .linkstatus import Identities, LegStatus, LinkStatus
 from .outbox import OutCall
 from .path import Path, PathLost
+from .pipe import Way
 from .serving import (
     HANDLER_ERRORS,
     CallServer,
@@ -43,8 +46,9 @@ _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 Rescue = Callable[["Link"], Awaitable[str | None]]
-"""Tries once to get a lost link its connection back (by `Link.attach`, perhaps from elsewhere);
-returns a code where the link must end at once."""
+"""Tries to get a link that has lost its legs a new one (by `Link.attach`, perhaps from elsewhere)
+until it is cancelled; returns a code where the link must end at once."""
+Told = Callable[["Link"], None]
 
 
 class Link:
@@ -63,7 +67,12 @@ class Link:
         handlers: Handlers,
         budget: Budget,
         rescue: Rescue,
+        quiet: Told,
+        back: Told,
+        path: Callable[["Link", Way, str], None],
     ) -> None:
+        """`quiet` is told when the peer has not been heard of for so long that nothing new
+        should be sent to it, `back` when it is there again, `path` of every path that comes."""
         self.identities = identities
         self.peer = identities.peer
         self.code: str | None = None  # why the link ended
@@ -74,11 +83,17 @@ class Link:
         self._handlers = handlers
         self._budget = budget
         self._rescue = rescue
+        self._tell_quiet = quiet
+        self._tell_back = back
+        self._tell_path = path
         self._since = host.now()
-        self._path: Path | None = None
+        self._legs: list[Leg] = []
+        self._leg: Leg | None = None  # the one that carries what this side sends
         self._new = True  # not attached yet
         self._silent = False
-        self.due = 0.0  # when the lane wants the next tick
+        self.quiet = False  # not heard of for `Limits.quiet_s`
+        self.broken = False  # the last leg was closed by the other end, not lost in silence
+        self.due = 0.0  # when a leg wants the next tick
         self._nursery: trio.Nursery | None = None
         self._rescue_scope: trio.CancelScope | None = None
         self._bytes_in = 0  # over connections that are gone
@@ -87,7 +102,6 @@ class Link:
         self._calls: set[OutCall] = set()
         self._changed = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
-        self._writer = Writer(host, lane, self._wake_senders)
         self._on: dict[type, Callable[[Any], None]] = {
             Called: self._on_called,
             Answered: self._on_answered,
@@ -106,20 +120,31 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """Whether a connection carries it, or is just about to; without one it is in its grace."""
-        return self._path is not None or self._new
+        """Whether something carries it, or is just about to; without it, it is in its grace."""
+        return self._leg is not None or self._new
+
+    @property
+    def way(self) -> Way | None:
+        """How it reaches the peer now; None where nothing carries it."""
+        return self._leg.way if self._leg is not None else None
 
     @property
     def status(self) -> LinkStatus:
         """Figures for a person."""
-        path = self._path
+        leg = self._leg
         return LinkStatus(
-            rtt=self._lane.rtt,
-            bytes_in=self._bytes_in + (path.bytes_in if path else 0),
-            bytes_out=self._bytes_out + (path.bytes_out if path else 0),
+            rtt=leg.connection.rtt if leg else None,
+            bytes_in=self._bytes_in + sum(item.path.bytes_in for item in self._legs),
+            bytes_out=self._bytes_out + sum(item.path.bytes_out for item in self._legs),
             address=self.address,
             since=self._since,
-            path="direct",
+            path=leg.way.value if leg else "none",
+            legs=tuple(
+                LegStatus(
+                    item.way, item.path.medium, item.path.address, item.connection.rtt, item is leg
+                )
+                for item in self._legs
+            ),
             dialled=self.identities.dialled,
             incarnation=self.identities.incarnation,
             peer_incarnation=self.identities.peer_incarnation,
@@ -169,7 +194,8 @@ class Link:
             self._lane.post(method, header, payload, priority)
         except ValueError as error:
             raise CallRefused("too-large", str(error)) from None
-        self._writer.wake()  # not from here: more posts may follow, and leave with this one
+        if self._leg is not None:  # not from here: more posts may follow, and leave with this one
+            self._leg.writer.wake()
         self._account()
 
     async def open_stream(
@@ -198,6 +224,7 @@ class Link:
     async def run(
         self,
         path: Path,
+        way: Way,
         early: bytes,
         up: Callable[[], None],
     ) -> None:
@@ -206,7 +233,7 @@ class Link:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                self.attach(path, early)
+                self.attach(path, way, early)
                 up()
                 await self._tend()
                 nursery.cancel_scope.cancel()
@@ -214,67 +241,108 @@ class Link:
             self._nursery = None
             self.close()
 
-    def attach(self, path: Path, early: bytes) -> None:
-        """A connection, proven to be the peer's, carries the link from now on."""
+    def attach(self, path: Path, way: Way, early: bytes) -> None:
+        """A further path, proven to be the peer's. It carries the link if none does better."""
         if self._nursery is None or not self.alive:
             path.close()
             return
-        self._drop_path()
-        self._path = path
+        now = self._host.now()
+        connection = self._lane.attach(now)
+        writer = Writer(self._host, self._lane, connection, path, self._wake_senders)
+        leg = Leg(path, way, connection, writer, now)
+        self._legs.append(leg)
         self._new = self._silent = False
-        self.address = path.address
-        self.due = self._host.now()
-        self._lane.attach(self.due)
+        self.due = now
+        self._choose(now)
+        if len(self._legs) > defaults.LEGS:
+            self._drop(worst(self._legs, self._leg))
         if self._rescue_scope is not None:
             self._rescue_scope.cancel()
-        self._nursery.start_soon(self._serve, path, early)
+        if self.quiet:
+            self.quiet = False
+            self._tell_back(self)
+        self._tell_path(self, way, path.medium)
+        self._nursery.start_soon(self._serve, leg, early)
         self._changed.unpark_all()
 
+    def look(self) -> None:
+        """Something about the network has changed: ask every leg for a sign of life."""
+        now = self._host.now()
+        for leg in self._legs:
+            leg.connection.ping_soon(now)
+            leg.due = now
+            leg.writer.flush()
+        self.due = now
+
     def tick(self, now: float) -> None:
-        """Ping a peer that is quiet, or find it silent. Called once `due` is over, by one
-        task for all links: a timer of its own would wake each of them a few times a second."""
-        if self._path is None:
+        """Ping a peer that is quiet, leave a leg that is silent. Called once `due` is over, by
+        one task for all links: a timer of its own would wake each of them a few times a second."""
+        for leg in list(self._legs):
+            if leg.due <= now:
+                leg.due = leg.connection.tick(now)
+                if leg.connection.is_silent(now):
+                    self._silent = True
+                    self.broken = False
+                    self._drop(leg)
+                elif leg.writer.has_output:
+                    leg.writer.flush()
+        self._choose(now)
+        if self._legs:
+            self.due = min(leg.due for leg in self._legs)
+
+    def _choose(self, now: float) -> None:
+        """Send by the best leg."""
+        leg = best(self._legs, now)
+        if leg is None or leg is self._leg:
             return
-        self.due = self._lane.tick(now)
-        if self._lane.is_silent(now):
-            self._silent = True
-            self._drop_path()
-        elif self._lane.outbox.has_output:
-            self._flush()
+        before, self._leg = self._leg, leg
+        self.address = leg.path.address
+        leg.connection.idle_s = self._lane.idle_s
+        if before is not None:
+            before.connection.idle_s = max(self._lane.idle_s, defaults.STANDBY_S)
+        self._lane.use(leg.connection)
+        leg.writer.flush()
 
     async def _tend(self) -> None:
-        """See to the grace after a lost connection, each time one is lost."""
+        """See to the grace after the last leg is lost, each time it is."""
         while self.alive:
-            if self._path is None:
+            if not self._legs:
                 await self._restore()
             else:
                 self._flush()
                 await self._changed.park()
 
     async def _restore(self) -> None:
-        end = max(self._lane.heard + self._limits.grace_s, self._host.now() + defaults.RESTORE_S)
+        now = self._host.now()
+        quiet = max(self._lane.heard + self._limits.quiet_s, now + defaults.RESTORE_S)
+        end = max(self._lane.heard + self._limits.grace_s, quiet)
         with trio.move_on_at(end) as scope:
             self._rescue_scope = scope
-            while self._path is None and self.alive:
-                code = await self._rescue(self)
-                if code is not None:
-                    self.close(code)
-                    break
-                if self._path is None:
-                    with trio.move_on_after(defaults.REDIAL_S):
-                        await self._changed.park()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._grow_quiet, quiet)
+                while not self._legs and self.alive:
+                    code = await self._rescue(self)
+                    if code is not None:
+                        self.close(code)
+                        break
+                nursery.cancel_scope.cancel()
         self._rescue_scope = None
-        if self._path is None and self.alive:
+        if not self._legs and self.alive:
             self.close("silent" if self._silent else "unreachable")
 
-    async def _serve(self, path: Path, early: bytes) -> None:
+    async def _grow_quiet(self, at: float) -> None:
+        await trio.sleep_until(at)
+        self.quiet = True
+        self._tell_quiet(self)
+
+    async def _serve(self, leg: Leg, early: bytes) -> None:
         """Read and write one connection until it is lost or replaced."""
-        stopping = True
+        stopping, path = True, leg.path
         try:
             with path.scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._writer.run, path)
-                    await self._read(path, early)
+                    nursery.start_soon(leg.writer.run)
+                    await self._read(leg, early)
                     nursery.cancel_scope.cancel()
             stopping = False
         finally:
@@ -283,17 +351,20 @@ class Link:
             if path.finished:
                 await path.linger()
             path.close()
-            if self._path is path:
-                self._drop_path()
+            if leg in self._legs:
+                self.broken = True
+                self._drop(leg)
 
-    def _drop_path(self) -> None:
-        path, self._path = self._path, None
-        if path is not None:
-            self._bytes_in += path.bytes_in
-            self._bytes_out += path.bytes_out
-            path.close()
-            self._lane.detach()
-            self._writer.reset()
+    def _drop(self, leg: Leg) -> None:
+        """It is lost, or there is one too many."""
+        self._legs.remove(leg)
+        self._bytes_in += leg.path.bytes_in
+        self._bytes_out += leg.path.bytes_out
+        leg.path.close()
+        self._lane.detach(leg.connection)
+        if leg is self._leg:
+            self._leg = None
+            self._choose(self._host.now())
             self._changed.unpark_all()
 
     def _end(self, code: str) -> None:
@@ -302,7 +373,8 @@ class Link:
             return
         self.code = code
         self._say_goodbye()
-        self._drop_path()
+        for leg in list(self._legs):
+            self._drop(leg)
         self._budget.drop(self)
         for call in list(self._calls):
             self._wake(call, outcome.Error(self._closed()))
@@ -315,27 +387,31 @@ class Link:
             self._nursery.cancel_scope.cancel()
 
     def _say_goodbye(self) -> None:
-        path = self._path
-        if path is None or path.blocked or not (last_words := self._lane.take(1 << 16)):
-            return
-        with suppress(PathLost):
-            path.send(last_words)
-            path.finish()
-            self._path = None  # `_serve` closes it
-            self._lane.detach()
+        """On the leg that carries the link, or another that takes the words."""
+        for leg in sorted(self._legs, key=lambda leg: leg is not self._leg):
+            if leg.path.blocked or not (words := self._lane.take(leg.connection, 1 << 16)):
+                continue
+            with suppress(PathLost):
+                leg.path.send(words)
+                leg.path.finish()
+                self._legs.remove(leg)  # `_serve` closes it
+                self._lane.detach(leg.connection)
+                if leg is self._leg:
+                    self._leg = None
+                return
 
     # Reading.
 
-    async def _read(self, path: Path, early: bytes) -> None:
-        data = early
+    async def _read(self, leg: Leg, early: bytes) -> None:
+        data, path = early, leg.path
         try:
             while True:
                 if data:
                     began = self._host.now()
-                    self._take_in(data, began)
+                    self._take_in(leg, data, began)
                     if self._host.now() - began > defaults.TURN_S:
                         path.read_less()
-                if self._path is not path:
+                if leg not in self._legs:
                     return
                 data = await path.receive()
                 if not data:
@@ -343,14 +419,20 @@ class Link:
         except PathLost:
             return
 
-    def _take_in(self, data: bytes, now: float) -> None:
+    def _take_in(self, leg: Leg, data: bytes, now: float) -> None:
         backlog = self._lane.outbox.backlog
-        for event in self._lane.receive(data, now):
+        received = leg.connection.received
+        for event in self._lane.receive(leg.connection, data, now):
             if self.code is not None:
                 return
             self._on[type(event)](event)
-        if self._lane.outbox.has_output:
-            self._writer.flush(self._path, at_once=True)
+        if leg.writer.has_output:
+            leg.writer.flush(at_once=True)
+        if leg is not self._leg and self._leg is not None:
+            if received != leg.connection.received:  # the peer prefers this one: why?
+                self._leg.connection.ping_soon(now)
+                self._leg.due = self.due = now
+            self._leg.writer.flush(at_once=True)
         if backlog > self._limits.backlog_bytes >= self._lane.outbox.backlog:
             self._room.unpark_all()
         self._account()
@@ -399,7 +481,8 @@ class Link:
     # Writing.
 
     def _flush(self) -> None:
-        self._writer.flush(self._path)
+        if self._leg is not None:
+            self._leg.writer.flush()
 
     def _wake_senders(self) -> None:
         for core in self._lane.streams.values():
@@ -429,7 +512,8 @@ class Link:
             self._calls.discard(call)
             if self.alive:
                 self._lane.give_up(call)
-                self._writer.wake()
+                if self._leg is not None:
+                    self._leg.writer.wake()
             return trio.lowlevel.Abort.SUCCEEDED
 
         answered: Answered = await trio.lowlevel.wait_task_rescheduled(abort)

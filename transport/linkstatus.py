@@ -2,14 +2,28 @@
 
 from dataclasses import dataclass
 
+from .datagrams import Place
 from .hello import Admitted
 from .identity import PeerId
+from .pipe import Way
+
+
+@dataclass(frozen=True, slots=True)
+class LegStatus:
+    """One of a link's paths: how it got there, over `tcp`, `udp`, `circuit` or `webrtc`, to where,
+    its round trip in seconds (None before the first pong), whether it carries the link."""
+
+    way: Way
+    medium: str
+    address: Place
+    rtt: float | None
+    used: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
     """What is known of a link. `rtt` in seconds, None before the first pong; `since` on the
-    host's monotonic clock."""
+    host's monotonic clock; `path` is a `Way`, or `none`."""
 
     rtt: float | None
     bytes_in: int
@@ -17,6 +31,7 @@ class LinkStatus:
     address: tuple[str, int]
     since: float
     path: str
+    legs: tuple[LegStatus, ...]
     dialled: bool
     incarnation: bytes
     peer_incarnation: bytes

@@ -73,6 +73,8 @@ class Door:
     ) -> None:
         self.admission = admission
         self.port = 0
+        self.udp_port = 0
+        self.observers: list[Callable[[Connected], None]] = []
         self._peer = peer
         self._incarnation = incarnation
         self._windows = Windows(
@@ -93,8 +95,14 @@ class Door:
         if secret is not None:
             self.admission.used(secret)
             token = secret.prove("listener", _binding(path, dialler=peer, listener=self._peer))
-        path.send(self._hello(hello.incarnation if hello.resume else None, token))
+        path.send(self._hello(path, hello.incarnation if hello.resume else None, token))
+        self._tell(connected)
         return connected
+
+    def _tell(self, connected: Connected) -> None:
+        if connected.hello.observed is not None:
+            for callback in self.observers:
+                callback(connected)
 
     def _judge(self, hello: Hello, path: Path) -> tuple[Admitted, Secret | None]:
         if common_version(defaults.PROTOCOL_VERSIONS, hello.versions) is None:
@@ -115,7 +123,7 @@ class Door:
         binding = _binding(path, dialler=self._peer, listener=peer)
         secret = self.admission.secret
         token = secret.prove("dialler", binding) if secret and resume is None else None
-        path.send(self._hello(resume, token))
+        path.send(self._hello(path, resume, token))
         await path.drain()
         hello, early = await _read_hello(path)
         if common_version(defaults.PROTOCOL_VERSIONS, hello.versions) is None:
@@ -123,11 +131,16 @@ class Door:
         if resume is not None:
             if hello.incarnation != resume or hello.resume != self._incarnation:
                 raise Refused("peer-restarted")
-            return Connected(path, peer, hello, Admitted("resumed"), True, early)
+            return self._connected(path, hello, Admitted("resumed"), early)
         admitted = confirm(self.admission, hello, binding)
         if isinstance(admitted, str):
             raise Refused(admitted)
-        return Connected(path, peer, hello, admitted, True, early)
+        return self._connected(path, hello, admitted, early)
+
+    def _connected(self, path: Path, hello: Hello, admitted: Admitted, early: bytes) -> Connected:
+        connected = Connected(path, path.tls.peer, hello, admitted, True, early)
+        self._tell(connected)
+        return connected
 
     async def refuse(self, path: Path, code: str) -> None:
         """Say why, wait a moment for the peer to hang up, and close."""
@@ -137,7 +150,7 @@ class Door:
             await path.receive()
         path.close()
 
-    def _hello(self, resume: bytes | None, token: Token | None) -> bytes:
+    def _hello(self, path: Path, resume: bytes | None, token: Token | None) -> bytes:
         hello = Hello(
             versions=defaults.PROTOCOL_VERSIONS,
             incarnation=self._incarnation,
@@ -145,6 +158,8 @@ class Door:
             swarm=self.admission.swarm,
             resume=resume,
             port=self.port,
+            udp_port=self.udp_port,
+            observed=path.address if path.address[1] else None,
             token=token,
         )
         return wire.encode(wire.HELLO, head=hello.encode())

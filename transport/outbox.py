@@ -1,25 +1,19 @@
-"""What a lane has to send: priorities, fragments, what was not acknowledged. No I/O.
+"""What a lane has to send: priorities, fragments, what must be sent again. No I/O.
 
 docs/spec/lane.md, sections 4 and 5. Of the three priorities the higher is always drained
 first. Within one, messages leave in the order they were queued and take turns with streams,
-fragment by fragment. A counted frame is kept until the peer says it has it.
+fragment by fragment. One connection, the `carrier`, takes them; what it has not acknowledged
+when another one takes over leaves again by that one, in its old order.
 """
 
 from collections import deque
 from typing import Any
 
 from . import frame as wire
-from .defaults import (
-    ACK_BYTES,
-    ACK_FRAMES,
-    FRAME_OVERHEAD_BYTES,
-    FRAME_PAYLOAD_BYTES,
-    SMALL_BATCH_BYTES,
-)
-from .frame import Bytes, Fault, Priority
+from .connection import Connection
+from .defaults import FRAME_OVERHEAD_BYTES, FRAME_PAYLOAD_BYTES, SMALL_BATCH_BYTES
+from .frame import Bytes, Priority
 from .lanestream import Entry, LaneStream
-
-_COUNT = 0xFFFFFFFF
 
 
 class OutCall:
@@ -79,33 +73,23 @@ class Outbox:
         self._backlog_limit = backlog_limit
         self._link_sent = 0
         self._fragment = FRAME_PAYLOAD_BYTES
-        # A peer that pings and does not read must not grow it: the oldest falls out.
-        self._urgent: deque[Entry] = deque(maxlen=8)
+        self.carrier: Connection | None = None
         self._queues = (_Queue(), _Queue(), _Queue())
-        self._unacked: deque[Entry] = deque()
-        self._acked = 0
-        self._received = 0
-        self._unreported = 0
-        self._unreported_bytes = 0
 
     @property
     def link_room(self) -> int:
         """Bytes the streams together may send now."""
         return min(self.link_limit - self._link_sent, self._backlog_limit - self.backlog)
 
-    @property
-    def has_output(self) -> bool:
-        """Whether `take` has frames to hand out."""
-        if self._urgent:
+    def has_output(self, connection: Connection) -> bool:
+        """Whether `take` has frames for it."""
+        if connection.urgent:
             return True
-        for queue in self._queues:  # asked after every read: a generator would cost twice as much
-            if queue.resend or queue.messages or queue.streams:
-                return True
-        return self._ack_due()
-
-    def push_urgent(self, kind: int, *, offset: int = 0, head: bytes = b"") -> None:
-        """A frame outside the count, before everything else; lost with its connection."""
-        self._urgent.append(Entry(kind, 0, 0, offset, head, b""))
+        if connection is self.carrier:
+            for queue in self._queues:  # asked after every read: a generator costs twice as much
+                if queue.resend or queue.messages or queue.streams:
+                    return True
+        return connection.ack_due
 
     def push(self, item: Message | Entry) -> None:
         """A message or a single frame, behind what waits at its priority."""
@@ -133,65 +117,61 @@ class Outbox:
 
     def _starve(self) -> None:
         """A stream waits; where it waits for acknowledgement, a pong brings it at once."""
-        if not self.starved and self.backlog >= self._backlog_limit:
-            self.push_urgent(wire.PING)
+        if not self.starved and self.backlog >= self._backlog_limit and self.carrier is not None:
+            self.carrier.push_urgent(wire.PING)
         self.starved = True
 
-    def count(self, size: int) -> None:
-        """A counted frame of the peer's has come; what leaves next reports it."""
-        self._received = (self._received + 1) & _COUNT
-        self._unreported += 1
-        self._unreported_bytes += size
+    def acknowledged(self, freed: int) -> None:
+        """So many bytes need not be kept any more."""
+        self.backlog -= freed
 
-    def acknowledge(self, received: int) -> None:
-        """The peer has so many of our counted frames. Raises Fault."""
-        fresh = (received - self._acked) & _COUNT
-        if fresh > len(self._unacked):
-            raise Fault("bad-count")
-        self._acked = received
-        for _ in range(fresh):
-            entry = self._unacked.popleft()
-            self.backlog -= FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
+    def use(self, connection: Connection | None) -> None:
+        """Counted frames leave by this one from now on; None: there is none.
 
-    def reconnect(self) -> None:
-        """The connection is gone: what it may have lost waits to be sent again."""
-        self._urgent.clear()
+        What the one before has not acknowledged is sent again. It may still arrive by both: the
+        receiver knows ids and offsets, and each connection brings a run without gaps.
+        """
+        if connection is self.carrier:
+            return
+        before, self.carrier = self.carrier, connection
+        if before is None:
+            return
         lost: tuple[list[Entry], ...] = ([], [], [])
-        for entry in self._unacked:
+        for entry in before.give_back():
             lost[entry.flags & wire.PRIORITY_MASK].append(entry)
         for queue, entries in zip(self._queues, lost, strict=True):
             queue.resend.extendleft(reversed(entries))
-        self._unacked.clear()
-        self._acked = self._received = self._unreported = self._unreported_bytes = 0
 
-    def take(self, room: int, *, last_words: bool = False) -> bytes:
+    def take(self, connection: Connection, room: int, *, last_words: bool = False) -> bytes:
         """Frames to write now, `room` bytes and at most one frame more.
 
         Nothing is cut into fragments larger than `room`. With `last_words` only urgent
         frames leave: the link has ended.
         """
         self._fragment = min(FRAME_PAYLOAD_BYTES, max(room, SMALL_BATCH_BYTES))
+        carries = connection is self.carrier and not last_words
+        received = connection.received
         pieces: list[Bytes] = []
         size = 0
-        while size < room and (entry := self._next(last_words)) is not None:
+        while size < room and (entry := self._next(connection, carries)) is not None:
             kind, flags, ident, offset, head, payload = entry
             length = len(head) + len(payload)
-            pieces.append(
-                wire.PREFIX.pack(length, kind, flags, len(head), self._received, ident, offset)
-            )
+            pieces.append(wire.PREFIX.pack(length, kind, flags, len(head), received, ident, offset))
             pieces.append(head)
             pieces.append(payload)
             size += wire.PREFIX_BYTES + length
             if kind >= wire.FIRST_COUNTED:
-                self._unacked.append(entry)
+                connection.keep(entry)
+        if not pieces and connection.ack_due and not last_words:
+            pieces.append(wire.PREFIX.pack(0, wire.ACK, 0, 0, received, 0, 0))
         if pieces:
-            self._unreported = self._unreported_bytes = 0
+            connection.unreported = connection.unreported_bytes = 0
         return b"".join(pieces)
 
-    def _next(self, last_words: bool) -> Entry | None:
-        if self._urgent:
-            return self._urgent.popleft()
-        if last_words:
+    def _next(self, connection: Connection, carries: bool) -> Entry | None:
+        if connection.urgent:
+            return connection.urgent.popleft()
+        if not carries:
             return None
         for queue in self._queues:
             if queue.resend:
@@ -203,10 +183,7 @@ class Outbox:
             if queue.messages:
                 queue.turn = True
                 return self._next_of_messages(queue.messages)
-        if not self._ack_due():
-            return None
-        self._unreported = self._unreported_bytes = 0
-        return Entry(wire.ACK, 0, 0, 0, b"", b"")
+        return None
 
     def _next_of_messages(self, messages: deque[Message | Entry]) -> Entry:
         message = messages[0]
@@ -259,6 +236,3 @@ class Outbox:
                     stream.on_done(stream)
                 return entry
         return None
-
-    def _ack_due(self) -> bool:
-        return self._unreported >= ACK_FRAMES or self._unreported_bytes >= ACK_BYTES

@@ -2,13 +2,18 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Final
 
 import trio
 
 from . import defaults
 from .errors import TransportError
-from .pipe import Pipe
+from .pipe import Pipe, TcpPipe
 from .tls import Tls
+
+_RECORD_HEADER: Final = 5  # RFC 8446, 5.1: type, version, length
+_HANDSHAKE: Final = 22
+_CLIENT_HELLO: Final = 1
 
 
 class PathLost(Exception):
@@ -16,11 +21,25 @@ class PathLost(Exception):
 
 
 class Path:
-    """`tls` over `pipe`. One task reads, one writes; `first` was read from the pipe before."""
+    """`tls` over `pipe`. One task reads, one writes; `first` was read from the pipe before.
 
-    def __init__(self, pipe: Pipe, tls: Tls, first: bytes = b"") -> None:
+    `turn` makes a TLS server, for the case that the other end began as a client too: two that
+    dial each other at the same moment get one TCP connection (RFC 9293, section 3.5).
+    """
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        tls: Tls,
+        first: bytes = b"",
+        *,
+        turn: Callable[[], Tls] | None = None,
+    ) -> None:
         self.tls = tls
+        self._turn = None if tls.server else turn
         self.address = pipe.remote
+        self.medium = pipe.medium
+        self.local_port = pipe.local_port if isinstance(pipe, TcpPipe) else 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.scope = trio.CancelScope()  # of the tasks that serve it
@@ -38,6 +57,8 @@ class Path:
 
     async def handshake(self) -> None:
         """Run TLS until both ends are proven. Raises TransportError, PathLost."""
+        if self._turn is not None:
+            await self._meet()
         while True:
             self._queue_outgoing()
             await self.drain()
@@ -53,6 +74,34 @@ class Path:
                 with suppress(PathLost):
                     await self.drain()
                 raise
+
+    async def _meet(self) -> None:
+        """Send the first record and see whether the other end began as a client too. Then the
+        smaller of the two records stays the client's: both ends know both."""
+        self._queue_outgoing()
+        ours = bytes(self._rest or b"")
+        await self.drain()
+        data = b""
+        while len(data) < _RECORD_HEADER + 1:
+            data += await self._some()
+        if data[0] == _HANDSHAKE and data[_RECORD_HEADER] == _CLIENT_HELLO:
+            size = _RECORD_HEADER + int.from_bytes(data[3:_RECORD_HEADER], "big")
+            while len(data) < size:
+                data += await self._some()
+            if data[:size] == ours:  # a port that dials itself gets itself
+                raise TransportError("self", "this node itself answered")
+            if data[:size] < ours and self._turn is not None:
+                self.tls = self._turn()
+            else:
+                data = data[size:]
+        self._first = data + self._first
+
+    async def _some(self) -> bytes:
+        data = await self._receive()
+        if not data:
+            raise PathLost
+        self.bytes_in -= len(data)  # it goes back to be received again
+        return data
 
     async def receive(self) -> bytes:
         """Plaintext that has come, b"" at the end. Raises PathLost."""
@@ -119,7 +168,7 @@ class Path:
                 pass
 
     def _end_sending(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError, trio.ClosedResourceError):
             self._pipe.end()
 
     def _queue_outgoing(self) -> None:
@@ -135,7 +184,7 @@ class Path:
             sent = self._pipe.write_ready(self._rest)
         except BlockingIOError:
             return
-        except OSError:
+        except (OSError, trio.ClosedResourceError):
             raise PathLost from None
         self._rest = self._rest[sent:] if sent < len(self._rest) else None
 

@@ -28,6 +28,22 @@ class Way(StrEnum):
     BROWSER = "webrtc"
     RELAYED = "relayed"
 
+    @property
+    def rank(self) -> int:
+        """Lower is better: a link uses the best it has."""
+        return _RANKS[self]
+
+
+_RANKS = {
+    Way.LOOPBACK: 0,
+    Way.LAN: 0,
+    Way.DIRECT: 1,
+    Way.MAPPED: 1,
+    Way.PUNCHED: 1,
+    Way.BROWSER: 2,
+    Way.RELAYED: 3,
+}
+
 
 class Pipe(Protocol):
     """An open byte stream to one peer, reliable and in order; not yet proven to be anybody's."""
@@ -113,6 +129,7 @@ class TcpPipe:
         fd = self._socket.fileno()
         ready: _Ready = _Descriptor(fd) if fd >= 0 else cast(_Ready, self._socket)
         self.remote = _place(self._socket)
+        self.local_port = int(self._socket.getsockname()[1])
         # Bound here, so that a read or write is one call and not two.
         self.read_ready = ready.read_ready
         self.write_ready = ready.write_ready

@@ -6,7 +6,7 @@ import trio
 
 from .defaults import SEND_AHEAD_BYTES
 from .errors import CallRefused, LinkClosed
-from .frame import Bytes
+from .frame import Bytes, Priority
 from .lane import Lane
 from .lanestream import LaneStream
 
@@ -30,8 +30,19 @@ class Stream:
         self._core = core
         self._flush = flush
         self._ended = ended
+        self._wake_at = SEND_AHEAD_BYTES  # bytes unsent at which the sender looks again
         self._senders = trio.lowlevel.ParkingLot()
         self._receivers = trio.lowlevel.ParkingLot()
+
+    @property
+    def priority(self) -> Priority:
+        """That of both directions; its opener chose it."""
+        return self._core.priority
+
+    @property
+    def failed(self) -> str | None:
+        """The code by which either side reset it, or "link-lost"."""
+        return "link-lost" if self._ended() is not None else self._core.failed
 
     async def send(self, data: Bytes | bytearray) -> None:
         """Send bytes; returns when they have left, but for the last 128 KiB.
@@ -40,9 +51,8 @@ class Stream:
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check()
-        self._core.write(data if isinstance(data, bytes) else bytes(data))
-        self._lane.outbox.schedule(self._core)
-        self._flush()
+        self._queue(data if isinstance(data, bytes) else bytes(data))
+        self._wake_at = SEND_AHEAD_BYTES
         while self._core.queued > SEND_AHEAD_BYTES:
             await self._senders.park()
             self._check()
@@ -51,18 +61,67 @@ class Stream:
         """1 to `limit` bytes as they come; b"" at the end of the peer's direction."""
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:
-            data = self._lane.read(self._core, limit)
-            if data:
-                self._flush()
-                return data
-            if self._core.failed is None and self._core.receive_done:
-                return b""
-            self._check()
-            await self._receivers.park()
+            try:
+                return self.receive_ready(limit)
+            except BlockingIOError:
+                await self._receivers.park()
 
     async def finish(self) -> None:
         """No more bytes will be sent: the peer's `receive` returns b"" after the last."""
         await trio.lowlevel.checkpoint()
+        self.end()
+
+    # The same without waiting, for who carries bytes on and has its own buffer.
+
+    def send_ready(self, data: Bytes, ahead: int = SEND_AHEAD_BYTES) -> int:
+        """Bytes taken now, at least one, so that `ahead` at most have not left.
+
+        Raises BlockingIOError where there is no room. Read-only memory is not copied: it must
+        not change. An empty `data` takes nothing.
+        """
+        self._check()
+        room = ahead - self._core.queued
+        if room <= 0 and data:
+            raise BlockingIOError
+        piece = data if len(data) <= room else memoryview(data)[:room]
+        stable = isinstance(piece, bytes) or piece.readonly
+        self._queue(piece if stable else bytes(piece))
+        return len(piece)
+
+    def receive_ready(self, limit: int) -> bytes:
+        """1 to `limit` bytes that have come; b"" at the end. Raises BlockingIOError where nothing
+        has."""
+        data = self._lane.read(self._core, limit)
+        if data:
+            self._flush()
+            return data
+        if self._core.failed is None and self._core.receive_done:
+            return b""
+        self._check()
+        raise BlockingIOError
+
+    def is_sendable(self, below: int = SEND_AHEAD_BYTES) -> bool:
+        """Whether `wait_sendable` would return at once. Raises as `send`."""
+        self._check()
+        return self._core.queued < below
+
+    async def wait_sendable(self, below: int = SEND_AHEAD_BYTES) -> None:
+        """Until fewer than `below` bytes have not left. Raises as `send`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check()
+        self._wake_at = below - 1
+        while self._core.queued >= below:
+            await self._senders.park()
+            self._check()
+
+    async def wait_receivable(self) -> None:
+        """Until bytes, the end or an error have come: `receive_ready` says which."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while not self._core.readable and self._ended() is None:
+            await self._receivers.park()
+
+    def end(self) -> None:
+        """`finish`, at once."""
         self._check()
         self._core.finish()
         self._lane.outbox.schedule(self._core)
@@ -90,8 +149,13 @@ class Stream:
 
     def wake_sender(self) -> None:
         """Bytes have left."""
-        if self._core.queued <= SEND_AHEAD_BYTES:
+        if self._core.queued <= self._wake_at:
             self._senders.unpark_all()
+
+    def _queue(self, data: Bytes) -> None:
+        self._core.write(data)
+        self._lane.outbox.schedule(self._core)
+        self._flush()
 
     def _check(self) -> None:
         ended = self._ended()

@@ -58,7 +58,7 @@ class Tls:
         self.established = False
         self.closed = False  # the peer said it will send no more (close_notify)
         self._verdict = _Verdict(expect)
-        self._server = server
+        self.server = server
         self._fed = 0  # bytes before the handshake was done
         self._records = 0  # whole records that OpenSSL holds unread
         self._unread = 0  # bytes fed since the last read
@@ -238,7 +238,7 @@ class Tls:
             raise TransportError("tls-failed", "the peer does not speak `shoal/1`")
         # Only a client finds the peer's own certificate in the chain (SSL_get_peer_cert_chain).
         chain = self._ssl.get_peer_cert_chain() or []
-        if len(chain) > (0 if self._server else 1):
+        if len(chain) > (0 if self.server else 1):
             raise TransportError("bad-certificate", "the peer sent more than one certificate")
 
 

@@ -1,39 +1,45 @@
-"""When and how much of a lane's frames go to the connection that carries it."""
+"""When and how much of a lane's frames go to a connection."""
 
 from collections.abc import Callable
 
 import trio
 
 from . import defaults
+from .connection import Connection
 from .host import Host
 from .lane import Lane
 from .path import Path, PathLost
 
 
 class Writer:
-    """Sends what a lane has, from the caller's context or in the writer task.
+    """Sends what a lane has for one connection, from the caller's context or in its task.
 
     Frames leave from the caller's context when nothing is being written; several callers of one
     moment are coalesced by the task. `batch` is what is encrypted ahead of the kernel, in
     bytes. `sent` is called after every write.
     """
 
-    def __init__(self, host: Host, lane: Lane, sent: Callable[[], None]) -> None:
+    def __init__(
+        self, host: Host, lane: Lane, connection: Connection, path: Path, sent: Callable[[], None]
+    ) -> None:
         self.batch = 4 * defaults.SMALL_BATCH_BYTES
         self._host = host
         self._lane = lane
+        self._connection = connection
+        self._path = path
         self._sent = sent
         self._busy = True  # no task yet, or it is writing
         self._idle = trio.lowlevel.ParkingLot()
         self._flushed = 0.0
 
-    def reset(self) -> None:
-        """The connection is gone; the next one's task starts busy."""
-        self._busy = True
+    @property
+    def has_output(self) -> bool:
+        """Whether the lane has something for this connection."""
+        return self._lane.outbox.has_output(self._connection)
 
-    def flush(self, path: Path | None, *, at_once: bool = False) -> None:
+    def flush(self, *, at_once: bool = False) -> None:
         """Send what waits from here if nobody writes; else the task takes it along."""
-        if path is None or self._busy:
+        if self._busy:
             return
         if not at_once:
             now = self._host.now()
@@ -41,14 +47,14 @@ class Writer:
                 self.wake()
                 return
             self._flushed = now
-        data = self._lane.take(self.batch)
+        data = self._lane.take(self._connection, self.batch)
         if data:
             try:
-                path.send(data)
+                self._path.send(data)
             except PathLost:
-                path.close()
+                self._path.close()
             self._sent()
-            if path.blocked or self._lane.outbox.has_output:
+            if self._path.blocked or self.has_output:
                 self.wake()
 
     def wake(self) -> None:
@@ -57,12 +63,13 @@ class Writer:
             self._busy = True
             self._idle.unpark()
 
-    async def run(self, path: Path) -> None:
-        """The task of one connection: coalesces what is queued, keeps little in the kernel."""
+    async def run(self) -> None:
+        """The task of the connection: coalesces what is queued, keeps little in the kernel."""
+        path = self._path
         try:
             while True:
                 await path.drain()
-                data = self._lane.take(self.batch)
+                data = self._lane.take(self._connection, self.batch)
                 if data:
                     began = self._host.now()
                     path.send(data)

@@ -32,6 +32,8 @@ class Node:
     up: list[Link] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     lost_at: list[float] = field(default_factory=list)
+    quiet_at: list[float] = field(default_factory=list)
+    back: list[Link] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     stopped: bool = False
@@ -71,6 +73,8 @@ def make_node(
     node = Node(endpoint)
     endpoint.on_link(node.up.append)
     endpoint.on_link_lost(node._on_lost)
+    endpoint.on_link_quiet(lambda _: node.quiet_at.append(trio.current_time()))
+    endpoint.on_link_back(node.back.append)
 
     def echo(call: Call) -> Reply:
         node.calls.append(str(call.header.get("n")))

@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 
+from shoal.transport.connection import Connection
 from shoal.transport.events import (
     Answered,
     Called,
@@ -33,6 +34,7 @@ class Side:
 
     def __init__(self, *, dialled: bool, limits: Limits = SMALL, peer: Limits = SMALL) -> None:
         self.lane = Lane(dialled=dialled, limits=limits, remote=windows(peer), now=0.0)
+        self.connection: Connection | None = None
         self.mute = False
         self.called: list[Called] = []
         self.answers: dict[OutCall, Answered] = {}
@@ -43,8 +45,28 @@ class Side:
         self.ended: Ended | None = None
         self.reading = True
 
+    @property
+    def wire(self) -> Connection:
+        """The connection that carries the lane."""
+        assert self.connection is not None
+        return self.connection
+
+    def attach(self, now: float = 0.0) -> None:
+        self.connection = self.lane.attach(now)
+
+    def detach(self) -> None:
+        if self.connection is not None:
+            self.lane.detach(self.connection)
+            self.connection = None
+
+    def take(self, room: int) -> bytes:
+        return b"" if self.connection is None else self.lane.take(self.connection, room)
+
+    def receive(self, data: bytes, now: float = 0.0) -> list[Event]:
+        return self.lane.receive(self.wire, data, now)
+
     def take_in(self, data: bytes, now: float = 0.0) -> None:
-        for event in self.lane.receive(data, now):
+        for event in self.receive(data, now):
             self._on(event)
 
     def _on(self, event: Event) -> None:
@@ -85,11 +107,11 @@ class Pair:
 
     def attach(self, now: float = 0.0) -> None:
         for side in (self.a, self.b):
-            side.lane.attach(now)
+            side.attach(now)
 
     def cut(self) -> None:
         for side in (self.a, self.b):
-            side.lane.detach()
+            side.detach()
         for wire in self.wires.values():
             wire.clear()
 
@@ -98,7 +120,7 @@ class Pair:
         moved = False
         for forward, source, target in ((True, self.a, self.b), (False, self.b, self.a)):
             wire = self.wires[forward]
-            wire += source.lane.take(room)
+            wire += source.take(room)
             count = len(wire) if most is None else min(len(wire), self.rng.randint(0, most))
             if count:
                 data = bytes(wire[:count])

@@ -133,7 +133,7 @@ async def test_cancelling_a_dial_anywhere_leaves_nothing_behind() -> None:
                 await a.endpoint.dial(b.address, timeout=5)
         link = await a.endpoint.dial(b.address, timeout=5)
         assert (await link.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
-        assert a.endpoint.links() == [link] and not a.endpoint._proving
+        assert a.endpoint.links() == [link] and not a.endpoint._links._proving
         await until(lambda: b.endpoint._half_open.count == 0)
 
 

@@ -114,7 +114,7 @@ def test_nothing_is_lost_and_nothing_happens_twice(seed: int) -> None:
     traffic.check()
     assert not pair.a.lane.outbox.waiting
     for side in (pair.a, pair.b):
-        side.lane.tick(40.0)  # a ping, whose pong acknowledges the rest
+        side.wire.tick(40.0)  # a ping, whose pong acknowledges the rest
     pair.settle(now=40.0)
     assert (pair.a.lane.held, pair.b.lane.held) == (0, 0)
 
@@ -170,11 +170,11 @@ def test_a_refusal_reaches_the_caller() -> None:
 def test_a_token_overtakes_a_bulk_transfer() -> None:
     pair = Pair()
     pair.a.lane.post("bulk", {}, bytes(1 << 20), Priority.BULK)
-    pair.a.lane.take(1)
-    pair.a.lane.take(1)
+    pair.a.take(1)
+    pair.a.take(1)
     pair.a.lane.post("token", {}, b"t", Priority.ACTIVATION)
     pair.a.lane.post("control", {}, b"c", Priority.CONTROL)
-    sent = pair.a.lane.take(1) + pair.a.lane.take(1)
+    sent = pair.a.take(1) + pair.a.take(1)
     assert b"token" in sent and b"control" in sent
     assert sent.index(b"control") < sent.index(b"token")
     assert len(sent) < 200
@@ -189,7 +189,7 @@ def test_streams_and_messages_of_one_priority_take_turns() -> None:
         stream.write(bytes([letter]) * 300_000)
         pair.a.lane.outbox.schedule(stream)
     pair.a.lane.post("p", {}, b"C" * 300_000, Priority.BULK)
-    letters = [pair.a.lane.take(1)[-1:] for _ in range(9)]
+    letters = [pair.a.take(1)[-1:] for _ in range(9)]
     assert letters[::2] == [b"C"] * 5
     assert letters[1::2] == [b"s", b"s", b"A", b"B"]  # two frames open the streams
 
@@ -212,13 +212,13 @@ def test_a_cut_sends_again_only_what_was_not_acknowledged() -> None:
     assert call in pair.a.answers
     pair.cut()
     pair.attach()
-    assert len(pair.a.lane.take(1 << 20)) < 100  # a ping
+    assert len(pair.a.take(1 << 20)) < 100  # a ping
 
 
 @pytest.mark.parametrize("count", [1, 1 << 31])
 def test_a_count_of_frames_never_sent_ends_the_link(count: int) -> None:
     side = Side(dialled=False)
-    side.lane.attach(0.0)
+    side.attach(0.0)
     side.take_in(frame(wire.ACK, count=count))
     assert side.ended is not None and side.ended.code == "bad-count"
 
@@ -226,9 +226,9 @@ def test_a_count_of_frames_never_sent_ends_the_link(count: int) -> None:
 def test_pings_without_reading_cost_nothing() -> None:
     """Twin of the bound on urgent frames: without it 10,000 pongs would wait."""
     side = Side(dialled=False)
-    side.lane.attach(0.0)
+    side.attach(0.0)
     side.take_in(frame(wire.PING) * 10_000)
-    assert len(side.lane.take(1 << 24)) < 1000
+    assert len(side.take(1 << 24)) < 1000
 
 
 # Streams.
@@ -255,7 +255,7 @@ def test_credit_bounds_what_an_idle_reader_holds() -> None:
 def test_more_than_the_credit_ends_the_link(frames: int) -> None:
     side = Side(dialled=False)
     side.reading = False
-    side.lane.attach(0.0)
+    side.attach(0.0)
     for number in range(1, frames + 1):
         ident = number * 2
         side.take_in(frame(wire.OPEN, ident=ident, head=encode_request("s", {})))
@@ -268,17 +268,17 @@ def test_credit_without_end_does_not_make_us_keep_without_end() -> None:
     """Twin: a sender that only obeyed credit would keep all 50 MB for sending again."""
     generous = replace(SMALL, stream_window_bytes=1 << 40, link_window_bytes=1 << 40)
     side = Side(dialled=True, limits=replace(SMALL, backlog_bytes=1 << 20), peer=generous)
-    side.lane.attach(0.0)
+    side.attach(0.0)
     stream = side.lane.open("s", {}, Priority.BULK)
     assert stream is not None
     sent = 0
     for _ in range(500):
         stream.write(bytes(100_000))
         side.lane.outbox.schedule(stream)
-        sent += len(side.lane.take(1 << 17))
+        sent += len(side.take(1 << 17))
     assert sent < (1 << 20) + (1 << 17)
     side.take_in(frame(wire.ACK, count=10))
-    assert len(side.lane.take(1 << 20)) > 400_000
+    assert len(side.take(1 << 20)) > 400_000
 
 
 def test_resets_end_both_directions_and_return_credit() -> None:
@@ -392,25 +392,25 @@ HOSTILE = {
 def test_every_mistake_ends_the_link_by_its_code(name: str) -> None:
     data, code = HOSTILE[name]
     side = Side(dialled=False)
-    side.lane.attach(0.0)
+    side.attach(0.0)
     side.take_in(data)
     assert side.ended is not None
     assert (side.ended.code, side.ended.ours) == (code, True)
     assert side.lane.held < 100_000
-    side.lane.take(1 << 20)
-    assert side.lane.take(1 << 20) == b""  # the goaway was the last word
+    side.take(1 << 20)
+    assert side.take(1 << 20) == b""  # the goaway was the last word
 
 
 def test_an_oversized_frame_is_refused_before_it_is_buffered() -> None:
     side = Side(dialled=False)
-    side.lane.attach(0.0)
+    side.attach(0.0)
     side.take_in(PREFIX.pack(1 << 30, wire.CALL, 0, 0, 0, 1, 0)[:28])
     assert side.ended is not None and side.ended.code == "frame-too-large"
 
 
 def test_two_messages_under_way_at_one_priority_end_the_link() -> None:
     side = Side(dialled=False)
-    side.lane.attach(0.0)
+    side.attach(0.0)
     for ident in (1, 2):
         side.take_in(
             frame(
@@ -429,7 +429,7 @@ def test_two_messages_under_way_at_one_priority_end_the_link() -> None:
 @given(st.binary(max_size=300))
 def test_garbage_never_raises(data: bytes) -> None:
     side = Side(dialled=False)
-    side.lane.attach(0.0)
+    side.attach(0.0)
     side.take_in(data)
 
 
@@ -451,12 +451,12 @@ def test_hostile_numbers_never_raise(
     frames: list[tuple[int, int, int, int, bytes, bytes]],
 ) -> None:
     side = Side(dialled=False)
-    side.lane.attach(0.0)
+    side.attach(0.0)
     for kind, flags, ident, offset, head, payload in frames:
         side.take_in(
             frame(kind, flags=flags, ident=ident, offset=offset, head=head, payload=payload)
         )
-    side.lane.take(1 << 20)
+    side.take(1 << 20)
     assert side.lane.held < 3 * SMALL.message_bytes + 100_000
 
 
@@ -474,12 +474,12 @@ def test_goaway_ends_the_link_by_the_peers_word() -> None:
 def test_a_quiet_link_pings_and_measures_its_round_trip() -> None:
     pair = Pair()
     pair.settle(now=0.25)
-    assert pair.a.lane.rtt == 0.25
-    assert pair.a.lane.tick(0.5) == 2.25
-    pair.a.lane.tick(2.25)
-    assert pair.a.lane.take(1000) != b""
-    assert not pair.a.lane.is_silent(3.7)
-    assert pair.a.lane.is_silent(3.75)
+    assert pair.a.wire.rtt == 0.25
+    assert pair.a.wire.tick(0.5) == 2.25
+    pair.a.wire.tick(2.25)
+    assert pair.a.take(1000) != b""
+    assert not pair.a.wire.is_silent(3.7)
+    assert pair.a.wire.is_silent(3.75)
 
 
 def test_the_side_that_dialled_pings_for_both() -> None:
@@ -490,8 +490,8 @@ def test_the_side_that_dialled_pings_for_both() -> None:
     for quarter in range(1, 37):
         now = quarter / 4
         for name, side in (("a", pair.a), ("b", pair.b)):
-            side.lane.tick(now)
-            pings[name] += side.lane.outbox.has_output
+            side.wire.tick(now)
+            pings[name] += side.lane.outbox.has_output(side.wire)
         pair.settle(now=now)
     assert pings == {"a": 4, "b": 0}
 
@@ -499,20 +499,20 @@ def test_the_side_that_dialled_pings_for_both() -> None:
 def test_bytes_or_a_pong_prevent_silence() -> None:
     pair = Pair()
     pair.settle()
-    pair.a.lane.tick(1.0)
+    pair.a.wire.tick(1.0)
     pair.settle(now=1.1)
-    assert not pair.a.lane.is_silent(4.0)  # no ping is out
+    assert not pair.a.wire.is_silent(4.0)  # no ping is out
 
 
 def test_our_own_standstill_is_not_the_peers_silence() -> None:
     """Twin: a lane that did not notice its late tick would call the peer silent."""
     pair = Pair()
     pair.settle()
-    due = pair.a.lane.tick(0.9)
-    pair.a.lane.tick(due)  # pings
-    pair.a.lane.take(1000)
-    pair.a.lane.tick(due + 30)
-    assert not pair.a.lane.is_silent(due + 30)
+    due = pair.a.wire.tick(0.9)
+    pair.a.wire.tick(due)  # pings
+    pair.a.take(1000)
+    pair.a.wire.tick(due + 30)
+    assert not pair.a.wire.is_silent(due + 30)
 
 
 def test_credit_costs_a_peer_more_than_us() -> None:
@@ -523,7 +523,7 @@ def test_credit_costs_a_peer_more_than_us() -> None:
         frame(wire.OPEN, ident=2 * number, head=encode_request("m", {}), flags=2)
         for number in range(1, 9)
     )
-    lane.receive(opens, 0.0)
+    pair.b.receive(opens)
     looks = 0
     schedule = lane.outbox.schedule
 
@@ -533,6 +533,6 @@ def test_credit_costs_a_peer_more_than_us() -> None:
         schedule(stream)
 
     lane.outbox.schedule = look  # type: ignore[method-assign]
-    lane.receive(frame(wire.CREDIT, offset=1 << 40) * 100, 0.0)
+    pair.b.receive(frame(wire.CREDIT, offset=1 << 40) * 100)
     assert len(lane.streams) == 8 and lane.ended is None
     assert looks == 0

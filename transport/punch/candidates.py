@@ -145,15 +145,16 @@ def decode(value: object) -> list[Candidate] | None:
         if not isinstance(item, list) or len(item) != 4:
             return None
         ip, port, kind, transport = item
-        if type(port) is not int or not all(
-            isinstance(each, str) for each in (ip, kind, transport)
-        ):
+        if type(port) is not int or not (isinstance(ip, str) and 0 < port < 65536):
+            return None
+        if not isinstance(kind, str) or not isinstance(transport, str):
             return None
         plain = plain_ip(ip)
-        if plain is None or not 0 < port < 65536:
+        if plain is None:
             return None
-        if kind in Kind and transport in Transport:
-            found[Candidate((plain, port), Kind(kind), Transport(transport))] = None
+        if kind in _KINDS and transport in _TRANSPORTS:
+            place = plain, port
+            found[Candidate(place, _KINDS[kind], _TRANSPORTS[transport])] = None
     return list(found)
 
 

@@ -11,7 +11,7 @@ Other than in ICE there is one component, no foundations and no freezing; the ro
 peer ids; and a check may be a single shot, of which a birthday search makes many.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
@@ -21,8 +21,8 @@ from ..datagrams import Place
 from ..reach.stun import TRANSACTION_BYTES, Kind, Message, authentic, encode
 from .defaults import Limits
 
-S = TypeVar("S", bound=Hashable)
-"""What names a socket here."""
+S = TypeVar("S")
+"""What names a socket here; hashable."""
 
 _TRIGGER_S: Final = 0.02  # between two checks of one pair that the peer's requests cause
 

@@ -45,7 +45,7 @@ class Limits:
     """The window, in seconds."""
     targets: int = 1024
     """Addresses of which spending is remembered; with so many in a window, no new one."""
-    attempts: int = 16
+    attempts: int = 32
     """Attempts under way at a time, a count; another is refused as `busy`."""
     spraying: int = 2
     """Attempts with a birthday search under way at a time, a count."""
@@ -87,7 +87,7 @@ class Limits:
     last_round_s: float = 3.0
     grace_s: float = 0.4
     """After one rung has worked, the time the other is given."""
-    linger_s: float = 3.0
+    linger_s: float = 1.5
     """How long checks are answered after the choice: the peer may not know of it yet."""
     observe_s: float = 0.8
     """How long an observation of own ports may take."""
@@ -97,12 +97,12 @@ class Limits:
     """For QUIC's handshake on the chosen path."""
 
     # Simultaneous open (tcp.py).
-    tcp_s: float = 4.0
-    """Seconds in which connections are tried."""
-    tcp_retry_s: float = 0.12
-    """Seconds between two tries where a SYN was answered by a reset; doubles each time."""
-    tcp_tries: int = 6
-    """Tries of one address in one attempt, a count."""
-    first_byte_s: float = 0.25
+    tcp_s: float = 5.0
+    """Seconds in which connections are tried: the kernel sends SYNs after 0, 1 and 3."""
+    tcp_retry_s: tuple[float, float] = (0.03, 0.13)
+    """Seconds between two tries where a SYN was answered by a reset: drawn between these."""
+    tcp_tries: int = 18
+    """Tries of one address in one round, a count."""
+    first_byte_s: float = 0.15
     """How long an accepted connection from an address that is being punched may stay silent
     before this side speaks first."""

@@ -19,28 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final
+from typing import Final, Self
 
+from ..reach.reachability import Behaviour, Pattern, Reachability
 from . import defaults
-
-
-class Mapping(StrEnum):
-    """How outer ports are given (RFC 4787, 4.1). NONE: nothing translates."""
-
-    NONE = "none"
-    INDEPENDENT = "ei"
-    ADDRESS = "ad"
-    ADDRESS_PORT = "apd"
-    UNKNOWN = "unknown"
-
-
-class Filtering(StrEnum):
-    """Who may send in (RFC 4787, 5)."""
-
-    INDEPENDENT = "ei"
-    ADDRESS = "ad"
-    ADDRESS_PORT = "apd"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +30,8 @@ class Nat:
     """What one side knows of what is in front of it. `preserves`: the outer port is the inner
     one where that is free. `counts`: outer ports follow each other. `udp`: any gets out."""
 
-    mapping: Mapping = Mapping.UNKNOWN
-    filtering: Filtering = Filtering.UNKNOWN
+    mapping: Behaviour = Behaviour.UNKNOWN
+    filtering: Behaviour = Behaviour.UNKNOWN
     preserves: bool = False
     counts: bool = False
     udp: bool = True
@@ -57,13 +39,25 @@ class Nat:
     @property
     def hard(self) -> bool:
         """Whether a peer meets another port than others have seen."""
-        return self.mapping in (Mapping.ADDRESS, Mapping.ADDRESS_PORT)
+        return self.mapping.symmetric
 
     @property
     def strict(self) -> bool:
         """Whether a peer gets in only from the port that was sent to. The unknown counts as
         strict: it is what most homes have."""
-        return self.filtering in (Filtering.ADDRESS_PORT, Filtering.UNKNOWN)
+        return self.filtering in (Behaviour.ADDRESS_AND_PORT_DEPENDENT, Behaviour.UNKNOWN)
+
+    @classmethod
+    def of(cls, verdict: Reachability) -> Self:
+        """From what was measured."""
+        kind, pattern = verdict.udp, verdict.udp.allocation.pattern
+        return cls(
+            kind.mapping,
+            kind.filtering,
+            preserves=pattern is Pattern.PRESERVING or kind.mapping is Behaviour.NONE,
+            counts=pattern is Pattern.SEQUENTIAL,
+            udp=kind.blocked is not True,
+        )
 
 
 class Plan(StrEnum):
@@ -83,11 +77,15 @@ def plan(mine: Nat, theirs: Nat) -> Plan:
     """What our side does. The other side, asked the same with both turned round, fits to it.
 
     Of each pair with a hard side, the hard side's port is not known to the other; so its check
-    comes through only if the other is not strict, and the other's checks only after that.
+    comes through only if the other is not strict, and the other's checks only after that. Where
+    both have a port of their own for each port of the other, each answer would come from one that
+    the other has never sent to, whatever is let in.
     """
     if not (mine.udp and theirs.udp):
         return Plan.BLOCKED
-    if not ((mine.hard and theirs.strict) or (theirs.hard and mine.strict)):
+    each_its_own = Behaviour.ADDRESS_AND_PORT_DEPENDENT
+    astray = mine.mapping is each_its_own and theirs.mapping is each_its_own
+    if not (astray or (mine.hard and theirs.strict) or (theirs.hard and mine.strict)):
         return Plan.CHECKS
     if mine.hard and theirs.hard:
         return Plan.STEP if mine.counts and theirs.counts else Plan.HOPELESS

@@ -77,7 +77,7 @@ def _line(ports: Sequence[int]) -> int:
         off = [_apart(ports[a] + step * (i - a), port) for i, port in enumerate(ports)]
         near = sum(abs(ports_off) <= defaults.LINE_PORTS for ports_off in off)
         best = max(best, (near, step))
-    enough = max(3, defaults.LINE_SHARE * len(ports))
+    enough = max(min(4, len(ports)), defaults.LINE_SHARE * len(ports))
     return best[1] if best[0] >= enough else 0
 
 

@@ -298,11 +298,13 @@ class Classifier:
         """(inner port, outer port) of each mapping that was made, in order.
 
         A socket that asked several observers has one mapping, one for each IP address, or one
-        for each place, as the mapping's kind says; where one, its most common view counts.
+        for each place, as the mapping's kind says; where one, its most common view counts. What
+        dissenters say is left out.
         """
         groups: dict[tuple[int, object], list[Place]] = {}
+        dissenters = self._dissenters(mapping)
         for each in self._questions.values():
-            if each.seen is not None:
+            if each.seen is not None and each.observer.peer not in dissenters:
                 key = each.socket, _depends(mapping, each.to)
                 groups.setdefault(key, []).append(each.seen)
         return [

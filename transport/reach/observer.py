@@ -12,16 +12,15 @@ from .stun import Kind, Message
 
 
 class Responder:
-    """Requests in, answers out. `other` is this node's second port, once it has one."""
+    """Requests in, answers out."""
 
     def __init__(self, rates: Rates | None = None) -> None:
-        self.other: Place | None = None
         self.answered = 0
         self.refused = 0
-        self._rates = rates or Rates(
-            Rate(defaults.ANSWER_BURST, defaults.ANSWERS_PER_S),
-            Rate(defaults.ALL_ANSWERS_BURST, defaults.ALL_ANSWERS_PER_S),
-        )
+        if rates is None:
+            each = Rate(defaults.ANSWER_BURST, defaults.ANSWERS_PER_S)
+            rates = Rates(each, Rate(defaults.ALL_ANSWERS_BURST, defaults.ALL_ANSWERS_PER_S))
+        self._rates = rates
 
     def answer(self, data: bytes, message: Message, source: Place, now: float) -> bytes | None:
         """The answer to a datagram, decoded as `message`; None where there is none.
@@ -37,9 +36,9 @@ class Responder:
         if message.unknown:
             answer = stun.encode(stun.refuse_unknown(message))
         else:
-            success = Message(Kind.SUCCESS, message.transaction, mapped=source, other=self.other)
+            success = Message(Kind.SUCCESS, message.transaction, mapped=source)
             answer = stun.encode(success)
-        if len(answer) > len(data):
+        if _is_larger(answer, data):
             self.refused += 1
             return None
         self.answered += 1
@@ -48,3 +47,7 @@ class Responder:
     def _fits(self, data: bytes, source: Place) -> bool:
         """Looked at before the rates: what cannot be answered uses nothing up."""
         return len(data) >= defaults.SMALLEST_ANSWER_BYTES and source[1] > 0
+
+
+def _is_larger(answer: bytes, request: bytes) -> bool:
+    return len(answer) > len(request)

@@ -120,12 +120,14 @@ class Reachability:
 
     @property
     def public(self) -> bool | None:
-        """Whether strangers can dial this node at some address; None where nobody tried."""
+        """Whether strangers can dial this node at some address; None where nobody tried. Behind a
+        symmetric NAT there is no address to try."""
         answers = {item.answer for item in self.dialled}
         if Answer.REACHED in answers:
             return True
-        known = answers & {Answer.NOT_REACHED, Answer.REACHED_BY_KNOWN}
-        return False if known else None
+        if answers & {Answer.NOT_REACHED, Answer.REACHED_BY_KNOWN}:
+            return False
+        return False if self.udp.mapping.symmetric and not answers else None
 
     def reached(self, transport: str) -> tuple[Place, ...]:
         """Addresses at which strangers got in, by "tcp" or "udp"."""

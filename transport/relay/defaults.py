@@ -68,3 +68,46 @@ class RelayLimits:
     """The same opened from one /24 (IPv4) or /64 (IPv6), a count."""
     circuits_per_peer: int = CIRCUITS_PER_PEER
     """Circuits at once in which one peer is either end, a count."""
+
+
+# Carrying bytes (circuit.py, service.py).
+PIECE_BYTES: Final = 64 * KIB
+"""What is moved in one go, and what may wait to leave before more is read."""
+LOOK_S: Final = 2.0
+"""While the target takes nothing, a relay looks this often whether the source is still there."""
+AHEAD_BYTES: Final = 64 * KIB
+"""Bytes that an end of a circuit may run ahead of the link that carries it."""
+LOW_BYTES: Final = 16 * KIB
+"""With fewer than this unsent, an end takes more: what is written early cannot be overtaken."""
+PREFACE_BYTES: Final = 512
+"""Of what a relay says at the start of a circuit."""
+
+# A node that is reached through relays (choice.py, client.py).
+WANTED: Final = 3
+"""Relays at which a place is held, a count."""
+SPARE: Final = 3
+"""So many more are measured than are missing, a count."""
+CANDIDATES: Final = 256
+"""Nodes that may relay which are remembered, a count."""
+RELAY_ADDRESSES: Final = 4
+"""Addresses remembered of each, a count."""
+RELAY_PORT: Final = 443
+"""The TCP port that nearly every network lets out."""
+NETWORK_BITS: Final = {4: 16, 6: 32}
+"""Prefix length that counts as one network, by IP version."""
+BACKOFF_S: Final = (5.0, 3600.0)
+"""The first and the longest pause before a relay that failed is tried again, in seconds."""
+DIAL_S: Final = 5.0
+"""A relay that takes longer to be dialled is not near, in seconds."""
+ANSWER_S: Final = 5.0
+"""The same for an answer to a call."""
+GATHER_S: Final = 1.0
+"""After the first relay has answered the others get this long, in seconds."""
+TTL_S: Final = (60.0, 24 * 3600.0)
+"""A relay's promise counts as at least and at most so many seconds."""
+IMPROVE_S: Final = 600.0
+"""How often relays that have not been measured get their chance, in seconds."""
+BETTER: Final = 0.5
+"""A relay takes another's place if its round trip is shorter than this part of that one's."""
+ARRIVING: Final = 64
+"""Circuits to this node that are open, a count; a further one is refused."""

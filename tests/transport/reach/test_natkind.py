@@ -151,6 +151,19 @@ async def test_one_liar_of_three_changes_nothing(world: World, kind: str, place:
         assert found.public_ip is not None
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("mapping", ["ei", "ad", "apd"])
+async def test_one_liar_before_a_nat_that_counts(world: World, mapping: str, place: int) -> None:
+    asked = [
+        (Liar if number == place else Volunteer)(world.host(f"observer{number}"))
+        for number in range(3)
+    ]
+    node = behind(world, f"{mapping}m-apdf", ports="sequential")
+    found = await kind_of(world, node, asked)
+    assert (found.mapping, found.filtering) == (BY_LETTERS[mapping], APD)
+    assert found.allocation.pattern is ORDERED
+
+
 async def test_two_liars_of_three_are_believed(world: World) -> None:
     """The twin: it is the majority that keeps one liar from being believed."""
     asked = [Volunteer(world.host("honest")), *volunteers(world, 2, Liar)]
@@ -182,7 +195,7 @@ def asked_once(observers: int = 3) -> tuple[Classifier, list[Ask]]:
     told = [Observer(PeerId(str(n)), f"11.{n}.0.1", (1, 2)) for n in range(observers)]
     numbers = iter(range(1000))
     core = Classifier(
-        told, [5, 6, 7], ["10.0.0.2"], entropy=lambda size: next(numbers).to_bytes(size), now=0.0
+        told, [5, 6, 7, 8], ["10.0.0.2"], entropy=lambda size: next(numbers).to_bytes(size), now=0.0
     )
     return core, [deed for deed in core.poll(0.35) if isinstance(deed, Ask)]
 
@@ -201,7 +214,7 @@ def forge(core: Classifier, asks: list[Ask]) -> None:
     for ask in asks:
         core.on_datagram(ask.socket, answer_to(ask, FALSE), ("66.66.66.66", ask.to[1]))
         core.on_datagram(ask.socket, answer_to(ask, FALSE), (ask.to[0], ask.to[1] + 7))
-        core.on_datagram((ask.socket + 1) % 3, answer_to(ask, FALSE), ask.to)
+        core.on_datagram((ask.socket + 1) % 4, answer_to(ask, FALSE), ask.to)
         core.on_datagram(ask.socket, answer_to(ask, FALSE, transaction=b"x" * 12), ask.to)
         core.on_datagram(ask.socket, answer_to(ask, FALSE, kind=Kind.REQUEST), ask.to)
         core.on_datagram(ask.socket, answer_to(ask, None), ask.to)
@@ -234,7 +247,7 @@ def test_an_unasked_dial_back_is_nothing() -> None:
     for ask in asks:
         core.on_datagram(ask.socket, answer_to(ask, ("1.2.3.4", 9)), ask.to)
     requests = [deed for deed in core.poll(0.4) if isinstance(deed, Request)]
-    assert len(requests) == 3 + 2 + 2  # the known ones, and two strangers for each of the others
+    assert len(requests) == 3 + 3 * 2  # the known ones, and two strangers for each of the others
     for request in requests:
         core.on_sent(request.nonce, 1.0, sent=True)
         for nonce in b"?" * 16, b"", request.nonce + b"!":
@@ -249,12 +262,12 @@ def test_an_unasked_dial_back_is_nothing() -> None:
 def test_observers_count_by_address() -> None:
     """A hundred peers at one address are one witness."""
     told = [Observer(PeerId(str(n)), "11.0.0.1", (n,)) for n in range(1, 100)]
-    core = Classifier(told, [5, 6, 7], [], entropy=bytes, now=0.0)
+    core = Classifier(told, [5, 6, 7, 8], [], entropy=bytes, now=0.0)
     assert core.result().asked == 1
 
 
 def test_at_most_so_many_are_asked() -> None:
     core, asks = asked_once(50)
     assert core.result().asked == defaults.OBSERVERS
-    assert len(asks) == 2 * defaults.OBSERVERS + 2
-    assert max(len(ask.data) for ask in asks) <= 140
+    assert len(asks) == 2 * defaults.OBSERVERS + 3
+    assert max(len(ask.data) for ask in asks) <= 68

@@ -1,0 +1,147 @@
+"""The transport of a daemon alone on a simulated computer: its endpoint and its ladder.
+
+Hundreds of these are cheap where whole daemons are not: for what is measured about connecting.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import trio
+
+from ...transport.address import Address
+from ...transport.calls import Call, Reply
+from ...transport.endpoint import Endpoint
+from ...transport.hello import Admission, OpenSwarm
+from ...transport.identity import Identity, PeerId
+from ...transport.ladder import Ladder, Rungs
+from ...transport.limits import Limits
+from ...transport.link import Link
+from ...transport.relay.defaults import RelayLimits
+from ..host import Host
+from .host import SimulatedHost
+from .profile import PROFILES
+
+T = TypeVar("T")
+
+
+class Climber:
+    """A program for a host (`Host.start`). `book` says where peers are; calls of `echo` come
+    back as they are, and are counted by the number in their header."""
+
+    def __init__(
+        self,
+        computer: Host,
+        seed: bytes,
+        *,
+        listen: str = "0.0.0.0",
+        port: int = 4001,
+        rungs: Rungs | None = None,
+        relaying: RelayLimits | None = None,
+        further: tuple[tuple[str, int], ...] = (),
+        book: Callable[[PeerId], Sequence[Address]] = lambda peer: (),
+        admission: Admission | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.computer = computer
+        self.identity = Identity.from_seed(seed)
+        self.calls: dict[int, int] = {}
+        self.links: list[Link] = []
+        self.paths: list[tuple[float, PeerId, str, str]] = []
+        """Every path that came: when, to whom, its way, its medium."""
+        self.endpoint: Endpoint
+        self.ladder: Ladder
+        self._listen = listen
+        self._port = port
+        self._rungs = rungs
+        self._relaying = relaying
+        self._further = further
+        self._book = book
+        self._admission = admission
+        self._limits = limits
+
+    @property
+    def peer(self) -> PeerId:
+        return self.identity.peer
+
+    async def run(self, computer: Host, *, task_status: "trio.TaskStatus[Any]") -> None:
+        """Until the computer stops; started when it listens."""
+        async with trio.open_nursery() as nursery:
+            host = SimulatedHost(computer, PROFILES["desktop"], nursery)
+            self.endpoint = Endpoint(
+                host,
+                self.identity,
+                admission=self._admission or OpenSwarm(),
+                limits=self._limits,
+                libp2p=False,
+            )
+            self.endpoint.handle("echo", self._echo)
+            self.endpoint.on_link(self.links.append)
+            self.endpoint.on_path(self._path)
+            self.ladder = Ladder(
+                host,
+                self.endpoint,
+                rungs=self._rungs,
+                relaying=self._relaying,
+                key=self.identity.seed,
+                book=self._book,
+            )
+            await nursery.start(
+                lambda task_status: self.ladder.run(
+                    self._listen, self._port, further=self._further, task_status=task_status
+                )
+            )
+            task_status.started(self)
+
+    def _echo(self, call: Call) -> Reply:
+        number = call.header.get("n")
+        if isinstance(number, int):
+            self.calls[number] = self.calls.get(number, 0) + 1
+        return Reply(call.header, call.payload)
+
+    def _path(self, link: Link, way: Any, medium: str) -> None:
+        self.paths.append((trio.current_time(), link.peer, str(way), medium))
+
+    def address(self, ip: str | None = None) -> Address:
+        """Its address, as somebody who can dial it writes it."""
+        return Address(ip or self.computer.addresses()[0], self._port, self.peer)
+
+    def addresses(self) -> list[Address]:
+        """What it would publish: of its interfaces, and of its ladder."""
+        own = [
+            Address(address, self.endpoint.port, self.peer)
+            for address in self.computer.addresses()
+            if not address.startswith("fe80:")
+        ]
+        return [*own, *self.ladder.addresses()]
+
+    # From outside of its tasks.
+
+    async def within(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run something as a task of this computer."""
+        found: T = await self.computer.run(function, *args)
+        return found
+
+    async def connect(
+        self, peer: PeerId, addresses: Sequence[Address] = (), timeout: float = 15.0
+    ) -> Link:
+        """`Ladder.connect`. Raises DialFailed."""
+
+        async def go() -> Link:
+            return await self.ladder.connect(peer, addresses, timeout=timeout)
+
+        return await self.within(go)
+
+    async def call(
+        self,
+        link: Link,
+        method: str = "echo",
+        header: Mapping[str, Any] | None = None,
+        payload: bytes = b"",
+        timeout: float = 15.0,
+    ) -> Reply:
+        """`Link.call`."""
+
+        async def go() -> Reply:
+            return await link.call(method, header or {}, payload, timeout=timeout)
+
+        return await self.within(go)

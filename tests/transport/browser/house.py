@@ -1,0 +1,74 @@
+"""A node with a gate: proven browsers get links of the node's own endpoint."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import trio
+
+from shoal.transport.browser.clear import BrowserSession, Clear
+from shoal.transport.browser.defaults import BrowserLimits
+from shoal.transport.browser.gate import Gate
+from shoal.transport.hello import Admission
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.link import Link
+from shoal.transport.meeting import Refused
+from shoal.transport.path import Path, PathLost
+from shoal.transport.realhost import RealHost
+from shoal.transport.tls import Tls
+from tests.transport.fleet import LOOPBACK, Node, make_node
+
+SEED = 1
+
+
+@dataclass
+class HouseNode:
+    """What a test asks."""
+
+    node: Node
+    gate: Gate
+    nursery: trio.Nursery
+
+    @property
+    def peer(self) -> PeerId:
+        return self.node.endpoint.peer
+
+    @property
+    def up(self) -> list[Link]:
+        return self.node.up
+
+    @property
+    def lost(self) -> list[str]:
+        return self.node.lost
+
+
+@asynccontextmanager
+async def open_node(
+    *, admission: Admission | None = None, limits: BrowserLimits | None = None
+) -> AsyncIterator[HouseNode]:
+    node = make_node(SEED, admission=admission)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.run)
+
+        def deliver(session: BrowserSession) -> None:
+            nursery.start_soon(greet, cast(Any, node.endpoint), session)
+
+        identity = Identity.from_seed(bytes([SEED]) * 32)
+        gate = Gate(RealHost(), identity, deliver, limits=limits)
+        await nursery.start(gate.run, LOOPBACK, 0)
+        yield HouseNode(node, gate, nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def greet(endpoint: Any, session: BrowserSession) -> None:
+    """What the endpoint does with a proven session: the listener's side of a hello."""
+    path = Path(session.pipe, cast(Tls, Clear(session)))
+    try:
+        connected = await endpoint._door.receive(path, endpoint._decide)
+    except Refused as refused:
+        await endpoint._door.refuse(path, refused.code)
+    except PathLost:
+        path.close()
+    else:
+        endpoint._take_up(connected)

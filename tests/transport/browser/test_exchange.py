@@ -1,0 +1,71 @@
+"""One request, one answer, and every bound on the way."""
+
+import pytest
+
+from shoal.transport.browser import defaults
+from shoal.transport.browser.exchange import Exchange, Refusal, Request, Response
+from tests.transport.browser.requests import http
+
+
+def test_a_request_comes_in_pieces() -> None:
+    exchange = Exchange()
+    data = http("POST", "/webrtc?x=1", "localhost:1", b"body", X_Other="y")
+    found: Request | None = None
+    for at in range(len(data)):
+        assert found is None
+        found = exchange.receive(data[at : at + 1])
+    assert found is not None
+    assert (found.method, found.target, found.body) == ("POST", "/webrtc?x=1", b"body")
+    assert found.headers["host"] == "localhost:1" and found.headers["x-other"] == "y"
+
+
+def test_an_answer_ends_the_connection() -> None:
+    exchange = Exchange()
+    exchange.receive(http("GET", "/", "localhost:1"))
+    said = exchange.respond(Response(200, b"page", {"Content-Type": "text/html"}))
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n") and body == b"page"
+    assert b"Connection: close" in head and b"Content-Length: 4" in head
+    assert exchange.respond(Response(200)) == b""
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"rubbish\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n", 400),  # TLS
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * defaults.REQUEST_HEAD_BYTES, 400),
+        (b"GET /" + b"a" * defaults.REQUEST_HEAD_BYTES, 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1048576\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"9" * 18 + b"\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + (b"1000\r\n" + b"x" * 4096 + b"\r\n") * 5,
+            413,
+        ),
+    ],
+)
+def test_what_breaks_a_bound_is_refused(data: bytes, status: int) -> None:
+    exchange = Exchange()
+    with pytest.raises(Refusal) as caught:
+        for at in range(0, len(data), 1000):
+            exchange.receive(data[at : at + 1000])
+    assert caught.value.status in (status, 431)
+    assert exchange.respond(Response(caught.value.status)).startswith(b"HTTP/1.1 ")
+
+
+def test_a_browser_that_leaves_early() -> None:
+    exchange = Exchange()
+    assert exchange.receive(b"GET / HTTP/1.1\r\nHost:") is None
+    with pytest.raises(Refusal):
+        exchange.receive(b"")
+
+
+def test_silence_is_no_request_and_needs_no_answer() -> None:
+    exchange = Exchange()
+    with pytest.raises(Refusal):
+        exchange.receive(b"")

@@ -1,0 +1,40 @@
+"""Our TLS over any two ends of a pipe, as links run it."""
+
+import trio
+
+from shoal.transport.certificate import Certificate
+from shoal.transport.host import Host
+from shoal.transport.identity import Identity
+from shoal.transport.path import Path
+from shoal.transport.pipe import Pipe
+from shoal.transport.tls import Tls
+
+A, B = Identity.from_seed(b"a" * 32), Identity.from_seed(b"b" * 32)
+
+
+async def secured(near: Pipe, far: Pipe, host: Host) -> tuple[Path, Path]:
+    """TLS as links run it: the dialler is the client, and both prove their peer ids."""
+    client = Path(near, Tls(Certificate.generate(A, host), server=False, expect=B.peer))
+    server = Path(far, Tls(Certificate.generate(B, host), server=True))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.handshake)
+        nursery.start_soon(server.handshake)
+    assert (client.tls.peer, server.tls.peer) == (B.peer, A.peer)
+    return client, server
+
+
+async def exchange(client: Path, server: Path, size: int) -> None:
+    """So many bytes there, and some back."""
+
+    async def send() -> None:
+        client.send(bytes(size))
+        await client.drain()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        got = 0
+        while got < size:
+            got += len(await server.receive())
+    server.send(b"thanks")
+    await server.drain()
+    assert await client.receive() == b"thanks"

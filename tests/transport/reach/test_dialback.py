@@ -1,0 +1,222 @@
+"""Who may have what dialled; and no node is a reflector."""
+
+from typing import Any
+
+import pytest
+
+from shoal.transport.datagrams import Place
+from shoal.transport.identity import PeerId
+from shoal.transport.reach import defaults, dialback
+from shoal.transport.reach.dialback import Awaited, Gate, Go, No, Pay, Wanted, parse_wanted
+
+ASKER = PeerId("asker")
+SEEN = "11.0.0.9"
+VICTIM = "93.184.216.34"
+NONCE = b"n" * 16
+FREE = {"seen": SEEN, "own": ["11.0.1.1"], "paid": 0, "now": 0.0}
+
+
+def gate() -> Gate:
+    return Gate(lambda size: b"\x07" * size)
+
+
+def wanted(ip: str = SEEN, port: int = 4001, transport: str = "tcp") -> Wanted:
+    return Wanted(transport, (ip, port), NONCE)
+
+
+def ask(at: Gate, what: Wanted, peer: PeerId = ASKER, **changes: Any) -> Go | Pay | No:
+    return at.ask(peer, what, **(FREE | changes))
+
+
+def test_header() -> None:
+    assert parse_wanted(wanted().header) == wanted()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"transport": "sctp"},
+        {"transport": None},
+        {"ip": "example.org"},
+        {"ip": 7},
+        {"ip": "011.0.0.9"},
+        {"ip": "fe80::1%eth0"},
+        {"ip": "2001:DB8::1"},
+        {"ip": "1" * 10**6},
+        {"port": 0},
+        {"port": 65536},
+        {"port": True},
+        {"port": "4001"},
+        {"nonce": b"short"},
+        {"nonce": "n" * 16},
+        {"nonce": None},
+    ],
+)
+def test_malformed(change: dict[str, Any]) -> None:
+    assert parse_wanted(wanted().header | change) is None
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_where_the_asker_is_seen_is_dialled_at_once(transport: str) -> None:
+    assert ask(gate(), wanted(transport=transport)) == Go()
+
+
+@pytest.mark.parametrize("ip", ["127.0.0.1", "192.168.1.7", "100.64.0.9", "fd00::1", "::1"])
+def test_a_private_address_only_where_the_asker_is_seen(ip: str) -> None:
+    assert isinstance(ask(gate(), wanted(ip)), No)
+    assert isinstance(ask(gate(), wanted(ip), seen=None), No)
+    assert isinstance(ask(gate(), wanted(ip), paid=10**6), No)
+    assert ask(gate(), wanted(ip), seen=ip) == Go()
+
+
+@pytest.mark.parametrize(
+    "ip",
+    [
+        "0.0.0.0",
+        "169.254.169.254",
+        "224.0.0.251",
+        "255.255.255.255",
+        "240.0.0.1",
+        "ff02::fb",
+        "fe80::1",
+        "::",
+        "::ffff:10.0.0.1",
+        "64:ff9b::a00:1",
+        "2002:a00:1::",
+        "2001:0:a00:1::",
+        "11.0.1.1",  # this node itself
+    ],
+)
+def test_never(ip: str) -> None:
+    assert isinstance(ask(gate(), wanted(ip)), No)
+
+
+@pytest.mark.parametrize("port", [1, 22, 25, 53, 80, 1023])
+def test_ports_that_are_not_dialled(port: int) -> None:
+    assert isinstance(ask(gate(), wanted(port=port)), No)
+    assert ask(gate(), wanted(port=443)) == Go()
+
+
+def test_elsewhere_it_has_to_pay_first() -> None:
+    at = gate()
+    demand = ask(at, wanted(VICTIM))
+    assert isinstance(demand, Pay)
+    least, most = defaults.PAYMENT_BYTES
+    assert least <= demand.size <= most
+    again = ask(at, wanted(VICTIM), paid=demand.size - 1)
+    assert isinstance(again, Pay)
+    assert ask(at, wanted(VICTIM), paid=again.size) == Go()
+    assert isinstance(ask(at, wanted(VICTIM), paid=again.size), Pay)  # one payment, one dial
+
+
+def test_a_peer_that_is_seen_nowhere_pays() -> None:
+    """It came through a relay, whose address is not its own."""
+    assert isinstance(ask(gate(), wanted(), seen=None), Pay)
+
+
+def test_paying_unasked_or_for_something_else_or_late_is_nothing() -> None:
+    at = gate()
+    demand = ask(at, wanted(VICTIM), paid=100_000)
+    assert isinstance(demand, Pay)
+    other = ask(at, wanted("93.184.216.35"), paid=demand.size)
+    assert isinstance(other, Pay)
+    assert isinstance(ask(at, wanted(VICTIM), paid=100_000), Pay)
+    assert isinstance(ask(at, wanted(VICTIM), paid=100_000, now=100.0), Pay)
+    assert isinstance(ask(at, wanted(VICTIM), PeerId("other"), paid=100_000), Pay)
+
+
+def test_the_price_is_drawn_between_its_bounds() -> None:
+    least, most = defaults.PAYMENT_BYTES
+    for draw in b"\0\0\0\0", b"\xff\xff\xff\xff", b"\1\2\3\4":
+        demand = ask(Gate(lambda _, draw=draw: draw), wanted(VICTIM))  # type: ignore[misc]
+        assert isinstance(demand, Pay)
+        assert least <= demand.size <= most
+
+
+def hit_without_paying(victim: str = VICTIM) -> int:
+    """Dials that reach a victim, of 10,000 demands of 100 askers who pay nothing."""
+    at = gate()
+    return sum(
+        ask(at, wanted(victim), PeerId(str(n % 100)), now=n / 100) == Go() for n in range(10000)
+    )
+
+
+def test_no_reflector() -> None:
+    assert hit_without_paying() == 0
+
+
+def test_it_would_be_one_if_nobody_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gate, "_has_paid", lambda *_: True)
+    assert hit_without_paying() > 0
+
+
+def hit_with_paying(spread: int = 1) -> int:
+    """The same of askers who pay each time; the victims are of `spread` subnets."""
+    at, hits = gate(), 0
+    for n in range(1000):
+        what, peer, now = wanted(f"93.{n % spread}.216.34"), PeerId(str(n % 100)), n / 10
+        demand = ask(at, what, peer, now=now)
+        assert not isinstance(demand, Go)
+        if isinstance(demand, Pay):
+            hits += ask(at, what, peer, paid=demand.size, now=now) == Go()
+    return hits
+
+
+def test_paid_dials_at_a_victim_are_few() -> None:
+    """100 s, 30 MB at the least spent on them."""
+    assert hit_with_paying() <= defaults.FOREIGN_BURST + 100 * defaults.FOREIGN_PER_S
+
+
+def test_they_would_be_many_without_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults, "FOREIGN_BURST", 10**9)
+    monkeypatch.setattr(defaults, "ASKER_BURST", 10**9)
+    monkeypatch.setattr(defaults, "ALL_BURST", 10**9)
+    assert hit_with_paying() == 1000
+
+
+def test_all_dials_together_are_bounded() -> None:
+    at = gate()
+    went = 0
+    for n in range(1000):
+        ip = f"11.{n >> 8}.{n & 255}.9"
+        went += ask(at, wanted(ip), PeerId(str(n)), seen=ip, now=n / 100) == Go()
+    assert went <= defaults.ALL_BURST + 10 * defaults.ALL_PER_S
+
+
+def test_one_asker_gets_so_many() -> None:
+    at = gate()
+    went = sum(ask(at, wanted(), now=n / 100) == Go() for n in range(1000))
+    assert went <= defaults.ASKER_BURST + 1
+
+
+def test_demands_are_forgotten() -> None:
+    at = gate()
+    for n in range(10000):
+        ask(at, wanted(VICTIM), PeerId(str(n)))
+    assert len(at._demands) == defaults.PAYMENTS
+
+
+def test_a_nonce_arrives_once_it_is_awaited() -> None:
+    awaited, arrived = Awaited(), []
+    first = defaults.DIALBACK_BYTE + NONCE
+    source: Place = ("11.0.5.5", 1)
+    assert not awaited.on_connection(first, source)
+    awaited.expect(NONCE, arrived.append)
+    for wrong in b"", b"\x01", b"\x16" + NONCE, first[:-1], b"\x01" + b"m" * 16:
+        assert not awaited.on_connection(wrong, source)
+    assert awaited.on_connection(first + b"and more", source)
+    assert arrived == [source]
+    awaited.forget(NONCE)
+    assert not awaited.on_connection(first, source)
+
+
+def test_awaited_is_bounded() -> None:
+    awaited = Awaited()
+    for n in range(1000):
+        awaited.expect(n.to_bytes(16), lambda _: None)
+    assert len(awaited._arrived) == defaults.AWAITED
+
+
+def test_public() -> None:
+    assert dialback.is_public("8.8.8.8") and dialback.is_public("2600::1")
+    assert not dialback.is_public("10.0.0.1")

@@ -1,0 +1,203 @@
+"""What the owner is told, of every kind of way to the internet."""
+
+from dataclasses import replace
+
+import pytest
+
+from shoal.transport.identity import PeerId
+from shoal.transport.reach.findings import (
+    Finding,
+    Hope,
+    PortMap,
+    Rung,
+    Situation,
+    findings,
+    ladder,
+)
+from shoal.transport.reach.reachability import (
+    Allocation,
+    Answer,
+    Behaviour,
+    Dialled,
+    Ipv6,
+    Pattern,
+    Reachability,
+    UdpKind,
+)
+
+EI = Behaviour.ENDPOINT_INDEPENDENT
+AD = Behaviour.ADDRESS_DEPENDENT
+APD = Behaviour.ADDRESS_AND_PORT_DEPENDENT
+KEEPS = Allocation(Pattern.PRESERVING)
+PORT = 4001
+
+
+def dialled(answer: Answer, *transports: str) -> tuple[Dialled, ...]:
+    return tuple(Dialled(each, ("5.5.5.5", PORT), answer, 2) for each in transports)
+
+
+HOME = Reachability(
+    udp=UdpKind(EI, APD, KEEPS, blocked=False, asked=3, answered=3),
+    tcp_mapping=EI,
+    dialled=dialled(Answer.NOT_REACHED, "tcp", "udp"),
+    ipv6=Ipv6.NONE,
+)
+PUBLIC = replace(
+    HOME,
+    udp=replace(HOME.udp, mapping=Behaviour.NONE, filtering=EI),
+    tcp_mapping=Behaviour.NONE,
+    dialled=dialled(Answer.REACHED, "tcp", "udp"),
+)
+SYMMETRIC = replace(
+    HOME,
+    udp=replace(HOME.udp, mapping=APD, allocation=Allocation(Pattern.RANDOM)),
+    tcp_mapping=APD,
+    dialled=(),
+)
+COUNTING = replace(
+    SYMMETRIC, udp=replace(SYMMETRIC.udp, allocation=Allocation(Pattern.SEQUENTIAL, 2))
+)
+BLOCKED = replace(HOME, udp=UdpKind(blocked=True, asked=3))
+NOTHING = Reachability()
+
+
+def told(reach: Reachability, **more: object) -> dict[str, Finding]:
+    found = findings(Situation(reach, PORT, **more))  # type: ignore[arg-type]
+    by_code = {each.code: each for each in found}
+    assert len(by_code) == len(found), "a code comes once"
+    return by_code
+
+
+def hopes(reach: Reachability, **more: object) -> dict[Rung, Hope]:
+    return ladder(Situation(reach, PORT, **more))  # type: ignore[arg-type]
+
+
+def test_a_home_router() -> None:
+    found = told(HOME, portmap=PortMap())
+    assert "punch through" in found["nat-easy"].sentence
+    assert "(endpoint-independent mapping)" in found["nat-easy"].sentence
+    assert "port-restricted" in found["nat-filter"].sentence
+    assert "(port preservation)" in found["nat-ports"].sentence
+    assert "UPnP" in found["no-map"].hint and str(PORT) in found["no-map"].hint
+    assert "IPv6" in found["ipv6-none"].hint
+    assert "public" not in found and "too-few-peers" not in found
+
+
+def test_a_public_machine() -> None:
+    found = told(PUBLIC, portmap=PortMap())
+    assert found["public"].sentence == (
+        "strangers can connect to this node by TCP and UDP without help"
+    )
+    assert "no-nat" in found
+    assert not {"no-map", "nat-easy", "half-open", "ipv6-none"} & found.keys()
+
+
+@pytest.mark.parametrize(("open_one", "other"), [("tcp", "UDP"), ("udp", "TCP")])
+def test_half_open(open_one: str, other: str) -> None:
+    found = told(replace(PUBLIC, dialled=dialled(Answer.REACHED, open_one)))
+    assert found["half-open"].hint == f"open {other} port {PORT} to this machine as well"
+
+
+def test_a_firewall_without_nat() -> None:
+    reach = replace(PUBLIC, dialled=dialled(Answer.NOT_REACHED, "tcp", "udp"))
+    assert str(PORT) in told(reach)["firewalled"].hint
+
+
+def test_a_symmetric_nat() -> None:
+    found = told(SYMMETRIC)
+    assert '"symmetric"' in found["nat-symmetric"].sentence
+    assert f"forward TCP and UDP port {PORT}" in found["nat-symmetric"].hint
+    assert "cannot be foreseen" in found["nat-ports"].sentence
+    assert "by about 2" in told(COUNTING)["nat-ports"].sentence
+
+
+def test_udp_blocked() -> None:
+    found = told(BLOCKED)
+    assert "UDP" in found["udp-blocked"].sentence and found["udp-blocked"].hint
+    assert not {"too-few-peers", "two-witnesses"} & found.keys()
+
+
+@pytest.mark.parametrize(
+    ("peers", "words"), [(0, "two more peers are needed"), (1, "one more peer is needed")]
+)
+def test_too_few_peers(peers: int, words: str) -> None:
+    found = told(replace(NOTHING, udp=UdpKind(asked=peers, answered=peers, blocked=False)))
+    assert found["too-few-peers"].sentence.startswith(words)
+    assert "no central service" in found["too-few-peers"].sentence
+
+
+def test_two_witnesses_and_dissent() -> None:
+    assert "two-witnesses" in told(replace(HOME, udp=replace(HOME.udp, answered=2)))
+    lied = replace(HOME, udp=replace(HOME.udp, dissenters=(PeerId("x"),)))
+    assert told(lied)["dissent"].sentence.startswith("1 of 3 peers")
+
+
+def test_port_mapping() -> None:
+    assert "map-refused" in told(HOME, portmap=PortMap(refused="not authorised"))
+    assert (
+        "not authorised"
+        in told(HOME, portmap=PortMap(refused="not authorised"))["map-refused"].sentence
+    )
+    mapped = told(HOME, portmap=PortMap("NAT-PMP"))
+    assert "NAT-PMP" in mapped["mapped"].sentence and "mapped-in-vain" in mapped
+    assert "mapped-in-vain" not in told(PUBLIC_BY_MAP, portmap=PortMap("UPnP"))
+    assert not [code for code in told(HOME) if "map" in code and not code.startswith("rung")]
+
+
+PUBLIC_BY_MAP = replace(HOME, dialled=dialled(Answer.REACHED, "tcp", "udp"))
+
+
+def test_a_second_router() -> None:
+    found = told(replace(HOME, cgn=True))
+    assert "(carrier-grade NAT)" in found["double-nat"].sentence
+    assert "IPv6" in found["double-nat"].hint
+
+
+def test_ipv6() -> None:
+    assert "ipv6-open" in told(replace(HOME, ipv6=Ipv6.OPEN))
+    assert str(PORT) in told(replace(HOME, ipv6=Ipv6.FILTERED))["ipv6-filtered"].hint
+
+
+W, L, U, N, Q = Hope.WORKS, Hope.LIKELY, Hope.UNLIKELY, Hope.NO, Hope.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("reach", "portmap", "expected"),
+    [
+        # public, mapped, TCP punch, UDP punch, prediction
+        (PUBLIC, None, (W, Q, L, L, L)),
+        (HOME, PortMap(), (N, N, L, L, L)),
+        (HOME, PortMap("UPnP"), (N, N, L, L, L)),
+        (PUBLIC_BY_MAP, PortMap("UPnP"), (N, W, L, L, L)),
+        (replace(HOME, cgn=True), PortMap("UPnP"), (N, N, L, L, L)),
+        (SYMMETRIC, PortMap(refused="no"), (N, N, U, U, U)),
+        (COUNTING, None, (N, Q, U, U, L)),
+        (BLOCKED, None, (N, Q, L, N, N)),
+        (NOTHING, None, (Q, Q, Q, Q, Q)),
+    ],
+)
+def test_the_ladder(
+    reach: Reachability, portmap: PortMap | None, expected: tuple[Hope, ...]
+) -> None:
+    found = hopes(reach, portmap=portmap)
+    shown = Rung.PUBLIC, Rung.MAPPED, Rung.TCP_PUNCH, Rung.UDP_PUNCH, Rung.PREDICTION
+    assert tuple(found[rung] for rung in shown) == expected
+    assert found[Rung.RELAY] is found[Rung.TCP_443] is L
+
+
+def test_what_was_seen_counts_more() -> None:
+    found = hopes(SYMMETRIC, worked={Rung.UDP_PUNCH, Rung.RELAY}, failed={Rung.TCP_443})
+    assert found[Rung.UDP_PUNCH] is found[Rung.RELAY] is W
+    assert found[Rung.TCP_443] is U
+    sentence = told(SYMMETRIC, worked={Rung.RELAY})["rung-relay"].sentence
+    assert sentence == "relays: works"
+
+
+@pytest.mark.parametrize("reach", [HOME, PUBLIC, SYMMETRIC, COUNTING, BLOCKED, NOTHING])
+def test_sentences_are_in_the_house_s_style(reach: Reachability) -> None:
+    for finding in told(replace(reach, cgn=True, ipv6=Ipv6.FILTERED), portmap=PortMap()).values():
+        for text in finding.sentence, finding.hint:
+            assert not text.endswith(".") and "  " not in text
+            assert not text or not text[0].isupper() or text.split()[0] in ("TCP", "UDP")
+    codes = [f"rung-{rung}" for rung in Rung]
+    assert [code for code in told(reach) if code.startswith("rung")] == codes

@@ -1,0 +1,109 @@
+"""A volunteer's answers, and what keeps them from hitting others."""
+
+import pytest
+
+from shoal.transport.datagrams import Place
+from shoal.transport.reach import defaults, stun
+from shoal.transport.reach.natkind import request
+from shoal.transport.reach.observer import Responder
+from shoal.transport.reach.rates import Rate, Rates
+from shoal.transport.reach.stun import Kind, Message
+
+ID = bytes(12)
+HERE = "11.0.0.9", 4567
+
+
+def ask(
+    responder: Responder, data: bytes, source: Place = HERE, now: float = 0.0
+) -> Message | None:
+    message = stun.decode(data)
+    assert message is not None
+    answer = responder.answer(data, message, source, now)
+    assert answer is None or len(answer) <= len(data)
+    return stun.decode(answer) if answer is not None else None
+
+
+@pytest.mark.parametrize("source", [HERE, ("2600::1", 65535)])
+def test_where_it_sees_us(source: Place) -> None:
+    answer = ask(Responder(), request(ID), source)
+    assert answer is not None
+    assert (answer.kind, answer.transaction, answer.mapped) == (Kind.SUCCESS, ID, source)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(Kind.REQUEST, ID, username=b"a:b", padding=36),  # a check of hole punching
+        Message(Kind.SUCCESS, ID, mapped=HERE, padding=36),
+        Message(Kind.INDICATION, ID, padding=36),
+        Message(Kind.ERROR, ID, error=(420, ""), padding=36),
+        Message(Kind.REQUEST, ID),  # the answer would be larger
+    ],
+)
+def test_what_is_not_answered(message: Message) -> None:
+    """Least of all answers: two observers would talk to each other for ever."""
+    assert ask(Responder(), stun.encode(message)) is None
+
+
+def test_a_check_with_integrity_is_not_ours() -> None:
+    data = stun.encode(Message(Kind.REQUEST, ID, padding=36), b"key")
+    assert ask(Responder(), data) is None
+
+
+def test_an_answer_is_never_larger() -> None:
+    """From every size of request."""
+    for padding in range(0, 60, 4):
+        for source in HERE, ("2600::1", 1):
+            ask(Responder(), stun.encode(Message(Kind.REQUEST, ID, padding=padding)), source)
+
+
+def test_it_would_be_without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.transport.reach.observer._is_larger", lambda *_: False)
+    monkeypatch.setattr(defaults, "SMALLEST_ANSWER_BYTES", 0)
+    data = stun.encode(Message(Kind.REQUEST, ID))
+    answer = Responder().answer(data, Message(Kind.REQUEST, ID), HERE, 0.0)
+    assert answer is not None
+    assert len(answer) > len(data)
+
+
+def test_what_is_not_understood_is_named() -> None:
+    extra = bytes.fromhex("70010000")
+    plain = stun.encode(Message(Kind.REQUEST, ID, padding=36))[:-8]
+    data = plain[:2] + (len(plain) + 4 - 20).to_bytes(2) + plain[4:] + extra
+    answer = ask(Responder(), data)
+    assert answer is not None
+    assert (answer.kind, answer.unknown) == (Kind.ERROR, (0x7001,))
+
+
+def flood(responder: Responder) -> int:
+    """Answers to 1,000 requests in 10 s from one subnet."""
+    return sum(
+        ask(responder, request(ID), (f"11.0.0.{n % 250}", 1 + n), n / 100) is not None
+        for n in range(1000)
+    )
+
+
+def test_one_subnet_gets_so_much() -> None:
+    responder = Responder()
+    assert flood(responder) <= defaults.ANSWER_BURST + 10 * defaults.ANSWERS_PER_S
+    assert ask(responder, request(ID), ("12.0.0.1", 1), 10.0) is not None
+    assert responder.refused > 900
+
+
+def test_it_would_get_all_without_rates() -> None:
+    free = Rate(1e9, 1e9)
+    assert flood(Responder(Rates(free, free))) == 1000
+
+
+def test_all_together_get_so_much() -> None:
+    """Spoofed sources of as many subnets as one likes."""
+    responder = Responder()
+    answered = sum(
+        ask(responder, request(ID), (f"11.{n >> 8}.{n & 255}.1", 1), n / 1000) is not None
+        for n in range(3000)
+    )
+    assert answered <= defaults.ALL_ANSWERS_BURST + 3 * defaults.ALL_ANSWERS_PER_S
+
+
+def test_port_zero_is_nobody() -> None:
+    assert ask(Responder(), request(ID), ("11.0.0.1", 0)) is None

@@ -1,0 +1,33 @@
+"""Who is asked first."""
+
+from shoal.transport.identity import PeerId
+from shoal.transport.reach.offers import Neighbour, Offer, observers, parse_offer, spread
+
+
+def neighbour(ip: str, *ports: int) -> Neighbour:
+    return Neighbour(PeerId(ip), ip, Offer(ports, dials=True))
+
+
+def test_the_wire_form() -> None:
+    offer = Offer((4001, 50000), dials=True)
+    assert parse_offer(offer.header) == offer
+    assert parse_offer({}) == Offer()
+
+
+def test_far_apart_first() -> None:
+    ips = ["11.0.1.1", "11.0.2.1", "11.0.3.1", "12.0.0.1", "12.0.0.2", "13.0.0.1"]
+    found = [each.ip for each in spread([neighbour(ip, 1) for ip in ips])]
+    assert found == ["11.0.1.1", "12.0.0.1", "13.0.0.1", "11.0.2.1", "12.0.0.2", "11.0.3.1"]
+
+
+def test_who_can_observe() -> None:
+    able = neighbour("11.0.0.1", 1, 2)
+    others = [
+        neighbour("12.0.0.1"),
+        neighbour("192.168.1.3", 1),
+        neighbour("100.64.0.9", 1),
+        neighbour("127.0.0.1", 1),
+        neighbour("2600::1", 1),
+    ]
+    assert observers([*others, able]) == [able.observer]
+    assert able.observer.places == (("11.0.0.1", 1), ("11.0.0.1", 2))

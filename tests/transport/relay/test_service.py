@@ -1,0 +1,371 @@
+"""Reservations and circuits over real links on loopback."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from shoal.transport.errors import CallRefused
+from shoal.transport.frame import Priority
+from shoal.transport.identity import Identity
+from shoal.transport.limits import Limits
+from shoal.transport.realhost import RealHost
+from shoal.transport.relay.client import RelayClient
+from shoal.transport.relay.defaults import LOOK_S, RelayLimits
+from shoal.transport.relay.service import RelayService
+from tests.transport.fleet import clock, make_node, running, until
+from tests.transport.relay.circuits import (
+    FAST,
+    receive,
+    receive_exactly,
+    relayed,
+    secure,
+    send,
+)
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+def virtual_time() -> Iterator[trio.testing.MockClock]:
+    yield clock()
+
+
+async def refused(link: object, header: dict[str, object]) -> str:
+    """The code by which `relay.connect` with a header ends."""
+    stream = await link.open_stream("relay.connect", header)  # type: ignore[attr-defined]
+    with pytest.raises(CallRefused) as caught:
+        while True:
+            await stream.receive(1000)
+    return caught.value.code
+
+
+async def test_tls_between_the_ends(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        near, far = await trio_.dial()
+        paths = await secure(
+            near, far, Identity.from_seed(bytes([1]) * 32), Identity.from_seed(bytes([2]) * 32)
+        )
+        assert paths[0].tls.peer == trio_.b.endpoint.peer
+        assert paths[1].tls.peer == trio_.a.endpoint.peer == trio_.arrived[0].source
+        paths[0].send(b"to b")
+        paths[1].send(b"to a")
+        assert await paths[1].receive() == b"to b"
+        assert await paths[0].receive() == b"to a"
+
+
+async def test_each_side_is_told_where_the_relay_sees_the_other(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        near, far = await trio_.dial()
+        await send(far, b"x")
+        assert await receive(near) == b"x"
+        seen_a = trio_.link(trio_.a).status.address
+        seen_b = trio_.link(trio_.b).status.address
+        assert near.seen == (*seen_b, 0)
+        assert far.seen == trio_.arrived[0].seen == (*seen_a, 0)
+        (held,) = trio_.cb.relays
+        assert held.seen == (*seen_b, 0)
+
+
+async def test_bytes_arrive_both_ways_and_the_ends_pass(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        near, far = await trio_.dial()
+        data = RealHost().entropy(3_000_000)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, near, data)
+            nursery.start_soon(send, far, data[::-1])
+            got = await receive_exactly(far, len(data))
+            back = await receive_exactly(near, len(data))
+        assert (got, back) == (data, data[::-1])
+        near.end()
+        assert await receive(far) == b""
+        await send(far, b"still open the other way")
+        assert await receive(near) == b"still open the other way"
+        far.end()
+        assert await receive(near) == b""
+        await until(lambda: not trio_.service.book.figures().circuits)
+        assert trio_.service.book.figures().relayed == 2 * len(data) + 24
+
+
+async def test_closing_one_end_ends_the_other(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        near, far = await trio_.dial()
+        await send(far, b"x")
+        near.close()
+        with pytest.raises(OSError):
+            await receive(far)
+        assert far.failure == "closed"
+        await until(lambda: not trio_.service.book.figures().circuits)
+        near, far = await trio_.dial()
+        far.close()
+        with pytest.raises(OSError):
+            await receive(near)
+        assert near.failure == "closed"
+
+
+@pytest.mark.parametrize("reading", [False, True])
+async def test_a_slow_reader_costs_the_relay_little(virtual_time: object, reading: bool) -> None:
+    """The twin reads: then everything passes."""
+    async with relayed() as trio_:
+        near, far = await trio_.dial()
+        size, sent = 12 << 20, 0
+
+        async def flood() -> None:
+            nonlocal sent
+            while sent < size:
+                await send(near, bytes(1 << 16))
+                sent += 1 << 16
+
+        with trio.move_on_after(3):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(flood)
+                if reading:
+                    await receive_exactly(far, size)
+        if reading:
+            assert sent == size
+            return
+        window = Limits().stream_window_bytes
+        assert sent <= 3 * window + (1 << 19)
+        held = sum(trio_.link(each)._lane.held for each in (trio_.a, trio_.b))
+        assert held <= 2 * window + (1 << 19)
+        assert trio_.link(trio_.a).alive and trio_.link(trio_.b).alive
+
+
+async def test_calls_go_on_beside_a_stuck_circuit(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        near, _ = await trio_.dial()
+        with trio.move_on_after(1):
+            await send(near, bytes(8 << 20))
+        link = trio_.a.endpoint.link(trio_.r.endpoint.peer)
+        assert link is not None
+        reply = await link.call("echo", {"n": 1}, timeout=5)
+        assert reply.header == {"n": 1}
+
+
+async def test_strangers_are_cut_after_128_kib(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        trio_.service._member = lambda peer: peer == trio_.b.endpoint.peer
+        near, far = await trio_.dial()
+        await send(near, bytes(100 * 1024))
+        assert await receive_exactly(far, 100 * 1024) == bytes(100 * 1024)
+        got = 0
+        with pytest.raises(OSError):
+            await send(near, bytes(100 * 1024))
+            while True:
+                got += len(await receive(far))
+        assert got <= 28 * 1024
+        with pytest.raises(OSError):
+            await receive(near)
+        assert near.failure == "limit"
+        assert trio_.service.book.figures().relayed <= 128 * 1024
+
+
+async def test_strangers_are_cut_after_their_time(virtual_time: object) -> None:
+    async with relayed(replace(FAST, stranger_s=5)) as trio_:
+        trio_.service._member = lambda peer: peer == trio_.a.endpoint.peer
+        trio_.cb.offer([])
+        trio_.service.book.release(trio_.b.endpoint.peer)
+        link = trio_.b.endpoint.link(trio_.r.endpoint.peer)
+        assert link is not None
+        reply = await link.call("relay.reserve", timeout=5)
+        assert (reply.header["bytes"], reply.header["seconds"]) == (128 * 1024, 5)
+        near, _ = await trio_.dial()
+        began = trio.current_time()
+        with pytest.raises(OSError):
+            await receive(near)
+        assert near.failure == "expired"
+        assert 4.9 <= trio.current_time() - began <= 5.5
+
+
+async def test_members_share_what_the_owner_allows(virtual_time: object) -> None:
+    rate = 200_000
+    async with relayed(replace(FAST, rate=rate)) as trio_:
+        circuits = [await trio_.dial() for _ in range(3)]
+        got = [0, 0, 0]
+
+        async def drain(index: int) -> None:
+            while True:
+                got[index] += len(await receive(circuits[index][1]))
+
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for index, (near, _) in enumerate(circuits):
+                nursery.start_soon(send, near, bytes(8 << 20))
+                nursery.start_soon(drain, index)
+            await trio.sleep(5)
+            nursery.cancel_scope.cancel()
+        took = trio.current_time() - began
+        assert 0.9 * rate * took <= sum(got) <= 1.1 * rate * took
+        assert max(got) - min(got) <= 0.15 * sum(got)
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        ({}, "bad-request"),
+        ({"peer": 7}, "bad-request"),
+        ({"peer": None}, "bad-request"),
+        ({"peer": ["12D3"]}, "bad-request"),
+        ({"peer": "12D3"}, "bad-peer-id"),
+        ({"peer": "x" * 30_000}, "bad-peer-id"),
+        ({"peer": str(Identity.from_seed(bytes([9]) * 32).peer)}, "no-reservation"),
+        ({"peer": str(Identity.from_seed(bytes([1]) * 32).peer)}, "self"),
+    ],
+)
+async def test_lies_in_the_header_are_refused(
+    virtual_time: object, header: dict[str, object], code: str
+) -> None:
+    async with relayed() as trio_:
+        link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
+        assert await refused(link, header) == code
+        assert link.alive
+        await trio_.dial()
+
+
+async def test_a_target_that_is_gone_or_never_asked(virtual_time: object) -> None:
+    async with relayed(reserve=False) as trio_:
+        link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
+        header: dict[str, object] = {"peer": trio_.b.endpoint.peer}
+        assert await refused(link, header) == "no-reservation"
+        await trio_.b.endpoint.dial(trio_.r.address, timeout=5)
+        assert await refused(link, header) == "no-reservation"
+        book = trio_.service.book
+        book.reserve(trio_.b.endpoint.peer, "127.0.0.1", trio.current_time(), member=True)
+        assert await refused(link, header) == "no-reservation"  # says b, who asked for none
+        trio_.link(trio_.b).close()
+        await until(lambda: not book.figures().reservations)
+        assert await refused(link, header) == "no-reservation"
+
+
+async def test_a_node_that_does_not_volunteer(virtual_time: object) -> None:
+    async with relayed(RelayLimits(), reserve=False) as trio_:
+        link = await trio_.b.endpoint.dial(trio_.r.address, timeout=5)
+        for method in ("relay.info", "relay.reserve"):
+            with pytest.raises(CallRefused) as caught:
+                await link.call(method, timeout=5)
+            assert caught.value.code == "not-a-relay"
+        assert await refused(link, {"peer": trio_.a.endpoint.peer}) == "not-a-relay"
+
+
+async def test_no_relay_of_relays(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        trio_.service._relayed = lambda link: link.peer == trio_.a.endpoint.peer
+        link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
+        assert await refused(link, {"peer": trio_.b.endpoint.peer}) == "relayed"
+        with pytest.raises(CallRefused) as caught:
+            await link.call("relay.reserve", timeout=5)
+        assert caught.value.code == "relayed"
+        trio_.service._relayed = lambda link: link.peer == trio_.b.endpoint.peer
+        assert await refused(link, {"peer": trio_.b.endpoint.peer}) == "target-gone"
+        assert not trio_.service.book.figures().circuits
+
+
+async def test_many_identities_of_one_subnet_get_eight_places(virtual_time: object) -> None:
+    host = RealHost()
+    relay = make_node(3)
+    service = RelayService(host, relay.endpoint, RelayLimits(volunteer=True))
+    many = [make_node(seed) for seed in range(10, 30)]
+    async with running(relay, *many):
+        refusals = []
+        for node in many:
+            link = await node.endpoint.dial(relay.address, timeout=5)
+            try:
+                await link.call("relay.reserve", timeout=5)
+            except CallRefused as error:
+                refusals.append(error.code)
+        assert refusals == ["subnet-full"] * 12
+        assert service.book.figures().reservations == 8
+
+
+async def test_a_flood_of_circuits_is_bounded(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
+        codes = []
+        for _ in range(60):
+            stream = await link.open_stream("relay.connect", {"peer": trio_.b.endpoint.peer})
+            await trio.sleep(0.01)
+            if stream.failed:
+                codes.append(stream.failed)
+        assert codes == ["too-many-circuits"] * 44
+        assert trio_.service.book.figures().circuits == FAST.circuits_per_peer
+        trio_.link(trio_.a).close()
+        await until(lambda: not trio_.service.book.figures().circuits)
+
+
+async def test_the_relay_dies_during_a_transfer(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        near, far = await trio_.dial()
+        await send(near, b"x")
+        assert await receive(far) == b"x"
+        trio_.r.scope.cancel()
+        for pipe in (near, far):
+            with pytest.raises(OSError):
+                while True:
+                    await receive(pipe)
+            assert pipe.failure == "link-lost"
+        await until(lambda: not trio_.cb.addresses())
+
+
+async def test_a_side_that_vanishes_ends_its_circuits(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        near, far = await trio_.dial()
+        trio_.link(trio_.a).close()
+        with pytest.raises(OSError):
+            await receive(far)
+        assert far.failure == "source-gone"
+        near, far = await trio_.dial()
+        trio_.link(trio_.b).close()
+        with pytest.raises(OSError):
+            await receive(near)
+        assert near.failure == "link-lost"
+        await until(lambda: not trio_.service.book.figures().circuits)
+
+
+async def test_a_target_that_resets_while_the_source_reads_nothing(virtual_time: object) -> None:
+    """The direction that waits for the source to read must see that the other is over."""
+    async with relayed() as trio_:
+        near, far = await trio_.dial()
+        with trio.move_on_after(1):
+            await send(far, bytes(8 << 20))
+        far.close()
+        await trio.sleep(LOOK_S + 0.5)
+        assert not trio_.service.book.figures().circuits
+        near.close()
+
+
+async def test_cancelling_the_relay_at_any_moment_leaves_nothing_open(virtual_time: object) -> None:
+    for delay in (0.0, 0.001, 0.003, 0.01):
+        async with relayed() as trio_:
+            pipe = await trio_.ca.dial(trio_.r.address, trio_.b.endpoint.peer, timeout=5)
+            await trio.sleep(delay)
+            trio_.r.scope.cancel()
+            await until(lambda trio_=trio_: trio_.r.stopped)
+            assert not trio_.service.book.figures().circuits
+            pipe.close()
+
+
+async def test_circuits_may_not_overtake_the_relay_s_own_calls(
+    virtual_time: object,
+) -> None:
+    async with relayed() as trio_:
+        near = await trio_.ca.dial(
+            trio_.r.address, trio_.b.endpoint.peer, timeout=5, priority=Priority.CONTROL
+        )
+        await until(lambda: trio_.arrived)
+        assert trio_.arrived[0].pipe._stream.priority == Priority.ACTIVATION
+        near.close()
+
+
+async def test_a_target_without_a_client_refuses(virtual_time: object) -> None:
+    a, b, r = (make_node(seed) for seed in (1, 2, 3))
+    service = RelayService(RealHost(), r.endpoint, FAST)
+    client = RelayClient(RealHost(), a.endpoint)
+    async with running(a, b, r):
+        await b.endpoint.dial(r.address, timeout=5)
+        service.book.reserve(b.endpoint.peer, "127.0.0.1", trio.current_time(), member=True)
+        pipe = await client.dial(r.address, b.endpoint.peer, timeout=5)
+        with pytest.raises(OSError):
+            await receive(pipe)
+        assert pipe.failure == "unknown-method"

@@ -1,0 +1,305 @@
+"""A link over several paths: which one it sends by, how it leaves a dying one, nothing lost."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from shoal.transport.address import Address
+from shoal.transport.calls import Reply
+from shoal.transport.events import Called
+from shoal.transport.frame import Priority
+from shoal.transport.link import Link
+from shoal.transport.pipe import TcpPipe, Way
+from shoal.transport.serving import IncomingStream
+from tests.transport.fleet import LOOPBACK, Node, Proxy, clock, make_node, running, until
+from tests.transport.lane_pair import Pair, Side
+
+
+@pytest.fixture
+def virtual_time() -> Iterator[trio.testing.MockClock]:
+    yield clock()
+
+
+# The core.
+
+
+class Wires:
+    """Two lanes joined by several connections, each with bytes under way of its own."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        self.rng = random.Random(seed)
+        self.a, self.b = Side(dialled=True), Side(dialled=False)
+        self.joined = [
+            (self.a.lane.attach(0.0), self.b.lane.attach(0.0), bytearray(), bytearray())
+            for _ in range(count)
+        ]
+
+    def step(self) -> bool:
+        moved = False
+        for left, right, there, back in self.joined:
+            for side, sender, other, receiver, wire in (
+                (self.a, left, self.b, right, there),
+                (self.b, right, self.a, left, back),
+            ):
+                wire += side.lane.take(sender, self.rng.choice((100, 5000, 1 << 18)))
+                size = self.rng.randint(0, len(wire))
+                data = bytes(wire[:size])
+                del wire[:size]
+                for event in other.lane.receive(receiver, data, 0.0):
+                    other._on(event)
+                moved |= bool(wire) or size > 0
+        return moved
+
+    def switch(self) -> None:
+        left, right, _, _ = self.rng.choice(self.joined)
+        if self.rng.random() < 0.5:
+            self.a.lane.use(left)
+        else:
+            self.b.lane.use(right)
+
+    def cut(self) -> None:
+        """One connection is lost, with what was under way; another one comes."""
+        left, right, _, _ = self.joined.pop(self.rng.randrange(len(self.joined)))
+        self.a.lane.detach(left)
+        self.b.lane.detach(right)
+        self.joined.append((self.a.lane.attach(0.0), self.b.lane.attach(0.0), *_wires()))
+        left, right, _, _ = self.joined[0]
+        if self.a.lane.outbox.carrier is None:
+            self.a.lane.use(left)
+        if self.b.lane.outbox.carrier is None:
+            self.b.lane.use(right)
+
+
+def _wires() -> tuple[bytearray, bytearray]:
+    return bytearray(), bytearray()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_changing_paths_at_any_moment_loses_and_repeats_nothing(seed: int) -> None:
+    wires = Wires(seed, 3)
+    rng, a, b = wires.rng, wires.a, wires.b
+    calls = [
+        a.lane.call(
+            "m", {"n": n}, rng.randbytes(rng.choice((0, 9, 70_000))), rng.choice(PRIORITIES)
+        )
+        for n in range(30)
+    ]
+    for n in range(200):
+        a.lane.post("p", {"n": n}, rng.randbytes(rng.choice((0, 30_000))), Priority.ACTIVATION)
+    stream = b.lane.open("s", {}, Priority.BULK)
+    assert stream is not None
+    data = rng.randbytes(200_000)
+    stream.write(data)
+    stream.finish()
+    b.lane.outbox.schedule(stream)
+    for _ in range(300):
+        wires.step()
+        if rng.random() < 0.3:
+            wires.switch()
+        if rng.random() < 0.1:
+            wires.cut()
+    while wires.step():
+        pass
+    assert a.ended is None and b.ended is None
+    assert all(a.answer_count[call] == 1 for call in calls)
+    posted = [event.header["n"] for event in b.called if event.post]
+    assert posted == list(range(200))  # in order, each once
+    assert sum(not event.post for event in b.called) == len(calls)
+    assert bytes(a.received[stream.ident]) == data
+
+
+PRIORITIES = tuple(Priority)
+SIZES = (0, 9, 70_000)
+
+
+def test_counts_are_of_one_connection_each() -> None:
+    """Acknowledging what only another connection brought is a mistake."""
+    pair = Pair()
+    second = pair.a.lane.attach(0.0)
+    pair.a.lane.post("p", {}, b"", Priority.CONTROL)
+    pair.settle()
+    assert isinstance(pair.b.called[0], Called)
+    ack = b"\0\0\0\0\x05\0\0\0" + (1).to_bytes(4, "big") + bytes(16)
+    (ended,) = pair.a.lane.receive(second, ack, 0.0)
+    assert getattr(ended, "code", "") == "bad-count"
+
+
+def test_what_left_by_a_slower_path_counts_there_even_after_it_was_sent_again() -> None:
+    pair = Pair()
+    a, first = pair.a, pair.a.wire
+    a.lane.post("p", {}, b"x", Priority.CONTROL)
+    slow = a.take(1 << 16)
+    second = a.lane.attach(0.0)
+    a.lane.use(second)
+    assert len(a.lane.take(second, 1 << 16)) > 0
+    pair.b.take_in(slow)
+    pair.b.wire.ping(0.0)
+    for event in a.lane.receive(first, pair.b.take(1 << 16), 0.0):
+        a._on(event)
+    assert a.ended is None
+    assert len(pair.b.called) == 1
+
+
+# The shell, over real sockets.
+
+
+async def second_path(a: Node, b: Node, way: Way, port: int | None = None) -> Link:
+    host = a.endpoint._host
+    pipe = TcpPipe(await host.connect(LOOPBACK, port or b.endpoint.port))
+    return await a.endpoint.join(pipe, way, expect=b.endpoint.peer, server=False)
+
+
+async def relayed_link(a: Node, b: Node) -> Link:
+    """A link whose only path counts as relayed on the side that dials."""
+    link = await second_path(a, b, Way.RELAYED)
+    await until(lambda: b.up)
+    return link
+
+
+@pytest.mark.trio
+async def test_a_better_path_takes_over_and_a_worse_one_does_not() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await relayed_link(a, b)
+        assert link.status.path == "relayed"
+        assert await second_path(a, b, Way.DIRECT) is link
+        assert link.status.path == "direct"
+        await second_path(a, b, Way.PUNCHED)
+        assert [leg.way for leg in link.status.legs] == [Way.RELAYED, Way.DIRECT, Way.PUNCHED]
+        await second_path(a, b, Way.RELAYED)
+        assert len(link.status.legs) == 3  # there was one too many
+        assert sum(leg.used for leg in link.status.legs) == 1
+        assert (await link.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
+        assert a.endpoint.links() == [link] and len(b.up) == 1 and not a.lost
+
+
+@pytest.mark.trio
+async def test_either_side_may_bring_the_next_path() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await relayed_link(a, b)
+        back = b.up[0]
+        assert await second_path(b, a, Way.LOOPBACK) is back
+        await until(lambda: len(link.status.legs) == 2)
+        assert (await back.call("echo", {"n": 2}, timeout=5)).header == {"n": 2}
+        assert (await link.call("echo", {"n": 3}, timeout=5)).header == {"n": 3}
+
+
+@pytest.mark.trio
+async def test_calls_and_streams_go_on_while_paths_come_and_go() -> None:
+    a, b = make_node(1), make_node(2)
+    got = bytearray()
+
+    async def sink(incoming: IncomingStream) -> None:
+        while data := await incoming.stream.receive(1 << 16):
+            got.extend(data)
+        await incoming.stream.finish()
+
+    b.endpoint.handle_stream("sink", sink)
+    data = random.Random(1).randbytes(3_000_000)
+    async with running(a, b) as nursery:
+        link = await relayed_link(a, b)
+        proxies = [Proxy(b.endpoint.port) for _ in range(2)]
+        for proxy in proxies:
+            await nursery.start(proxy.run)
+
+        async def change() -> None:
+            for turn in range(12):
+                await second_path(a, b, Way.DIRECT, proxies[turn % 2].port)
+                await trio.sleep(0.02)
+                proxies[turn % 2].cut()
+
+        async def ask(first: int) -> None:
+            for n in range(first, first + 40):
+                reply = await link.call("slow" if n % 2 else "echo", {"n": n}, b"x", timeout=9)
+                assert reply.header == {"n": n}
+
+        async def pour() -> None:
+            stream = await link.open_stream("sink", {})
+            for at in range(0, len(data), 1 << 16):
+                await stream.send(data[at : at + (1 << 16)])
+                await trio.sleep(0.005)
+            await stream.finish()
+            assert await stream.receive(1) == b""
+
+        async with trio.open_nursery() as work:
+            work.start_soon(change)
+            work.start_soon(pour)
+            for first in range(0, 200, 40):
+                work.start_soon(ask, first)
+        assert bytes(got) == data
+        assert sorted(b.calls, key=int) == [str(n) for n in range(200)]
+        assert not a.lost and not b.lost and not a.quiet_at
+
+
+@pytest.mark.trio
+async def test_a_path_that_falls_silent_is_left_before_calls_time_out(
+    virtual_time: trio.testing.MockClock,
+) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b) as nursery:
+        link = await relayed_link(a, b)
+        proxy = Proxy(b.endpoint.port)
+        await nursery.start(proxy.run)
+        await second_path(a, b, Way.DIRECT, proxy.port)
+        for n in range(20):
+            await trio.sleep(0.1)
+            await link.call("echo", {"n": n}, timeout=5)
+        proxy.freeze()
+        began = trio.current_time()
+        reply = await link.call("echo", {"n": 99}, timeout=5)
+        assert reply.header == {"n": 99}
+        assert trio.current_time() - began < 2.5
+        assert link.way is Way.RELAYED
+        assert b.calls.count("99") == 1
+
+
+@pytest.mark.trio
+async def test_a_lost_link_is_quiet_then_back(virtual_time: trio.testing.MockClock) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b) as nursery:
+        a.endpoint._door.port = 0
+        proxy = Proxy(b.endpoint.port)
+        await nursery.start(proxy.run)
+        address = Address(LOOPBACK, proxy.port, b.endpoint.peer)
+        link = await a.endpoint.dial(address, timeout=5)
+        await until(lambda: b.up)
+        proxy.freeze()
+        answers: list[Reply] = []
+
+        async def ask() -> None:
+            answers.append(await link.call("echo", {"n": 7}, timeout=60))
+
+        nursery.start_soon(ask)
+        await trio.sleep(10)
+        assert a.quiet_at and b.quiet_at
+        assert not link.connected and link.alive and link.quiet
+        await second_path(a, b, Way.DIRECT)
+        await until(lambda: answers)
+        assert len(a.back) == len(b.back) == 1 and not a.lost and not b.lost
+        assert b.calls == ["7"]
+
+
+@pytest.mark.trio
+async def test_the_finder_is_asked_when_nothing_carries_a_link() -> None:
+    a, b = make_node(1), make_node(2)
+    asked: list[Link] = []
+
+    async def find(link: Link) -> None:
+        asked.append(link)
+        await second_path(a, b, Way.PUNCHED)
+
+    a.endpoint.finder = find
+    async with running(a, b) as nursery:
+        a.endpoint._door.port = 0
+        proxy = Proxy(b.endpoint.port)
+        await nursery.start(proxy.run)
+        link = await a.endpoint.dial(Address(LOOPBACK, proxy.port, b.endpoint.peer), timeout=5)
+        await until(lambda: b.up)
+        proxy.freeze()
+        proxy.cut()
+        await until(lambda: link.way is Way.PUNCHED)
+        assert asked == [link] and not a.lost and not b.lost

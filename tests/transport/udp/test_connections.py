@@ -1,0 +1,173 @@
+"""All connections of a port, under attack and by themselves."""
+
+from random import Random
+
+import pytest
+import trio
+
+from shoal.netsim.world import World
+from shoal.transport.udp import connections as module
+from shoal.transport.udp.defaults import UdpLimits
+from tests.transport.udp.nodes import PORT, Node, joined, link, pair, read, running, write
+from tests.transport.udp.test_gate import first_packet
+
+
+async def test_many_connections_between_two_ports(world: World) -> None:
+    """Ids tell them apart: all have the same addresses."""
+    async with running(*pair(world)) as (a, b):
+        pairs = [await joined(a, b) for _ in range(20)] + [
+            (near, far) for far, near in [await joined(b, a) for _ in range(5)]
+        ]
+        for n, (near, _) in enumerate(pairs):
+            await write(near, bytes([n]) * 100)
+        for n, (_, far) in enumerate(pairs):
+            assert await read(far, 100) == bytes([n]) * 100
+        assert len(a.port.connections) == 25
+        for near, far in pairs:
+            near.close()
+            far.close()
+        await trio.sleep(3)
+        assert len(a.port.connections) == len(b.port.connections) == 0
+        for node in (a, b):
+            assert not node.port.connections._by_cid
+            assert node.port.connections.gate.half_open.count == 0
+            assert node.port.connections._extra.left == UdpLimits().extra_bytes
+
+
+async def test_garbage_ends_nothing(world: World) -> None:
+    """Whatever anybody sends: the port lives, and the connection beside goes on."""
+    random = Random(7)
+    hosts = [*pair(world), world.host("evil")]
+    async with running(*hosts) as (a, b, evil):
+        near, far = await joined(a, b)
+        sent = 0
+        samples = _recorded(b)
+        await write(near, b"recorded")
+        assert await read(far, 8) == b"recorded"
+        samples.append(first_packet())
+        for _ in range(1500):
+            data = bytearray(random.choice(samples))
+            for _ in range(random.randrange(1, 4)):
+                data[random.randrange(min(len(data), 60))] = random.randrange(256)
+            if random.random() < 0.2:
+                data = data[: random.randrange(1, len(data) + 1)]
+            evil.port.send(bytes(data), b.place)
+            sent += 1
+            if random.random() < 0.05:
+                await trio.sleep(0.001)
+        evil.port.send(random.randbytes(1400), b.place)
+        await trio.sleep(1)
+        await write(near, b"still there")
+        with trio.fail_after(5):
+            assert await read(far, 11) == b"still there"
+        assert far.remote == a.place
+        assert b.port.connections.dropped > 100
+        assert len(b.port.connections) < 20
+
+
+def _recorded(node: Node) -> list[bytes]:
+    """Datagrams that the node gets from now on."""
+    found: list[bytes] = []
+    receive = node.port.connections.receive
+
+    def record(batch: list[tuple[bytes, tuple[str, int]]], socket: object) -> None:
+        found.extend(data for data, _ in batch)
+        receive(batch, socket)  # type: ignore[arg-type]
+
+    node.port.connections.receive = record  # type: ignore[assignment, method-assign]
+    return found
+
+
+async def _flood(world: World, limits: UdpLimits, count: int) -> Node:
+    """First packets from as many addresses; true ones, so that each would cost a handshake."""
+    async with running(*pair(world), limits=limits) as (a, b):
+        for n in range(count):
+            item = first_packet(), (f"198.{n % 200}.{n // 200}.1", 4001)
+            b.port.connections.receive([item], b.port._sockets[0])
+        near, far = await joined(a, b)
+        await write(near, b"let in")
+        assert await read(far, 6) == b"let in"
+        near.close()
+        return b
+
+
+async def test_a_flood_of_first_packets_costs_little(world: World) -> None:
+    """Who did not prove an address gets an answer shorter than the question, and no memory."""
+    node = await _flood(world, UdpLimits(), 150)
+    assert node.port.connections.gate.retries >= 150 - 8
+
+
+async def test_without_proof_each_would_be_a_connection(world: World) -> None:
+    node = await _flood(world, UdpLimits(retry_above=1 << 30), 100)
+    assert node.port.connections.gate.retries == 0
+
+
+async def test_half_open_connections_end_in_time(world: World) -> None:
+    async with running(*pair(world), limits=UdpLimits(handshake_s=3)) as (a, b):
+        connections = b.port.connections
+        for n in range(5):
+            connections.receive([(first_packet(), (f"198.51.{n}.1", 1))], b.port._sockets[0])
+        pipe = await a.dial(b.place)  # says nothing
+        assert len(connections) == 6 == connections.gate.half_open.count
+        await trio.sleep(4)
+        assert len(connections) == 0 == connections.gate.half_open.count
+        with pytest.raises(OSError):
+            pipe.read_ready(1)
+
+
+async def test_there_are_only_so_many(world: World) -> None:
+    async with running(*pair(world), limits=UdpLimits(connections=3)) as (a, b):
+        kept = [await joined(a, b) for _ in range(3)]
+        with pytest.raises(OSError):
+            await a.dial(b.place)
+        with pytest.raises(OSError):
+            await b.dial(a.place)
+        for near, far in kept:
+            near.close()
+            far.close()
+        await trio.sleep(3)
+        await joined(a, b)
+
+
+async def test_an_unauthentic_first_packet_leaves_nothing(world: World) -> None:
+    async with running(*pair(world)) as (_, b):
+        data = bytearray(first_packet())
+        data[100] ^= 1
+        b.port.connections.receive([(bytes(data), ("198.51.100.1", 1))], b.port._sockets[0])
+        assert len(b.port.connections) == 0
+        assert b.port.connections.gate.half_open.count == 0
+
+
+async def test_a_timer_in_the_past_does_not_spin(world: World) -> None:
+    """The heap wakes a connection at most every half millisecond."""
+    async with running(*pair(world, link(10, 0.02))) as (a, b):
+        near, far = await joined(a, b)
+        turns = 0
+        timeout = a.port.connections.timeout
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+            timeout()
+
+        a.port.connections.timeout = count  # type: ignore[method-assign]
+        near.connection.get_timer = lambda: 0.0  # type: ignore[method-assign]
+        await write(near, b"x")
+        await read(far, 1)
+        await trio.sleep(1)
+        assert turns <= 2200
+
+
+async def test_a_pipe_that_nobody_takes_is_closed(world: World) -> None:
+    async with running(*pair(world)) as (a, b):
+        b.port.on_pipe(lambda pipe: pipe.close())
+        near = await a.dial(b.place)
+        await write(near, b"anybody?")
+        with trio.fail_after(2):
+            await near.wait_readable()
+        with pytest.raises(ConnectionResetError):
+            near.read_ready(1)
+
+
+def test_the_port_s_number_is_in_the_error() -> None:
+    assert str(PORT) in str(module.unreachable(("192.0.2.1", PORT)))

@@ -1,0 +1,104 @@
+"""Who may begin a connection."""
+
+import pytest
+from aioquic._buffer import Buffer
+from aioquic.quic.packet import QuicPacketType, pull_quic_header
+
+from shoal.transport.limits import HalfOpen, Limits
+from shoal.transport.realhost import RealHost
+from shoal.transport.udp.connection import Connection, configuration
+from shoal.transport.udp.defaults import UdpLimits
+from shoal.transport.udp.gate import Gate, Welcome, destination
+from shoal.transport.udp.window import Extra
+from tests.transport.udp.test_connection import SOCKET, B
+
+PLACE = ("203.0.113.7", 4001)
+
+
+def make_gate(limits: UdpLimits | None = None, **half_open: int) -> Gate:
+    return Gate(RealHost(), HalfOpen(Limits(**half_open)), limits or UdpLimits())
+
+
+def client() -> Connection:
+    limits = UdpLimits()
+    made = Connection(configuration(None, limits), limits, Extra(limits))
+    made.begin(B, SOCKET, 1.0)
+    return made
+
+
+def first_packet() -> bytes:
+    return client().transmit(1.0)[0][0]
+
+
+def test_a_first_packet_is_welcome() -> None:
+    data = first_packet()
+    gate = make_gate()
+    found = gate.admit(data, PLACE, 1.0)
+    assert found == Welcome(destination(data), None, "203.0.113.0/24")
+    assert gate.half_open.count == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data[:1199],  # too short to be answered
+        lambda data: b"\x40" + data[1:],  # a short header
+        lambda data: data[:1] + b"\x6b\x33\x43\xcf" + data[5:],  # version 2
+        lambda data: data[:1] + bytes(4) + data[5:],  # a list of versions
+        lambda data: data[:5] + b"\x07" + data[6:],  # too short an id
+        lambda data: data[:5] + b"\xff" + data[6:],  # too long an id
+        lambda data: bytes([data[0] | 0x30]) + data[1:],  # a Retry
+        lambda data: bytes([data[0] | 0x20]) + data[1:],  # a Handshake packet
+        lambda data: b"\xc0" * 1200,
+        lambda data: bytes(1200),
+    ],
+)
+def test_anything_else_is_dropped(change: object) -> None:
+    gate = make_gate()
+    assert gate.admit(change(first_packet()), PLACE, 1.0) is None  # type: ignore[operator]
+    assert gate.half_open.count == 0
+
+
+def busy(limits: UdpLimits) -> Gate:
+    gate = make_gate(limits)
+    for n in range(3):
+        assert isinstance(gate.admit(first_packet(), (f"198.51.{n}.1", 1), 1.0), Welcome)
+    return gate
+
+
+def test_a_busy_gate_asks_for_proof() -> None:
+    """The answer is small, costs no memory, and its token opens the gate for that address."""
+    gate = busy(UdpLimits(retry_above=3))
+    peer = client()
+    data = peer.transmit(1.0)[0][0]
+    answer = gate.admit(data, PLACE, 1.0)
+    assert isinstance(answer, bytes) and len(answer) < 200 < len(data)
+    assert gate.half_open.count == 3
+    header = pull_quic_header(Buffer(data=answer), host_cid_length=8)
+    assert header.packet_type == QuicPacketType.RETRY
+    peer.receive(answer, B, SOCKET, 1.1)
+    again = peer.transmit(1.1)[0][0]
+    found = gate.admit(again, PLACE, 1.2)
+    assert isinstance(found, Welcome)
+    assert (found.original, found.retried) == (destination(data), destination(again))
+    for place, now in ((("203.0.113.8", 4001), 1.2), (("203.0.113.7", 4002), 1.2), (PLACE, 99.0)):
+        assert gate.admit(again, place, now) is None
+    assert make_gate().admit(again, PLACE, 1.2) is None  # another gate's token
+
+
+def test_an_idle_gate_does_not() -> None:
+    assert isinstance(busy(UdpLimits(retry_above=9)).admit(first_packet(), PLACE, 1.0), Welcome)
+
+
+def test_one_subnet_cannot_fill_it() -> None:
+    gate = make_gate(half_open_per_subnet=2)
+    found = [gate.admit(first_packet(), (f"203.0.113.{n}", 4001), 1.0) for n in range(4)]
+    assert [isinstance(each, Welcome) for each in found] == [True, True, False, False]
+    assert isinstance(gate.admit(first_packet(), ("198.51.100.1", 1), 1.0), Welcome)
+
+
+def test_ids_of_packets() -> None:
+    assert destination(b"\x40" + bytes(range(8)) + b"rest") == bytes(range(8))
+    assert destination(b"\xc0" + bytes(4) + b"\x03abcdef") == b"abc"
+    for short in (b"\xc0", b"\x40", b"\xc0\0\0\0\1\xff"):
+        assert destination(short) in {b""}

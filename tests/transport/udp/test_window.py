@@ -1,0 +1,53 @@
+"""How far a peer may write ahead."""
+
+from shoal.transport.udp.defaults import UdpLimits
+from shoal.transport.udp.window import Extra, Window
+
+LIMITS = UdpLimits(window_bytes=1000, largest_window_bytes=3000, extra_bytes=2500)
+
+
+def read_all(window: Window, *, rtt: float, seconds: float, times: int = 10) -> None:
+    """A reader that takes a window's quarter in so many seconds."""
+    now, granted = 1.0, window.limit
+    window.grant(now, rtt)
+    for _ in range(times):
+        window.taken += window.bytes // 4
+        now += seconds
+        assert window.owes(granted)
+        granted = window.grant(now, rtt)
+        assert granted == window.taken + window.bytes
+
+
+def test_it_goes_on_from_what_was_read() -> None:
+    window = Window(LIMITS, Extra(LIMITS))
+    assert window.limit == 1000
+    window.taken = 249
+    assert not window.owes(1000)
+    window.taken = 250
+    assert window.owes(1000)
+    assert window.grant(1.0, 0.0) == 1250
+
+
+def test_a_short_path_needs_no_more() -> None:
+    window = Window(LIMITS, Extra(LIMITS))
+    read_all(window, rtt=0.01, seconds=0.05)
+    assert window.bytes == 1000
+
+
+def test_a_long_one_does_up_to_the_largest() -> None:
+    window = Window(LIMITS, Extra(LIMITS))
+    read_all(window, rtt=0.2, seconds=0.05)
+    assert window.bytes == 3000
+
+
+def test_all_together_have_an_end() -> None:
+    extra = Extra(LIMITS)
+    windows = [Window(LIMITS, extra) for _ in range(4)]
+    for window in windows:
+        read_all(window, rtt=0.2, seconds=0.05)
+    assert sum(window.bytes - 1000 for window in windows) <= 2500
+    assert extra.left >= 0
+    for window in windows:
+        window.close()
+        window.close()
+    assert extra.left == 2500

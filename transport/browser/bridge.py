@@ -1,0 +1,301 @@
+"""The one file that touches asyncio: aiortc's DTLS and SCTP, under trio-asyncio, behind a `Pipe`.
+
+aiortc is given neither SDP nor sockets: its parts are put together as in ORTC, over a session of
+the node's own ICE agent (ice.py), with a screen between its DTLS and its SCTP (screen.py). It
+runs in the same thread and the same trio run as everything else. This module is imported when
+a gate starts and not before: importing trio-asyncio replaces functions of asyncio.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import trio
+import trio_asyncio
+from aiortc import (
+    RTCCertificate,
+    RTCDataChannel,
+    RTCDataChannelParameters,
+    RTCDtlsFingerprint,
+    RTCDtlsParameters,
+    RTCDtlsTransport,
+    RTCSctpCapabilities,
+    RTCSctpTransport,
+)
+
+from ..datagrams import Place
+from . import defaults
+from .channel import ChannelPipe
+from .screen import Breach, Screen, is_application_data, is_one_record
+from .sdp import fingerprint_text
+
+_ALERT: Final = 21  # DTLS content type
+
+
+class Bridge:
+    """An asyncio loop inside the trio run, and the certificate of this side's DTLS."""
+
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+        self.certificate = RTCCertificate.generateCertificate()
+        self.fingerprint = _sha256_of(self.certificate)
+        self.faults = 0  # tasks of aiortc's that ended by an exception; their channels are over
+        loop.set_exception_handler(self._on_fault)
+
+    def _on_fault(self, loop: Any, context: dict[str, Any]) -> None:
+        """trio-asyncio would end the whole program; the exception is one channel's own."""
+        self.faults += 1
+
+
+@asynccontextmanager
+async def open_bridge() -> AsyncIterator[Bridge]:
+    """A bridge for tasks that are started inside the block."""
+    async with trio_asyncio.open_loop() as loop:
+        yield Bridge(loop)
+
+
+def _sha256_of(certificate: Any) -> bytes:
+    found = {item.algorithm: item.value for item in certificate.getFingerprints()}
+    return bytes.fromhex(found["sha-256"].replace(":", ""))
+
+
+class Carrier:
+    """One data channel: `take` what comes from the network, `send` is called with what goes.
+
+    `server` is the DTLS role. `pipe` carries bytes once `opened` is set; `settled` is called when
+    the other end has shown the certificate of that fingerprint. `breach` says what the
+    browser did wrong, if that ended the channel.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        *,
+        server: bool,
+        fingerprint: bytes,
+        sctp_port: int,
+        send: Callable[[bytes], None],
+        settled: Callable[[], None],
+        screen: Screen | None = None,
+    ) -> None:
+        self.opened = trio.Event()
+        self.over = trio.Event()
+        self.breach: str | None = None
+        self.pipe = ChannelPipe(
+            ("", 0),
+            on_output=self._output,
+            on_read=self._read,
+            on_end=self._end,
+            on_close=self.over.set,
+        )
+        self._bridge = bridge
+        self._fingerprint = fingerprint
+        self._sctp_port = sctp_port
+        self._settled = settled
+        self._wire = _Wire(send, server=server)
+        self._screen = screen or Screen()
+        self._dtls: Any = None
+        self._sctp: Any = None
+        self._channel: Any = None
+        self._handshake_left = defaults.HANDSHAKE_DATAGRAMS
+        self._spoken = False  # application data has come: the handshake is over at both ends
+        self._pinched = False  # the peer was told of a small window
+        self._pumping = False
+        self._telling: asyncio.Future[None] | None = None  # kept, or it may be collected
+
+    def locate(self, place: Place) -> None:
+        """Where the other end is now."""
+        self.pipe.remote = place
+
+    def take(self, datagram: bytes) -> None:
+        """A datagram of DTLS; one that is out of order is lost, as on a bad network."""
+        if self._spoken or is_application_data(datagram):
+            if not is_one_record(datagram):
+                return
+            if not is_application_data(datagram) and datagram[0] != _ALERT:
+                return  # no second handshake
+        else:
+            self._handshake_left -= 1
+            if self._handshake_left < 0:
+                return
+        self._wire.arrived(datagram)
+
+    async def run(self) -> None:
+        """Connect, and carry until the channel is over."""
+        try:
+            await trio_asyncio.aio_as_trio(self._connect)()
+            await self.over.wait()
+        finally:
+            self.pipe.lost()
+            self.over.set()
+            with trio.CancelScope(shield=True):
+                await trio_asyncio.aio_as_trio(self._stop)()
+
+    # In asyncio's context.
+
+    async def _connect(self) -> None:
+        self._dtls = RTCDtlsTransport(self._wire, [self._bridge.certificate])
+        self._dtls.on("statechange", self._on_dtls)
+        text = fingerprint_text(self._fingerprint)
+        await self._dtls.start(RTCDtlsParameters([RTCDtlsFingerprint("sha-256", text)]))
+        if self._dtls.state != "connected":
+            self._lost()
+            return
+        self._settled()
+        self._sctp = RTCSctpTransport(_Screened(self._dtls, self._admits), 5000)
+        self._sctp._advertised_rwnd = defaults.WINDOW_BYTES
+        parameters = RTCDataChannelParameters("shoal", negotiated=True, id=defaults.CHANNEL)
+        self._channel = RTCDataChannel(self._sctp, parameters)
+        self._channel.bufferedAmountLowThreshold = defaults.SEND_AHEAD_BYTES // 4
+        self._channel.on("open", self._on_open)
+        self._channel.on("message", self._on_message)
+        self._channel.on("bufferedamountlow", self._pump)
+        self._channel.on("close", self._on_close)
+        await self._sctp.start(RTCSctpCapabilities(defaults.MESSAGE_BYTES), self._sctp_port)
+
+    async def _stop(self) -> None:
+        if self._sctp is not None:
+            await self._sctp.stop()
+        if self._dtls is not None:
+            await self._dtls.stop()
+        self._wire.close()
+
+    def _admits(self, packet: bytes) -> bool:
+        """Whether aiortc's SCTP may have a packet."""
+        if self._sctp.state == "closed" or self.breach is not None:
+            return False
+        self._spoken = True
+        try:
+            admitted = self._screen.admits(
+                packet,
+                established=self._sctp.state == "connected",
+                received=self._sctp._last_received_tsn,
+                room=self._sctp._advertised_rwnd,
+                unread=self.pipe.unread,
+            )
+        except Breach as breach:
+            self.breach = str(breach)
+            self._lost()
+            return False
+        if not admitted:
+            self._tell_window()  # say what the window is, or the peer takes us for dead
+        return admitted
+
+    def _on_dtls(self) -> None:
+        if self._dtls.state in ("closed", "failed"):
+            self._lost()
+
+    def _on_open(self) -> None:
+        self.opened.set()
+
+    def _on_message(self, message: bytes | str) -> None:
+        if not isinstance(message, bytes):
+            return
+        self.pipe.arrived(message)
+        self._sctp._advertised_rwnd -= len(message)
+        self._pinched |= self._sctp._advertised_rwnd < defaults.WINDOW_BYTES // 4
+
+    def _on_close(self) -> None:
+        if self._sctp.state == "closed":  # aborted
+            self._lost()
+        else:
+            self.pipe.ended()
+
+    def _lost(self) -> None:
+        self.pipe.lost()
+        self.over.set()
+
+    def _pump(self) -> None:
+        self._pumping = False
+        while self._channel is not None and self._channel.readyState == "open":
+            message = self.pipe.next_message(self._channel.bufferedAmount)
+            if message is None:
+                return
+            self._channel.send(message)
+
+    def _tell_window(self) -> None:
+        """Tell the peer what room there is: nothing else would, with nothing taken in."""
+        if self._sctp is not None and self._sctp.state == "connected":
+            self._telling = asyncio.ensure_future(self._sctp._send_sack())
+
+    # Called from trio's tasks.
+
+    def _output(self) -> None:
+        if not self._pumping and not self.over.is_set():
+            self._pumping = True
+            self._bridge.loop.call_soon(self._pump)
+
+    def _read(self, size: int) -> None:
+        if self._sctp is None:
+            return
+        self._sctp._advertised_rwnd += size
+        if self._pinched and self._sctp._advertised_rwnd >= defaults.WINDOW_BYTES // 2:
+            self._pinched = False
+            if not self.over.is_set():
+                self._bridge.loop.call_soon(self._tell_window)
+
+    def _end(self) -> None:
+        if self._channel is not None and not self.over.is_set():
+            self._bridge.loop.call_soon(self._channel.close)
+
+
+class _Wire:
+    """What aiortc's DTLS takes for an ICE transport. As in ORTC, the ICE role decides its own."""
+
+    def __init__(self, send: Callable[[bytes], None], *, server: bool) -> None:
+        self.role = "controlling" if server else "controlled"
+        self._send_now = send
+        self._closed = False
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def arrived(self, datagram: bytes) -> None:
+        if self._queue.qsize() < defaults.QUEUED_DATAGRAMS and not self._closed:
+            self._queue.put_nowait(datagram)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._queue.put_nowait(None)
+
+    async def _recv(self) -> bytes:
+        datagram = None if self._closed else await self._queue.get()
+        if datagram is None:
+            raise ConnectionError("the session is closed")
+        return datagram
+
+    async def _send(self, data: bytes) -> None:
+        if not self._closed:
+            self._send_now(data)
+
+
+class _Screened:
+    """What aiortc's SCTP takes for a DTLS transport: the real one, with a screen before it."""
+
+    def __init__(self, dtls: Any, admits: Callable[[bytes], bool]) -> None:
+        self._dtls = dtls
+        self._admits = admits
+        self._receiver: Any = None
+
+    @property
+    def state(self) -> str:
+        return str(self._dtls.state)
+
+    @property
+    def _role(self) -> str:
+        return str(self._dtls._role)
+
+    def _register_data_receiver(self, receiver: Any) -> None:
+        self._receiver = receiver
+        self._dtls._register_data_receiver(self)
+
+    def _unregister_data_receiver(self, receiver: Any) -> None:
+        self._receiver = None
+        self._dtls._unregister_data_receiver(self)
+
+    async def _handle_data(self, data: bytes) -> None:
+        if self._receiver is not None and self._admits(data):
+            await self._receiver._handle_data(data)
+
+    async def _send_data(self, data: bytes) -> None:
+        await self._dtls._send_data(data)

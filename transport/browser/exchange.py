@@ -1,0 +1,130 @@
+"""One HTTP/1.1 request and its answer (RFC 9112), without I/O: h11 within our bounds.
+
+One request per connection: a browser that joins needs three.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import h11
+
+from . import defaults
+
+_REASONS: Final = {
+    200: "OK",
+    204: "No Content",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    421: "Misdirected Request",
+    429: "Too Many Requests",
+    503: "Service Unavailable",
+}
+
+
+class Refusal(Exception):
+    """A request that gets no more than a status; the words are for the page's author."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+        self.words = words
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A whole request. Header names are in lower case; of several alike the last counts, but
+    a second Host is refused."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What is answered."""
+
+    status: int
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Exchange:
+    """The server's side of one connection."""
+
+    def __init__(self) -> None:
+        self._http = h11.Connection(
+            h11.SERVER, max_incomplete_event_size=defaults.REQUEST_HEAD_BYTES
+        )
+        self._head: h11.Request | None = None
+        self._body = b""
+
+    def receive(self, data: bytes) -> Request | None:
+        """Take bytes, b"" at their end; the request once it is whole. Raises Refusal."""
+        try:
+            self._http.receive_data(data)
+            while True:
+                event = self._http.next_event()
+                if isinstance(event, h11.Request):
+                    self._take_head(event)
+                elif isinstance(event, h11.Data):
+                    self._take_body(bytes(event.data))
+                elif isinstance(event, h11.EndOfMessage):
+                    return self._whole()
+                elif event is h11.NEED_DATA:
+                    return None
+                else:
+                    raise Refusal(400, "the connection ended too early")
+        except h11.RemoteProtocolError as error:
+            status = 400 if error.error_status_hint not in _REASONS else error.error_status_hint
+            raise Refusal(status, "the request is malformed") from None
+
+    def respond(self, response: Response) -> bytes:
+        """The bytes of an answer; nothing may follow it. b"" where none can be given."""
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return b""
+        headers = {
+            **response.headers,
+            "Content-Length": str(len(response.body)),
+            "Connection": "close",
+        }
+        head = h11.Response(
+            status_code=response.status,
+            reason=_REASONS[response.status].encode(),
+            headers=list(headers.items()),
+        )
+        parts = [self._http.send(head)]
+        if response.body:
+            parts.append(self._http.send(h11.Data(data=response.body)))
+        parts.append(self._http.send(h11.EndOfMessage()))
+        return b"".join(part or b"" for part in parts)
+
+    def _take_head(self, head: h11.Request) -> None:
+        self._head = head
+        length = self._headers().get("content-length", "0")
+        if not length.isdecimal() or int(length[:9]) > defaults.BODY_BYTES or len(length) > 9:
+            raise Refusal(413, f"at most {defaults.BODY_BYTES} bytes are read")
+
+    def _take_body(self, data: bytes) -> None:
+        self._body += data
+        if len(self._body) > defaults.BODY_BYTES:
+            raise Refusal(413, f"at most {defaults.BODY_BYTES} bytes are read")
+
+    def _headers(self) -> dict[str, str]:
+        assert self._head is not None
+        return {name.decode("ascii"): value.decode("latin-1") for name, value in self._head.headers}
+
+    def _whole(self) -> Request:
+        assert self._head is not None
+        return Request(
+            self._head.method.decode("ascii"),
+            self._head.target.decode("ascii"),
+            self._headers(),
+            self._body,
+        )

@@ -1,0 +1,274 @@
+"""The way in for browsers: a small HTTP server for pages and offers, one UDP port for channels.
+
+Off unless the owner asks for it. A browser fetches the page, posts an offer, gets an answer,
+and brings up a data channel; once it has proven its peer id there (proof.py), whoever made the
+gate is handed a `BrowserSession`, over which a lane runs as over any other pipe.
+
+Names and origins: docs/spec/browser.md, section 1. A page may use WebCrypto, and so join, only
+where the browser trusts its origin: over https, or from this machine (`localhost`).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from ..datagrams import Datagrams, Place
+from ..errors import AddressInUse, HostError
+from ..host import Host
+from ..identity import Identity
+from ..limits import HalfOpen
+from ..limits import Limits as AcceptLimits
+from . import defaults
+from .clear import BrowserSession
+from .defaults import BrowserLimits
+from .exchange import Exchange, Refusal, Request, Response
+from .site import PAGES, Site, refusal
+
+if TYPE_CHECKING:  # asyncio comes in when a gate runs, not before
+    from .visits import Visits
+
+_WEB: Final = Path(__file__).parent / "web"
+_GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+@dataclass(frozen=True, slots=True)
+class GateStatus:
+    """Figures for a person; the first two are now, the others counts since the start."""
+
+    browsers: int
+    joining: int
+    proven: int
+    bad_proofs: int
+    breaches: int
+    refused: int
+
+
+class Gate:
+    """Serves browsers on an IP address and a port, TCP and UDP.
+
+    `deliver` is called with every proven session and must not block; the pipe is its own from
+    then on. `hosts` are values that a request may have in its Host header beside the address
+    itself (`shoal.example.org`), `origins` other sites whose pages may join
+    (`https://example.org`). `places` tells where the UDP port can be reached from elsewhere (port
+    mappings), best first. `proxies` are IP addresses of web servers in front, whose
+    X-Forwarded-For is believed.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        identity: Identity,
+        deliver: Callable[[BrowserSession], None],
+        *,
+        hosts: Collection[str] = (),
+        origins: Collection[str] = (),
+        proxies: Collection[str] = (),
+        places: Callable[[], list[Place]] = list,
+        limits: BrowserLimits | None = None,
+    ) -> None:
+        self.port = 0
+        self.udp_port = 0
+        self._host = host
+        self._identity = identity
+        self._deliver = deliver
+        self._names = hosts
+        self._origins = origins
+        self._proxies = frozenset(proxies)
+        self._places = places
+        self._limits = limits or BrowserLimits()
+        self._refused = 0
+        self._visits: Visits | None = None
+        # Counted by the same subnets as connections to the node's own port.
+        self._open = HalfOpen(
+            AcceptLimits(
+                half_open=self._limits.connections,
+                half_open_per_subnet=self._limits.connections_per_subnet,
+                half_open_loopback=self._limits.connections_per_subnet,
+            )
+        )
+
+    @property
+    def status(self) -> GateStatus:
+        """How many browsers there are, and what became of those that tried."""
+        if self._visits is None:
+            return GateStatus(0, 0, 0, 0, 0, self._refused)
+        counts, joining = self._visits.counts, self._visits.joining
+        return GateStatus(
+            self._visits.count - joining,
+            joining,
+            counts.proven,
+            counts.bad_proofs,
+            counts.breaches,
+            self._refused,
+        )
+
+    async def run(
+        self,
+        listen: str,
+        port: int,
+        *,
+        task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until cancelled; started with the port. Raises AddressInUse, and HostError also
+        where aiortc is not installed."""
+        try:
+            from .bridge import open_bridge
+            from .visits import Visits
+        except ImportError as error:
+            raise HostError(
+                f"browsers need a package that is not installed (`{error.name}`)",
+                hint="`pip install 'shoal[browser]'`",
+            ) from None
+        pages = await self._host.offload(_load_pages, self._host)
+        listener = await self._host.listen(listen, port)
+        try:
+            self.port = int(listener.socket.getsockname()[1])
+            datagrams = await self._udp(listen)
+            try:
+                async with open_bridge() as bridge:
+                    self._visits = Visits(
+                        self._host,
+                        self._identity,
+                        self._deliver,
+                        bridge=bridge,
+                        datagrams=datagrams,
+                        limits=self._limits,
+                    )
+                    site = Site(pages, self._hosts(listen), self._origins)
+                    await self._serve(listener, site, self._visits, task_status)
+            finally:
+                datagrams.close()
+        finally:
+            listener.socket.close()
+
+    async def _udp(self, listen: str) -> Datagrams:
+        """The same port number as for HTTP where it is free, so that an owner opens one."""
+        try:
+            datagrams = await self._host.datagrams(listen, self.port)
+        except AddressInUse:
+            datagrams = await self._host.datagrams(listen, 0)
+        self.udp_port = datagrams.port
+        return datagrams
+
+    def _hosts(self, listen: str) -> set[str]:
+        """The values of Host that mean this gate."""
+        ip = ip_address(listen)
+        local = {"127.0.0.1", "[::1]", "localhost"}
+        if not ip.is_unspecified:
+            local = {f"[{ip}]" if ip.version == 6 else str(ip)}
+            local |= {"localhost"} if ip.is_loopback else set()
+        return {name.lower() for name in self._names} | {f"{name}:{self.port}" for name in local}
+
+    async def _serve(
+        self,
+        listener: trio.SocketListener,
+        site: Site,
+        visits: "Visits",
+        task_status: trio.TaskStatus[int],
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(visits.receive)
+            task_status.started(self.port)
+            while True:
+                try:
+                    stream = await listener.accept()
+                    source = _plain(stream.socket.getpeername()[0])
+                    local = _plain(stream.socket.getsockname()[0])
+                except OSError:  # no file descriptor left, or gone before it was looked at
+                    await trio.sleep(defaults.ACCEPT_PAUSE_S)
+                    continue
+                subnet = self._open.enter(source)
+                if subnet is None:
+                    stream.socket.close()
+                    continue
+                front = _Front(self, site, visits, nursery, source, local)
+                nursery.start_soon(self._converse, stream, front, subnet)
+
+    async def _converse(self, stream: trio.SocketStream, front: "_Front", subnet: str) -> None:
+        """One request and one answer, each within its time."""
+        exchange = Exchange()
+        response = Response(408)
+        try:
+            try:
+                with trio.move_on_after(self._limits.request_s):
+                    response = front.respond(await _read(stream, exchange))
+            except Refusal as refused:
+                response = refusal(refused)
+            self._refused += response.status >= 400
+            with trio.move_on_after(self._limits.request_s):
+                await stream.send_all(exchange.respond(response))
+                await _hang_up(stream)
+        except _GONE:
+            pass
+        finally:
+            self._open.leave(subnet)
+            stream.socket.close()
+
+    def client(self, request: Request, source: str) -> str:
+        """The browser's IP address: behind a trusted web server, what that says last."""
+        if source not in self._proxies:
+            return source
+        said = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+        try:
+            return str(ip_address(said))
+        except ValueError:
+            return source
+
+    def candidates(self, local: str) -> list[Place]:
+        """Where a browser may find the UDP port: first where it found the HTTP server."""
+        return [(local, self.udp_port), *self._places()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Front:
+    """The gate as one HTTP connection sees it."""
+
+    gate: Gate
+    site: Site
+    visits: "Visits"
+    nursery: trio.Nursery
+    source: str
+    local: str
+
+    def respond(self, request: Request) -> Response:
+        self.site.check(request)
+        response = self.site.answer(request)
+        if response is not None:
+            return response
+        source = self.gate.client(request, self.source)
+        places = self.gate.candidates(self.local)
+        body = self.visits.join(request.body, source, places, self.nursery)
+        return self.site.document(request, body)
+
+
+async def _read(stream: trio.SocketStream, exchange: Exchange) -> Request:
+    """The whole request. Raises Refusal; trio's errors where the browser left."""
+    while True:
+        request = exchange.receive(await stream.receive_some(defaults.REQUEST_HEAD_BYTES))
+        if request is not None:
+            return request
+
+
+async def _hang_up(stream: trio.SocketStream) -> None:
+    """Let the browser read the answer: closing with its bytes unread would reset the connection
+    under it."""
+    await stream.send_eof()
+    left = defaults.BODY_BYTES
+    while left > 0 and (data := await stream.receive_some(defaults.REQUEST_HEAD_BYTES)):
+        left -= len(data)
+
+
+def _plain(address: object) -> str:
+    """An IP address without its zone, and as IPv4 where it is one in IPv6's clothes."""
+    ip = ip_address(str(address).partition("%")[0])
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return str(mapped or ip)
+
+
+def _load_pages(host: Host) -> Mapping[str, bytes]:
+    names = set(PAGES.values())
+    return {name: host.files.read(_WEB / name, limit=defaults.PAGE_BYTES) for name in names}

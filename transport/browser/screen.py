@@ -1,0 +1,195 @@
+"""What of a browser's packets may reach aiortc: DTLS records, then SCTP packets, without I/O.
+
+aiortc 1.16 trusts the peer that its DTLS has proven, which for us is anybody. Read in its source:
+a parameter of length 0 loops for ever, a selective acknowledgement of 1 kB asks for 19 million
+steps, chunks beyond the advertised window are kept without bound, a second INIT resets the
+association, half a record more in each datagram is kept for ever, and what does not parse ends a
+task with an exception. So each packet is checked against what a data channel needs
+(RFC 9260, RFC 8831) before aiortc sees it. DTLS has proven where a packet is from: a breach is
+the browser's own, and ends its channel.
+"""
+
+import struct
+from typing import Final
+
+from . import defaults
+
+_RECORD_HEADER: Final = 13  # RFC 6347, 4.1
+_APPLICATION_DATA: Final = 23
+_COMMON_HEADER: Final = 12  # RFC 9260, 3
+_CHUNK: Final = struct.Struct(">BBH")
+_DATA: Final = struct.Struct(">IHHI")  # TSN, stream, sequence number, payload protocol
+_SACK: Final = struct.Struct(">IIHH")
+_PAIR: Final = struct.Struct(">HH")
+_BINARY: Final = (53, 57)  # RFC 8831, 8: binary, and an empty one
+_UNORDERED: Final = 0x04
+_WINDOW_SLACK: Final = 16 * defaults.KIB
+
+# Chunk types (RFC 9260, 3.2; RFC 6525; RFC 3758).
+_TYPE_DATA: Final = 0
+_TYPE_INIT: Final = 1
+_TYPE_INIT_ACK: Final = 2
+_TYPE_SACK: Final = 3
+_TYPE_SHUTDOWN: Final = 7
+_TYPE_COOKIE_ECHO: Final = 10
+_TYPE_RECONFIG: Final = 130
+_TYPE_FORWARD_TSN: Final = 192
+_WITH_PARAMETERS: Final = {  # the size of the fields before the parameters
+    _TYPE_INIT: 16,
+    _TYPE_INIT_ACK: 16,
+    4: 0,  # HEARTBEAT
+    5: 0,  # HEARTBEAT ACK
+    6: 0,  # ABORT
+    9: 0,  # ERROR
+    _TYPE_RECONFIG: 0,
+}
+_ONCE: Final = frozenset({_TYPE_SACK, *_WITH_PARAMETERS})  # in one packet
+_PARAMETERS: Final = 16
+_RECONFIG_BYTES: Final = {13: 12, 16: 8, 17: 8}  # parameter: its least size in aiortc's reading
+_INITS: Final = 16
+
+
+class Breach(Exception):
+    """A packet that no browser sends; the text says what is wrong with it."""
+
+
+def is_one_record(datagram: bytes) -> bool:
+    """Whether a datagram of an established DTLS connection is one whole record.
+
+    aiortc reads one record for each datagram; a second one would wait in OpenSSL's memory.
+    """
+    if len(datagram) < _RECORD_HEADER:
+        return False
+    size = int.from_bytes(datagram[11:13])
+    return len(datagram) == _RECORD_HEADER + size
+
+
+def is_application_data(datagram: bytes) -> bool:
+    """Whether the record carries data, not an alert or a handshake."""
+    return datagram[:1] == bytes([_APPLICATION_DATA])
+
+
+class Screen:
+    """Judges the SCTP packets of one association, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.dropped = 0  # packets that were in order and not wanted now
+        self._inits = 0
+
+    def admits(
+        self, packet: bytes, *, established: bool, received: int | None, room: int, unread: int
+    ) -> bool:
+        """Whether aiortc may have this packet; False drops it, and SCTP sends it again.
+
+        `received` is the last TSN without a gap before it, None before there is any; `room`
+        the bytes that the window still allows, `unread` those of them that wait for a reader
+        and not for a gap to be filled. Raises Breach.
+        """
+        chunks = _cut(packet)
+        seen: set[int] = set()
+        wanted = True
+        for kind, flags, body in chunks:
+            if kind in _ONCE and kind in seen:
+                raise Breach("a chunk stands twice in a packet")
+            seen.add(kind)
+            if kind == _TYPE_DATA:
+                wanted &= _is_wanted(flags, body, received, room, unread)
+            else:
+                wanted &= self._judge(kind, body, len(chunks), established)
+        self.dropped += not wanted
+        return wanted
+
+    def _judge(self, kind: int, body: bytes, chunks: int, established: bool) -> bool:
+        if kind in _WITH_PARAMETERS:
+            _check_parameters(kind, body)
+        if kind == _TYPE_INIT:
+            return self._takes_init(chunks, established)
+        if kind == _TYPE_INIT_ACK:
+            return chunks == 1 and not established
+        if kind == _TYPE_SACK:
+            _check_sack(body)
+        elif kind == _TYPE_SHUTDOWN and len(body) != 4:
+            raise Breach("a shutdown of a wrong size")
+        elif kind == _TYPE_FORWARD_TSN:
+            raise Breach("a channel that keeps everything skips nothing")
+        return True
+
+    def _takes_init(self, chunks: int, established: bool) -> bool:
+        self._inits += 1
+        if chunks != 1 or self._inits > _INITS:
+            raise Breach("an INIT among others, or too many")
+        return not established  # a late copy of the first one
+
+
+def _cut(packet: bytes) -> list[tuple[int, int, bytes]]:
+    """The chunks of a packet: type, flags, body."""
+    if not _COMMON_HEADER < len(packet) <= defaults.PACKET_BYTES:
+        raise Breach("a packet of a wrong size")
+    chunks: list[tuple[int, int, bytes]] = []
+    at = _COMMON_HEADER
+    while at < len(packet):
+        if len(packet) - at < _CHUNK.size or len(chunks) == defaults.CHUNKS:
+            raise Breach("half a chunk, or too many")
+        kind, flags, size = _CHUNK.unpack_from(packet, at)
+        if size < _CHUNK.size or at + size > len(packet):
+            raise Breach("a chunk of a wrong size")
+        chunks.append((kind, flags, packet[at + _CHUNK.size : at + size]))
+        at += size + -size % 4
+    return chunks
+
+
+def _is_wanted(flags: int, body: bytes, received: int | None, room: int, unread: int) -> bool:
+    """Whether a DATA chunk lies in the window, in bytes and in chunks."""
+    if len(body) <= _DATA.size:
+        raise Breach("data without any")
+    tsn, stream, _, protocol = _DATA.unpack_from(body)
+    if stream != defaults.CHANNEL or protocol not in _BINARY or flags & _UNORDERED:
+        raise Breach("data for another channel, or of another kind")
+    if received is None:
+        return False
+    ahead = (tsn - received) % (1 << 32)
+    if ahead > 1 << 31 or not ahead:  # known already
+        return True
+    if ahead == 1:  # the next one, which may free those that wait for it
+        return unread < defaults.WINDOW_BYTES
+    return ahead <= defaults.TSN_WINDOW and room + _WINDOW_SLACK >= len(body)
+
+
+def _check_sack(body: bytes) -> None:
+    if len(body) < _SACK.size:
+        raise Breach("an acknowledgement of a wrong size")
+    _, _, gaps, duplicates = _SACK.unpack_from(body)
+    if len(body) != _SACK.size + 4 * (gaps + duplicates):
+        raise Breach("an acknowledgement of a wrong size")
+    last = 0
+    for at in range(_SACK.size, _SACK.size + 4 * gaps, 4):
+        start, end = _PAIR.unpack_from(body, at)
+        if not last < start <= end:
+            raise Breach("an acknowledgement with gaps out of order")
+        last = end
+    if last > defaults.SACK_SPAN:
+        raise Breach("an acknowledgement of more than was sent")
+
+
+def _check_parameters(kind: int, body: bytes) -> None:
+    """Lengths of type-length-value fields (RFC 9260, 3.2.1)."""
+    at = _WITH_PARAMETERS[kind]
+    if len(body) < at:
+        raise Breach("a chunk too short for its fields")
+    found = 0
+    while at < len(body):
+        if len(body) - at < 4 or found == _PARAMETERS:
+            raise Breach("half a parameter, or too many")
+        parameter, size = _PAIR.unpack_from(body, at)
+        if size < 4 or at + size > len(body):
+            raise Breach("a parameter of a wrong size")
+        if kind == _TYPE_RECONFIG:
+            _check_reconfig(parameter, size - 4)
+        found += 1
+        at += size + -size % 4
+
+
+def _check_reconfig(parameter: int, size: int) -> None:
+    least = _RECONFIG_BYTES.get(parameter, 0)
+    if size < least or (parameter == 13 and size % 2):
+        raise Breach("a reconfiguration of a wrong size")

@@ -1,0 +1,106 @@
+"""What the gate answers to whom: pages, allowed names and origins, headers. No I/O.
+
+Any page that the owner's browser opens can send requests to an address on the owner's machine, and
+a name that a stranger's DNS server points at it turns them into same-origin ones. So a
+request must name a host that the owner meant, and come from a page of the gate itself or
+of an origin that the owner listed.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from .exchange import Refusal, Request, Response
+
+JOIN: Final = "/webrtc"
+_TYPES: Final = {"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+_FILES: Final = (
+    "shoal.js",
+    "bytes.js",
+    "frame.js",
+    "identity.js",
+    "link.js",
+    "msgpack.js",
+    "page.js",
+)
+PAGES: Final = {"/": "index.html", **{f"/{name}": name for name in _FILES}}
+_SAFE: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+}
+
+
+class Site:
+    """`pages` maps file names to contents; `hosts` are the values of Host that are served, in
+    lower case; `origins` the other sites whose pages may join here (`https://example.org`)."""
+
+    def __init__(
+        self, pages: Mapping[str, bytes], hosts: Collection[str], origins: Collection[str]
+    ) -> None:
+        self._pages = pages
+        self._hosts = frozenset(hosts)
+        self._origins = frozenset(origins)
+
+    def check(self, request: Request) -> None:
+        """Whether the request is for this site and from a page that may ask. Raises Refusal."""
+        host = request.headers.get("host", "").lower()
+        if host not in self._hosts:
+            raise Refusal(421, "this name is not served here")
+        origin = request.headers.get("origin")
+        if origin is not None and not self._may_ask(origin, host):
+            raise Refusal(403, "this origin may not ask")
+
+    def _may_ask(self, origin: str, host: str) -> bool:
+        return origin in self._origins or origin.lower() in (f"http://{host}", f"https://{host}")
+
+    def answer(self, request: Request) -> Response | None:
+        """The answer to anything but a join, which is None. Raises Refusal."""
+        path = request.target.partition("?")[0]
+        if path == JOIN:
+            return self._before_join(request)
+        name = PAGES.get(path)
+        if name is None:
+            raise Refusal(404, "no such page")
+        if request.method != "GET":
+            raise Refusal(405, "pages are only read")
+        kind = _TYPES[name.rpartition(".")[2]]
+        return Response(200, self._pages[name], {"Content-Type": kind, **_SAFE})
+
+    def _before_join(self, request: Request) -> Response | None:
+        if request.method == "OPTIONS":
+            return Response(204, b"", self.sharing(request))
+        if request.method != "POST":
+            raise Refusal(405, "an offer is posted")
+        # Another site's page cannot send this type without asking first (Fetch, CORS protocol).
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            raise Refusal(415, "an offer is posted as application/json")
+        return None
+
+    def sharing(self, request: Request) -> dict[str, str]:
+        """Headers that let a page of a listed origin read the answer; else none."""
+        origin = request.headers.get("origin")
+        if origin not in self._origins or origin is None:
+            return {}
+        return {
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Allow-Methods": "POST",
+            "Access-Control-Allow-Headers": "content-type",
+            "Vary": "Origin",
+        }
+
+    def document(self, request: Request, body: bytes) -> Response:
+        """A JSON answer to a join."""
+        headers = {"Content-Type": "application/json", **_SAFE, **self.sharing(request)}
+        return Response(200, body, headers)
+
+
+def refusal(refused: Refusal) -> Response:
+    """A refusal as a page sees it."""
+    headers = {"Content-Type": "text/plain; charset=utf-8", **_SAFE}
+    return Response(refused.status, f"{refused.words}\n".encode(), headers)

@@ -1,0 +1,206 @@
+"""Browsers on their way in and their channels: answers offers, proves peers, on one UDP port."""
+
+from base64 import b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from ..datagrams import Datagrams, Place
+from ..host import Host
+from ..identity import Identity, PeerId, public_key_of
+from . import defaults
+from .bridge import Bridge, Carrier
+from .channel import ChannelPipe
+from .clear import BrowserSession
+from .defaults import BrowserLimits
+from .exchange import Refusal
+from .ice import LiteAgent, Session
+from .proof import LISTENER, PROOF_BYTES, Meeting, dialler_of, prove
+from .rates import Buckets, subnet_of
+from .sdp import answer
+from .signalling import BadRequest, JoinRequest, encode_answer, parse_join
+
+_UFRAG_BYTES: Final = 6  # 8 letters
+_PASSWORD_BYTES: Final = 18  # 24 letters; RFC 8445, 5.3 wants 128 bits of chance
+_CANDIDATES: Final = 8
+
+
+@dataclass(slots=True, eq=False)
+class _Visit:
+    """One browser, from its answered offer to the end of its channel."""
+
+    carrier: Carrier
+    session: Session
+    meeting: Meeting
+    peer: PeerId | None = None  # once proven
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the browsers that tried, since the start."""
+
+    proven: int = 0
+    bad_proofs: int = 0
+    breaches: int = 0
+
+
+class Visits:
+    """All browsers at one UDP port. `deliver` is called with each session that is proven."""
+
+    def __init__(
+        self,
+        host: Host,
+        identity: Identity,
+        deliver: Callable[[BrowserSession], None],
+        *,
+        bridge: Bridge,
+        datagrams: Datagrams,
+        limits: BrowserLimits,
+    ) -> None:
+        self.counts = Counts()
+        self._host = host
+        self._identity = identity
+        self._deliver = deliver
+        self._bridge = bridge
+        self._datagrams = datagrams
+        self._limits = limits
+        self._agent = LiteAgent(limits.packets_per_second, host.now())
+        rate = limits.joins_per_minute
+        self._joins = Buckets(rate / 60, max(1.0, rate / 2))
+        self._visits: set[_Visit] = set()
+
+    @property
+    def count(self) -> int:
+        """Browsers now, those that are not proven yet included."""
+        return len(self._visits)
+
+    @property
+    def joining(self) -> int:
+        """Browsers that have been answered and are not proven yet."""
+        return sum(visit.peer is None for visit in self._visits)
+
+    async def receive(self) -> None:
+        """Serve the UDP port until it is closed."""
+        with suppress(trio.ClosedResourceError):
+            while True:
+                for data, source in await self._datagrams.receive():
+                    reply = self._agent.receive(data, source, self._host.now())
+                    if reply is not None:
+                        self._datagrams.send(reply, source)
+
+    def join(self, body: bytes, source: str, places: list[Place], nursery: trio.Nursery) -> bytes:
+        """Answer a posted offer, and wait for its browser in a task of its own.
+
+        `source` is the browser's IP address, `places` where it may find the UDP port. Raises
+        Refusal.
+        """
+        if not self._joins.take(subnet_of(source), self._host.now()):
+            raise Refusal(429, "too many offers from there; try again in a minute")
+        if self.joining >= self._limits.joining or self.count >= self._limits.browsers:
+            raise Refusal(503, "no room for another browser now")
+        try:
+            wanted = parse_join(body)
+        except BadRequest as error:
+            raise Refusal(400, str(error)) from None
+        visit = self._open(wanted)
+        self._visits.add(visit)
+        nursery.start_soon(self._carry, visit)
+        sdp = answer(
+            wanted.offer,
+            ufrag=visit.session.ufrag,
+            password=visit.session.password,
+            fingerprint=self._bridge.fingerprint,
+            places=list(dict.fromkeys(places))[:_CANDIDATES],
+        )
+        return encode_answer(sdp, visit.meeting.listener_nonce, self._identity.public_key)
+
+    def _open(self, wanted: JoinRequest) -> _Visit:
+        def send(data: bytes) -> None:
+            if session.place is not None:
+                self._datagrams.send(data, session.place)
+
+        def settled() -> None:
+            session.settled = True
+            carrier.locate(session.place or ("", 0))
+
+        carrier = Carrier(
+            self._bridge,
+            server=True,
+            fingerprint=wanted.offer.fingerprint,
+            sctp_port=wanted.offer.sctp_port,
+            send=send,
+            settled=settled,
+        )
+        session = self._agent.open(
+            ufrag=self._letters(_UFRAG_BYTES),
+            password=self._letters(_PASSWORD_BYTES),
+            peer_ufrag=wanted.offer.ufrag,
+            take=carrier.take,
+            now=self._host.now(),
+        )
+        meeting = Meeting(
+            wanted.nonce,
+            self._host.entropy(defaults.NONCE_BYTES),
+            wanted.offer.fingerprint,
+            self._bridge.fingerprint,
+        )
+        return _Visit(carrier, session, meeting)
+
+    def _letters(self, size: int) -> str:
+        """Chance as letters that ICE allows: base64's."""
+        return b64encode(self._host.entropy(size)).decode()
+
+    async def _carry(self, visit: _Visit) -> None:
+        """One browser's channel, from before it is there to its end."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_run_and_cancel, visit.carrier, nursery.cancel_scope)
+                with trio.move_on_after(self._limits.join_s):
+                    await visit.carrier.opened.wait()
+                    session = await self._prove(visit)
+                    if session is not None:
+                        self.counts.proven += 1
+                        visit.peer = session.peer
+                        self._deliver(session)
+                if visit.peer is None:
+                    nursery.cancel_scope.cancel()
+        finally:
+            self.counts.breaches += visit.carrier.breach is not None
+            self._visits.discard(visit)
+            self._agent.close(visit.session)
+
+    async def _prove(self, visit: _Visit) -> BrowserSession | None:
+        """The first message each way. None where the browser proved nobody, or left."""
+        pipe, key, meeting = visit.carrier.pipe, self._identity.public_key, visit.meeting
+        try:
+            peer = dialler_of(await read_exactly(pipe, PROOF_BYTES), meeting, key)
+            if peer is None:
+                self.counts.bad_proofs += 1
+                return None
+            dialler_key = public_key_of(peer)
+            transcript = meeting.transcript(dialler_key, key)
+            pipe.write_ready(memoryview(prove(self._identity, LISTENER, transcript)))
+        except (OSError, trio.ClosedResourceError):
+            return None
+        return BrowserSession(pipe, peer, meeting.exporter(dialler_key, key))
+
+
+async def _run_and_cancel(carrier: Carrier, scope: trio.CancelScope) -> None:
+    await carrier.run()
+    scope.cancel()
+
+
+async def read_exactly(pipe: ChannelPipe, size: int) -> bytes:
+    """That many bytes; fewer at the end. Raises OSError, trio.ClosedResourceError."""
+    data = b""
+    while len(data) < size:
+        await pipe.wait_readable()
+        with suppress(BlockingIOError):
+            piece = pipe.read_ready(size - len(data))
+            if not piece:
+                break
+            data += piece
+    return data

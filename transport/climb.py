@@ -1,0 +1,153 @@
+"""One climb: several ways to one peer at once, each a little later than a likelier one.
+
+The order is that of happy eyeballs (RFC 8305): addresses of the own network and IPv6 first, the
+versions in turns, 250 ms apart; relays follow soon after, since a relayed path brings
+the first answer where no address does.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Protocol
+
+import trio
+
+from . import defaults
+from .address import Address
+from .endpoint import Endpoint
+from .errors import DialFailed
+from .identity import PeerId
+from .link import Link
+from .pipe import Way
+from .place import way_to
+
+
+class Allows(Protocol):
+    """Which ways may be taken (`ladder.Rungs`)."""
+
+    @property
+    def direct(self) -> bool: ...
+
+    @property
+    def udp(self) -> bool: ...
+
+    @property
+    def relay(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One address of a peer, `after` so many seconds."""
+
+    peer: PeerId
+    address: Address
+    way: Way
+    after: float
+
+
+def order(addresses: Sequence[Address], peer: PeerId, allows: Allows) -> list[Attempt]:
+    """What to try, and when; at most `defaults.CLIMB_ADDRESSES` addresses."""
+    tcp = [each for each in addresses if each.relay is None and each.transport == "tcp"]
+    udp = [each for each in addresses if each.relay is None and each.transport == "udp"]
+    circuits = [each for each in addresses if each.relay is not None]
+    near = [each for each in tcp if _way(each) is not Way.DIRECT]
+    far = [each for each in tcp if _way(each) is Way.DIRECT]
+    direct = [*near, *_alternate(far)] if allows.direct else []
+    direct += udp if allows.udp else []
+    direct = list(dict.fromkeys(direct))[: defaults.CLIMB_ADDRESSES]
+    step = defaults.STAGGER_S
+    found = [
+        Attempt(peer, address, _way(address), index * step) for index, address in enumerate(direct)
+    ]
+    first = step if direct else 0.0
+    if allows.relay:
+        found += [
+            Attempt(peer, address, Way.RELAYED, first + index * step)
+            for index, address in enumerate(circuits[: defaults.CLIMB_CIRCUITS])
+        ]
+    return sorted(found, key=lambda each: each.after)
+
+
+def _alternate(addresses: Sequence[Address]) -> list[Address]:
+    """IPv6 and IPv4 in turns, names as they come."""
+    six = [each for each in addresses if ":" in each.host]
+    four = [each for each in addresses if ":" not in each.host]
+    found: list[Address] = []
+    while six or four:
+        found += [pile.pop(0) for pile in (six, four) if pile]
+    return found
+
+
+def _way(address: Address) -> Way:
+    try:
+        ip_address(address.host)
+    except ValueError:
+        return Way.DIRECT
+    return way_to(address.host)
+
+
+class Climb:
+    """The attempts to reach one peer. Whoever wants the link waits for `first`."""
+
+    def __init__(self, peer: PeerId, endpoint: Endpoint) -> None:
+        self.peer = peer
+        self.over = False
+        self._endpoint = endpoint
+        self._failures: list[DialFailed] = []
+        self._news = trio.Event()
+        self._scopes: dict[trio.CancelScope, Way] = {}
+
+    async def first(self) -> Link:
+        """The link, as soon as something carries it. Raises DialFailed when nothing is left."""
+        while True:
+            link = self._endpoint.link(self.peer)
+            if link is not None and link.connected:
+                await trio.lowlevel.checkpoint()
+                return link
+            if self.over:
+                await trio.lowlevel.checkpoint()
+                raise self._failure()
+            await self._news.wait()
+
+    def _failure(self) -> DialFailed:
+        """What says most: a refusal by the peer itself before a silence."""
+        if not self._failures:
+            return DialFailed("no-way", f"no address of `{self.peer}` is known that can be dialled")
+        silent = ("unreachable", "timeout", "refused", "no-reservation")
+        return min(self._failures, key=lambda error: error.code in silent)
+
+    async def run(
+        self, attempts: Sequence[Attempt], dial: Callable[[Attempt], Awaitable[Link]]
+    ) -> None:
+        """Until all have ended. One that works ends those that could not do better."""
+        async with trio.open_nursery() as nursery:
+            for attempt in attempts:
+                nursery.start_soon(self._try, attempt, dial)
+
+    async def _try(self, attempt: Attempt, dial: Callable[[Attempt], Awaitable[Link]]) -> None:
+        with trio.CancelScope() as scope:
+            self._scopes[scope] = attempt.way
+            try:
+                await trio.sleep(attempt.after)
+                await dial(attempt)
+            except DialFailed as error:
+                self._failures.append(error)
+            else:
+                self._reached(attempt.way, scope)
+            finally:
+                del self._scopes[scope]
+                self._wake()
+
+    def _reached(self, way: Way, mine: trio.CancelScope) -> None:
+        for scope, other in self._scopes.items():
+            if scope is not mine and other.rank >= way.rank:
+                scope.cancel()
+
+    def finish(self) -> None:
+        """Nothing is tried any more."""
+        self.over = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = trio.Event()

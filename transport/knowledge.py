@@ -1,0 +1,123 @@
+"""What this node knows when it punches: of itself, and of peers from others than themselves."""
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Final
+
+from .datagrams import Place
+from .endpoint import Endpoint
+from .host import Host
+from .identity import PeerId
+from .portmap.mapper import PortMapper
+from .punch.candidates import Candidate, Seen, Transport, gather, plain_ip
+from .punch.needs import Own
+from .punch.predict import Nat
+from .reach.service import Reach
+from .relay.client import RelayClient
+from .relay.vouch import Vouched
+from .udp.port import UdpPort
+
+_VOUCHED: Final = 4  # addresses kept of one peer
+_PEERS: Final = 1024
+
+
+class Knowledge:
+    """Fulfils `punch.needs.Knowledge` from the node's own parts."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        udp: UdpPort | None,
+        reach: Reach,
+        relays: RelayClient,
+        mapper: PortMapper,
+    ) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._udp = udp
+        self._reach = reach
+        self._relays = relays
+        self._mapper = mapper
+        self._vouched: dict[PeerId, dict[str, None]] = {}
+        self._found: dict[PeerId, dict[str, None]] = {}
+
+    def vouch(self, peer: PeerId, seen: Vouched | None) -> None:
+        """A relay says where it sees a peer."""
+        if seen is not None:
+            _note(self._vouched, peer, seen.ip)
+
+    def found(self, peer: PeerId, ip: str) -> None:
+        """A peer answers on the own network."""
+        _note(self._found, peer, ip)
+
+    # What punching asks.
+
+    def own(self, peer: PeerId) -> Own:
+        known = self._reach.reachability
+        interfaces = [item.address for item in self._host.interfaces()]
+        return Own(
+            Nat.of(known),
+            [*self._udp_candidates(interfaces), *self._tcp_candidates(interfaces)],
+            self._reach.observers(),
+            known.measured_at if known.udp_place is not None else None,
+        )
+
+    def _udp_candidates(self, interfaces: list[str]) -> list[Candidate]:
+        if self._udp is None or not self._udp.port:
+            return []
+        known, mapping = self._reach.reachability, self._mapper.mapping
+        observed = known.udp_places if known.udp_place is None else (known.udp_place,)
+        mapped = [(mapping.address, mapping.udp_port)] if mapping and mapping.udp_port else []
+        return gather(
+            Transport.UDP,
+            self._udp.port,
+            interfaces,
+            observed=dict.fromkeys(observed),
+            mapped=mapped,
+        )[:8]
+
+    def _tcp_candidates(self, interfaces: list[str]) -> list[Candidate]:
+        known, mapping = self._reach.reachability, self._mapper.mapping
+        observed: list[Place] = [] if known.tcp_place is None else [known.tcp_place]
+        for held in self._relays.relays:
+            if held.seen is not None and held.seen.tcp:
+                observed.append((held.seen.ip, held.seen.tcp))
+        mapped = [(mapping.address, mapping.tcp_port)] if mapping and mapping.tcp_port else []
+        return gather(
+            Transport.TCP,
+            self._endpoint.port,
+            interfaces,
+            observed=dict.fromkeys(observed),
+            mapped=mapped,
+        )[:8]
+
+    def seen(self, peer: PeerId) -> Seen:
+        vouched = list(self._vouched.get(peer, ()))
+        return Seen(vouched, self._shares_site(vouched), list(self._found.get(peer, ())))
+
+    def _shares_site(self, vouched: Iterable[str]) -> bool:
+        """Whether one of the addresses is where others see this node too."""
+        known = self._reach.reachability
+        ours = {place[0] for place in (known.udp_place, known.tcp_place) if place is not None}
+        ours |= {held.seen.ip for held in self._relays.relays if held.seen is not None}
+        return any(ip in ours and ip_address(ip).is_global for ip in vouched)
+
+    def rtt(self, peer: PeerId) -> float | None:
+        link = self._endpoint.link(peer)
+        return link.status.rtt if link is not None else None
+
+
+def _note(table: dict[PeerId, dict[str, None]], peer: PeerId, ip: str) -> None:
+    """Keep the latest few addresses of the latest peers."""
+    plain = plain_ip(ip)
+    if plain is None:
+        return
+    kept = table.pop(peer, {})
+    kept.pop(plain, None)
+    kept[plain] = None
+    while len(kept) > _VOUCHED:
+        del kept[next(iter(kept))]
+    table[peer] = kept
+    while len(table) > _PEERS:
+        del table[next(iter(table))]

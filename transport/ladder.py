@@ -1,0 +1,490 @@
+"""All the ways to a peer, and which to try when: from its first address to the best path there is.
+
+`Ladder` joins what stands apart: the endpoint and its links, the UDP port, port mapping, discovery
+on the own network, what peers see of this node, hole punching, relays. Several ways to a peer are
+tried at once; the first that works carries the link, and what is better takes over. The
+order in which a person is told of them: `pipe.Way`.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+import trio
+
+from . import defaults
+from .address import Address
+from .climb import Attempt, Climb, order
+from .datagrams import Datagrams, Place
+from .endpoint import Endpoint
+from .errors import AddressInUse, DialFailed, HostError
+from .host import Host, Interface
+from .identity import PeerId
+from .knowledge import Knowledge
+from .lan.mdns import LanDiscovery
+from .link import Link
+from .meeting import Connected
+from .pipe import Pipe, Way
+from .place import way_to
+from .portmap.mapper import PortMapper
+from .portmap.mapping import Mapping
+from .punch.defaults import Limits as PunchLimits
+from .punch.outcome import Outcome
+from .punch.puncher import Puncher
+from .reach.measuring import Mapped
+from .reach.service import Reach
+from .relay.circuit import CircuitPipe
+from .relay.client import RelayClient
+from .relay.defaults import RelayLimits
+from .relay.service import RelayService
+from .relay.vouch import Vouched
+from .udp.port import UdpPort
+from .udp.quic import QuicPipe
+
+DIALBACK_BYTE: Final = 0x01
+_PORT_TRIES: Final = 8
+
+AddressBook = Callable[[PeerId], Sequence[Address]]
+"""Where a peer says that it can be reached, as far as it may be believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rungs:
+    """Which ways this node takes. Each can be left out, which tests and cautious owners do."""
+
+    direct: bool = True  # dialling TCP addresses
+    udp: bool = True  # a UDP port at all: dialling over it, punching over it, observing
+    lan: bool = True  # multicast on the own network
+    mapping: bool = True  # asking the router for a port
+    punch_tcp: bool = True
+    punch_udp: bool = True
+    relay: bool = True  # using relays; whether to be one is `RelayLimits.volunteer`
+
+
+class Ladder:
+    """One for each node. `book` says where peers are; `key` is secret and stays over restarts."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        *,
+        rungs: Rungs | None = None,
+        relaying: RelayLimits | None = None,
+        observes: bool = True,
+        key: bytes = b"",
+        book: AddressBook = lambda peer: (),
+    ) -> None:
+        self.endpoint = endpoint
+        self.rungs = rungs = rungs or Rungs()
+        self.book = book
+        self.without_udp = ""  # why there is no UDP port though there should be
+        self._host = host
+        self._nursery: trio.Nursery | None = None
+        self._climbs: dict[PeerId, Climb] = {}
+        self._improving: dict[PeerId, trio.Event] = {}
+        self._on_change: list[Callable[[], None]] = []
+        self.udp = UdpPort(host) if rungs.udp else None
+        self.reach = Reach(host, endpoint, self.udp, volunteer=observes, seen_at=self._seen_at)
+        self.mapper = PortMapper(host, key=key)
+        self.lan = LanDiscovery(host, endpoint.peer, endpoint.admission.swarm)
+        self.relays = RelayClient(host, endpoint, relayed=_is_relayed)
+        self.relaying = RelayService(
+            host, endpoint, relaying or RelayLimits(), seen=seen_at, relayed=_is_relayed
+        )
+        self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
+        limits = PunchLimits()
+        if not rungs.punch_tcp:
+            limits = replace(limits, tcp_tries=0)
+        self.puncher = Puncher(
+            host,
+            endpoint,
+            self.udp if rungs.punch_udp else None,
+            self.knowledge,
+            self._punched,
+            limits=limits,
+        )
+        endpoint.finder = self._find
+        endpoint.handle_first_byte(DIALBACK_BYTE, self._dialled_back)
+        endpoint.on_observed(self._observed)
+        endpoint.on_path(self._path_found)
+        self.relays.on_change(self._changed)
+        self.relays.on_circuit(self._circuit_came)
+        self.mapper.on_change(self._mapped)
+        self.lan.on_peer(self._neighbour)
+        if self.udp is not None:
+            self.udp.on_stun(self._stun)
+            self.udp.on_pipe(self._udp_came)
+
+    # What others use.
+
+    def addresses(self) -> list[Address]:
+        """Where others can reach this node beside the addresses of its interfaces, best first:
+        what the router maps, what peers got through to, and relays."""
+        found: dict[Address, None] = {}
+        peer, port = self.endpoint.peer, self.endpoint.port
+        if (mapping := self.mapper.mapping) is not None and mapping.tcp_port:
+            found[Address(mapping.address, mapping.tcp_port, peer)] = None
+        for place in self.reach.reachability.reached("tcp"):
+            found[Address(*place, peer)] = None
+        for place in self.reach.reachability.reached("udp"):
+            found[Address(*place, peer, transport="udp")] = None
+        own = {(item.address, port) for item in self._host.interfaces()}
+        outside = [each for each in found if (each.host, each.port) not in own]
+        return [*outside, *self.relays.addresses()]
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """`callback()` whenever `addresses` may have changed."""
+        self._on_change.append(callback)
+
+    def outcome(self, peer: PeerId) -> Outcome | None:
+        """What the last attempt to punch through to a peer came to."""
+        return self.puncher.outcomes.get(peer)
+
+    async def connect(
+        self, peer: PeerId, addresses: Sequence[Address] = (), *, timeout: float
+    ) -> Link:
+        """The link to a peer, by whichever of its addresses answers first; better paths follow
+        by themselves. Without addresses the book is asked. Raises DialFailed."""
+        link = self.endpoint.link(peer)
+        if link is not None and link.connected:
+            await trio.lowlevel.checkpoint()
+            return link
+        climb = self._climb(peer, addresses or self.book(peer), timeout)
+        with trio.move_on_after(timeout):
+            return await climb.first()
+        raise DialFailed("timeout", f"`{peer}` did not answer within {timeout:g} s")
+
+    def network_changed(self) -> None:
+        """Addresses or the router are others than before: every path is asked for a sign of
+        life, what was given up on is tried again."""
+        self.mapper.refresh()
+        for link in self.endpoint.links():
+            link.look()
+        for event in self._improving.values():
+            event.set()
+
+    # Running.
+
+    async def run(
+        self,
+        listen: str,
+        port: int,
+        *,
+        further: tuple[tuple[str, int], ...] = (),
+        task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Listen and serve until cancelled; started with the port, the same for TCP and UDP.
+
+        Listening on `0.0.0.0` is listening on `::` as well, where there is IPv6. Raises
+        AddressInUse and HostError before it has started.
+        """
+        async with trio.open_nursery() as nursery:
+            number = await self._listen(nursery, listen, port, further)
+            self._nursery = nursery
+            try:
+                await nursery.start(self.puncher.run)
+                await nursery.start(self.reach.run)
+                nursery.start_soon(self._watch_network)
+                nursery.start_soon(self._watch_reach)
+                near = way_to(listen) is Way.LOOPBACK  # nobody but this machine can come
+                if self.rungs.relay:
+                    nursery.start_soon(self.relays.run)
+                if self.rungs.mapping and not near:
+                    nursery.start_soon(self.mapper.run, number, self.udp.port if self.udp else 0)
+                if self.rungs.lan and not near:
+                    nursery.start_soon(self.lan.run, number)
+                task_status.started(number)
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    async def _listen(
+        self, nursery: trio.Nursery, listen: str, port: int, further: tuple[tuple[str, int], ...]
+    ) -> int:
+        everywhere = listen == "0.0.0.0"
+        if everywhere:
+            further = (("::", 0), *further)
+        for turn in range(_PORT_TRIES):
+            scope = trio.CancelScope()
+            number = port
+            if self.udp is not None:
+                number = await self._listen_udp(nursery, scope, listen, port)
+            try:
+                bound: int = await nursery.start(
+                    lambda task_status, number=number: self.endpoint.run(
+                        listen, number, further=further, task_status=task_status
+                    )
+                )
+            except AddressInUse:
+                scope.cancel()
+                if port or turn == _PORT_TRIES - 1:
+                    raise
+                continue
+            self.endpoint.udp_port = self.udp.port if self.udp is not None else 0
+            return bound
+        raise AssertionError("the last try raises")
+
+    async def _listen_udp(
+        self, nursery: trio.Nursery, scope: trio.CancelScope, listen: str, port: int
+    ) -> int:
+        """The number that UDP has got; `port` where there is no UDP to be had."""
+        assert self.udp is not None
+        for addresses in (["0.0.0.0", "::"], ["0.0.0.0"]) if listen == "0.0.0.0" else ([listen],):
+            try:
+                number: int = await nursery.start(self._run_udp, self.udp, scope, addresses, port)
+            except AddressInUse:
+                self.without_udp = f"UDP port {port} is in use by another program"
+            except HostError as error:
+                self.without_udp = error.message
+            else:
+                self.without_udp = ""
+                return number
+        return port
+
+    @staticmethod
+    async def _run_udp(
+        udp: UdpPort,
+        scope: trio.CancelScope,
+        addresses: list[str],
+        port: int,
+        *,
+        task_status: trio.TaskStatus[int],
+    ) -> None:
+        with scope:
+            await udp.run(addresses, port, task_status=task_status)
+
+    async def _watch_network(self) -> None:
+        """Other addresses, or time that passed without us: a lid that was closed."""
+        before, wall = self._interfaces(), self._host.wall() - self._host.now()
+        while True:
+            await trio.sleep(defaults.NETWORK_S)
+            now, later = self._interfaces(), self._host.wall() - self._host.now()
+            if now != before or later - wall > defaults.SLEPT_S:
+                self.network_changed()
+            before, wall = now, later
+
+    def _interfaces(self) -> list[Interface]:
+        return self._host.interfaces()
+
+    async def _watch_reach(self) -> None:
+        version = 0
+        while True:
+            own = {item.address for item in self._host.interfaces()}
+            public = self.reach.reachability.public
+            if public is None:  # nobody could tell: a public address of our own will do
+                public = any(way_to(address) is Way.DIRECT for address in own)
+            self.relays.reachable = public
+            self._changed()
+            version = await self.reach.changed(version)
+
+    # Climbing.
+
+    def _climb(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> Climb:
+        """The climb to a peer that is under way, or a new one."""
+        climb = self._climbs.get(peer)
+        if climb is not None and not climb.over:
+            return climb
+        climb = self._climbs[peer] = Climb(peer, self.endpoint)
+        if self._nursery is None:
+            climb.finish()
+            return climb
+        self._nursery.start_soon(self._run_climb, climb, addresses, timeout)
+        return climb
+
+    async def _run_climb(self, climb: Climb, addresses: Sequence[Address], timeout: float) -> None:
+        attempts = order(addresses, climb.peer, self.rungs)
+        try:
+            with trio.move_on_after(timeout):
+                await climb.run(attempts, self._attempt)
+        finally:
+            climb.finish()
+            if self._climbs.get(climb.peer) is climb:
+                del self._climbs[climb.peer]
+
+    async def _attempt(self, attempt: Attempt) -> Link:
+        """One way to one address. Raises DialFailed."""
+        address = attempt.address
+        if address.relay is not None:
+            return await self._through(address.relay, attempt.peer)
+        if address.transport == "udp":
+            return await self._dial_udp(address, attempt.peer)
+        return await self.endpoint.reach(address, timeout=defaults.CLIMB_S)
+
+    async def _dial_udp(self, address: Address, peer: PeerId) -> Link:
+        if self.udp is None:
+            raise DialFailed("no-udp", "this node has no UDP port")
+        try:
+            pipe = await self.udp.dial((address.host, address.port), timeout=defaults.CLIMB_S)
+        except OSError as error:
+            raise DialFailed("unreachable", f"`{address}` does not answer: {error}") from None
+        way = way_to(address.host)
+        return await self.endpoint.join(pipe, way, expect=peer, server=False, name=str(address))
+
+    async def _through(self, relay: Address, peer: PeerId) -> Link:
+        pipe = await self.relays.dial(relay, peer, timeout=defaults.CLIMB_S)
+        name = f"{peer} through {relay.peer}"
+        try:
+            with trio.fail_after(defaults.CLIMB_S):
+                link = await self.endpoint.join(
+                    pipe, Way.RELAYED, expect=peer, server=False, name=name
+                )
+        except DialFailed as error:
+            if pipe.failure is not None:  # the relay's own word says more
+                raise DialFailed(pipe.failure, f"`{name}`: {pipe.failure}") from None
+            raise error from None
+        except trio.TooSlowError:
+            raise DialFailed("timeout", f"`{name}` did not answer") from None
+        self.knowledge.vouch(peer, pipe.seen)
+        self._improve(link, at_once=True)
+        return link
+
+    async def _find(self, link: Link) -> None:
+        """A link has lost all paths: look for one until cancelled."""
+        while True:
+            with suppress(DialFailed):
+                climb = self._climb(link.peer, self.book(link.peer), defaults.CLIMB_S)
+                await climb.first()
+            await trio.sleep(defaults.FIND_S)
+
+    # From a relayed path to a direct one.
+
+    def _improve(self, link: Link, *, at_once: bool) -> None:
+        if self._nursery is not None and link.peer not in self._improving:
+            self._improving[link.peer] = trio.Event()
+            self._nursery.start_soon(self._keep_improving, link, at_once)
+
+    async def _keep_improving(self, link: Link, at_once: bool) -> None:
+        """Punch, again and again with longer pauses, until the link is direct or over."""
+        try:
+            for pause in (0.0, *defaults.PUNCH_PAUSES_S) if at_once else defaults.PUNCH_PAUSES_S:
+                with trio.move_on_after(pause):
+                    await self._improving[link.peer].wait()
+                self._improving[link.peer] = trio.Event()
+                if not link.alive or link.way is not Way.RELAYED:
+                    return
+                await self.puncher.punch(link)
+        finally:
+            del self._improving[link.peer]
+
+    # What comes.
+
+    def _join_soon(self, pipe: Pipe, way: Way, expect: PeerId | None, *, server: bool) -> None:
+        if self._nursery is None:
+            pipe.close()
+        else:
+            self._nursery.start_soon(self._join, pipe, way, expect, server)
+
+    async def _join(self, pipe: Pipe, way: Way, expect: PeerId | None, server: bool) -> None:
+        with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
+            await self.endpoint.join(pipe, way, expect=expect, server=server)
+            return
+        pipe.close()
+
+    def _punched(self, pipe: Pipe, peer: PeerId, client: bool, way: Way) -> None:
+        # TCP that both opened finds its sides by itself; what only one opened was dialled.
+        server = not client and pipe.medium != "tcp"
+        self._join_soon(pipe, way, peer, server=server)
+
+    def _udp_came(self, pipe: QuicPipe) -> None:
+        peer = self.puncher.arrived(pipe)
+        way = way_to(pipe.remote[0])
+        if peer is not None and way is Way.DIRECT:
+            way = Way.PUNCHED
+        self._join_soon(pipe, way, peer, server=True)
+
+    def _circuit_came(
+        self, pipe: CircuitPipe, source: PeerId, relay: PeerId, seen: Vouched | None
+    ) -> None:
+        if self._nursery is None:
+            pipe.close()
+            return
+        self._nursery.start_soon(self._take_circuit, pipe, source, seen)
+
+    async def _take_circuit(self, pipe: CircuitPipe, source: PeerId, seen: Vouched | None) -> None:
+        with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
+            link = await self.endpoint.join(pipe, Way.RELAYED, expect=source, server=True)
+            self.knowledge.vouch(source, seen)
+            self._improve(link, at_once=False)
+            return
+        pipe.close()
+
+    def _stun(self, data: bytes, source: Place, socket: Datagrams) -> None:
+        if not self.puncher.on_stun(data, source, socket):
+            self.reach.on_stun(data, source, socket)
+
+    async def _dialled_back(self, first: bytes, stream: trio.SocketStream) -> None:
+        name = stream.socket.getpeername()
+        try:
+            while len(first) < defaults.DIALBACK_BYTES:
+                piece = await stream.receive_some(defaults.DIALBACK_BYTES - len(first))
+                if not piece:
+                    return
+                first += piece
+            self.reach.dialback_arrived(first, (str(name[0]), int(name[1])))
+        finally:
+            stream.socket.close()
+
+    def _observed(self, connected: Connected) -> None:
+        path, place = connected.path, connected.hello.observed
+        if connected.dialled and path.medium == "tcp" and place is not None:
+            self.reach.observed_tcp(connected.peer, path.address[0], place, path.local_port)
+
+    def _path_found(self, link: Link, way: Way, medium: str) -> None:
+        if way is not Way.RELAYED:
+            self.puncher.met(link.peer, medium)
+        if link.identities.dialled and medium == "tcp" and link.identities.port:
+            place = link.address[0], link.identities.port
+            if place[0]:
+                self.relays.offer([(link.peer, Address(*place, link.peer))])
+
+    def _mapped(self, mapping: Mapping | None) -> None:
+        self.reach.port_mapped(
+            Mapped()
+            if mapping is None
+            else Mapped(
+                (mapping.address, mapping.tcp_port) if mapping.tcp_port else None,
+                (mapping.address, mapping.udp_port) if mapping.udp_port else None,
+                mapping.address,
+            )
+        )
+        self._changed()
+
+    def _neighbour(self, peer: PeerId, place: Place) -> None:
+        """Somebody of our swarm answers on our own network."""
+        self.knowledge.found(peer, place[0])
+        link = self.endpoint.link(peer)
+        if self._nursery is None or (link is not None and link.way in (Way.LAN, Way.LOOPBACK)):
+            return
+        self._nursery.start_soon(self._meet_neighbour, Address(*place, peer))
+
+    async def _meet_neighbour(self, address: Address) -> None:
+        with suppress(DialFailed):
+            await self.endpoint.reach(address, timeout=defaults.CLIMB_S, way=Way.LAN)
+
+    def _seen_at(self, peer: PeerId) -> str | None:
+        link = self.endpoint.link(peer)
+        return seen_at(link).ip or None if link is not None else None
+
+    def _changed(self) -> None:
+        for callback in self._on_change:
+            callback()
+
+
+def seen_at(link: Link) -> Vouched:
+    """Where this node itself sees the other end of a link; nowhere for one that is relayed."""
+    ip, tcp, udp = "", 0, 0
+    for leg in link.status.legs:
+        if leg.way is Way.RELAYED or not leg.address[0] or ip not in ("", leg.address[0]):
+            continue
+        ip = leg.address[0]
+        if leg.medium == "tcp":
+            tcp = leg.address[1]
+        elif leg.medium == "udp":
+            udp = leg.address[1]
+    return Vouched(ip, tcp, udp)
+
+
+def _is_relayed(link: Link) -> bool:
+    return not seen_at(link).ip

@@ -1,0 +1,163 @@
+"""Peers on the same networks, found by multicast DNS: a socket and a task for each interface."""
+
+from collections.abc import Callable
+from ipaddress import IPv4Address, IPv4Network
+
+import trio
+
+from ..datagrams import Datagrams, Place
+from ..errors import AddressInUse, HostError
+from ..host import Group, Host, Interface
+from ..identity import PeerId
+from .defaults import GROUP, PORT, Limits
+from .responder import Responder
+from .service import Announcement
+
+OnPeer = Callable[[PeerId, Place], None]
+
+_PRIVATE = tuple(
+    map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"))
+)
+_POINT_TO_POINT = 31  # prefix length from which there is nobody to find
+
+
+class LanDiscovery:
+    """Tells the LAN of this node, and this node of others of its swarm.
+
+    What is told is a hint: that the peer is who it says is proven by the lane's handshake.
+    """
+
+    def __init__(
+        self, host: Host, peer: PeerId, swarm: bytes, *, limits: Limits | None = None
+    ) -> None:
+        """`swarm` is the swarm's public name, up to 32 bytes; others' swarms are not seen."""
+        self._host = host
+        self._peer = peer
+        self._swarm = swarm
+        self._limits = limits or Limits()
+        self._listeners: list[OnPeer] = []
+        self._served: dict[Interface, trio.CancelScope] = {}
+        self._responders: dict[Interface, Responder] = {}
+        self._troubles: dict[Interface, str] = {}
+        self._entropy = host.entropy(8)
+        self._port = 0
+
+    def on_peer(self, callback: OnPeer) -> None:
+        """Call it when a peer of the swarm is heard of at a place for the first time, and when
+        it comes back after having been gone."""
+        self._listeners.append(callback)
+
+    @property
+    def condition(self) -> str | None:
+        """Why some network is not searched, in a sentence for the owner; None where all are."""
+        return next(iter(self._troubles.values()), None)
+
+    def places(self, peer: PeerId) -> list[Place]:
+        """Where that peer says it is on our networks."""
+        found = (each.neighbours.places(peer) for each in self._responders.values())
+        return list(dict.fromkeys(place for places in found for place in places))
+
+    async def run(
+        self, port: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Announce `port` and listen until cancelled; then say goodbye."""
+        self._port = port
+        async with trio.open_nursery() as nursery:
+            self._look(nursery)
+            task_status.started()
+            while True:
+                await trio.sleep(self._limits.look_s)
+                self._look(nursery)
+
+    def _look(self, nursery: trio.Nursery) -> None:
+        """Serve the interfaces that there are now."""
+        wanted = [item for item in self._host.interfaces() if _is_lan(item)]
+        wanted = wanted[: self._limits.interfaces]
+        for interface, scope in list(self._served.items()):
+            if interface not in wanted:
+                scope.cancel()
+        for interface in list(self._troubles):
+            if interface not in wanted:
+                del self._troubles[interface]
+        for interface in wanted:
+            if interface not in self._served:
+                self._served[interface] = trio.CancelScope()
+                nursery.start_soon(self._serve, interface)
+
+    async def _serve(self, interface: Interface) -> None:
+        """One interface until it is gone; what fails is tried again at the next look."""
+        try:
+            with self._served[interface]:
+                # Bound to the group, so that no datagram to another program of the port
+                # is taken away from it (RFC 6762, section 15).
+                group = Group(GROUP, interface.address)
+                socket = await self._host.datagrams(GROUP, PORT, group=group, shared=True)
+                self._troubles.pop(interface, None)
+                await self._work(interface, socket)
+        except AddressInUse:
+            self._troubles[interface] = (
+                f"another program has port {PORT} for itself, so peers on the own network are "
+                "not found by multicast DNS"
+            )
+        except HostError as error:
+            self._troubles[interface] = (
+                f"peers on the network of {interface.address} are not searched: {error.message}"
+            )
+        finally:
+            del self._served[interface]
+
+    async def _work(self, interface: Interface, socket: Datagrams) -> None:
+        announcement = Announcement(
+            self._peer, self._swarm, interface.address, self._port, self._entropy
+        )
+        now = self._host.now()
+        responder = Responder(announcement, interface, self._limits, self._luck, now)
+        self._responders[interface] = responder
+        try:
+            async with trio.open_nursery() as nursery:
+                turn = _Turn()
+                nursery.start_soon(self._receive, socket, responder, turn)
+                while True:
+                    for data in responder.poll(self._host.now()):
+                        socket.send(data, (GROUP, PORT))
+                    await turn.wait(responder.due())
+        finally:
+            socket.send(responder.goodbye(), (GROUP, PORT))
+            socket.close()
+            del self._responders[interface]
+
+    async def _receive(self, socket: Datagrams, responder: Responder, turn: "_Turn") -> None:
+        while True:
+            for data, source in await socket.receive():
+                for found in responder.receive(data, source, self._host.now()):
+                    for listener in self._listeners:
+                        listener(found.peer, found.place)
+            turn.call(responder.due())
+
+    def _luck(self) -> float:
+        return int.from_bytes(self._host.entropy(4)) / 2**32
+
+
+class _Turn:
+    """Wakes a task before its time."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+        self._until = 0.0
+
+    def call(self, due: float) -> None:
+        if due < self._until:
+            self._event.set()
+
+    async def wait(self, until: float) -> None:
+        self._until = until
+        with trio.CancelScope(deadline=until):
+            await self._event.wait()
+        self._event = trio.Event()
+
+
+def _is_lan(interface: Interface) -> bool:
+    """Whether neighbours can be there: a private IPv4 network of more than two."""
+    if ":" in interface.address or interface.prefix >= _POINT_TO_POINT:
+        return False
+    return any(IPv4Address(interface.address) in network for network in _PRIVATE)

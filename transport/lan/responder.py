@@ -1,0 +1,128 @@
+"""One interface's part of multicast DNS (RFC 6762): when to ask, when to answer, what to keep.
+
+Datagrams and the time in, datagrams and peers out.
+"""
+
+import math
+from collections.abc import Callable
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import Final
+
+from ..datagrams import Place
+from ..host import Interface
+from . import dns
+from .defaults import (
+    ANNOUNCEMENTS,
+    ANSWER_S,
+    FIRST_WAIT_S,
+    KNOWN_ANSWERS,
+    PORT,
+    QUERY_S,
+    Limits,
+)
+from .neighbours import Neighbours
+from .rate import Rate
+from .service import Announcement, Found, query
+
+_NEVER: Final = math.inf
+
+
+class Responder:
+    """`luck` gives a number from 0 to 1. Call `poll` at `due`, which `receive` may
+    bring forward."""
+
+    def __init__(
+        self,
+        announcement: Announcement,
+        interface: Interface,
+        limits: Limits,
+        luck: Callable[[], float],
+        now: float,
+    ) -> None:
+        self.neighbours = Neighbours(limits, luck)
+        self.dropped = 0
+        """Datagrams that were too many to be looked at."""
+        self._announcement = announcement
+        self._network: IPv4Network = IPv4Interface(
+            f"{interface.address}/{interface.prefix}"
+        ).network
+        self._luck = luck
+        self._taken = Rate(limits.taken_per_s, limits.taken_burst, now)
+        self._news = Rate(limits.news_per_s, limits.news_burst, now)
+        self._announce_at = [now + after for after in ANNOUNCEMENTS]
+        self._answer_at = _NEVER  # an answer is due
+        self._answered = -_NEVER
+        self._kinds_at = _NEVER  # and one about our kind of service
+        self._kinds_said = -_NEVER
+        self._query_at = now + self._first_wait()
+        self._pause = QUERY_S[0]
+
+    def due(self) -> float:
+        """When to call `poll` next."""
+        own = (*self._announce_at[:1], self._answer_at, self._kinds_at, self._query_at)
+        return min(*own, self.neighbours.due())
+
+    def poll(self, now: float) -> list[bytes]:
+        """What to send to the group now; peers whose time has come are forgotten."""
+        late = self.neighbours.pass_time(now)
+        found: list[bytes] = []
+        if self._announce_at and self._announce_at[0] <= now:
+            self._announce_at.pop(0)
+            self._answer_at = min(self._answer_at, now)
+        if self._answer_at <= now:
+            self._answer_at, self._answered = _NEVER, now
+            found.append(self._announcement.encode())
+        if self._kinds_at <= now:
+            self._kinds_at, self._kinds_said = _NEVER, now
+            found.append(self._announcement.encode_service())
+        if late or self._query_at <= now:
+            found.append(query(self.neighbours.known(now)[:KNOWN_ANSWERS]))
+            self._query_at = now + self._pause
+            self._pause = min(2 * self._pause, QUERY_S[1])
+        return found
+
+    def goodbye(self) -> bytes:
+        """We are gone."""
+        return self._announcement.encode(ttl=0)
+
+    def receive(self, data: bytes, source: Place, now: float) -> list[Found]:
+        """Take in a datagram; returns peers and places that were not known.
+
+        What comes from another network or port is somebody else's: with several interfaces
+        each socket gets a copy of everything.
+        """
+        if source[1] != PORT or IPv4Address(source[0]) not in self._network:
+            return []
+        if not self._taken.allows(now):
+            self.dropped += 1
+            return []
+        message = dns.decode(data)
+        if message is None:
+            return []
+        if not message.response:
+            self._be_asked(message, now)
+            return []
+        found = self._announcement.read(message, source[0])
+        return [item for item in found if self._is_news(item, now)]
+
+    def _is_news(self, found: Found, now: float) -> bool:
+        """Keep it; whether it was not known. Beyond the rate nothing new is kept."""
+        news = self.neighbours.is_news(found)
+        if news and not self._news.allows(now):
+            return False
+        if news or self.neighbours.knows(found):
+            self.neighbours.hear(found, now)
+        return news
+
+    def _be_asked(self, message: dns.Message, now: float) -> None:
+        """Answer a little later, together with others' questions, and not too often."""
+        if self._announcement.is_asked(message):
+            at = max(now + self._first_wait(), self._answered + ANSWER_S)
+            self._answer_at = min(self._answer_at, at)
+        if self._announcement.asks_for_kinds(message):
+            at = max(now + self._first_wait(), self._kinds_said + ANSWER_S)
+            self._kinds_at = min(self._kinds_at, at)
+
+    def _first_wait(self) -> float:
+        low, high = FIRST_WAIT_S
+        return low + (high - low) * self._luck()

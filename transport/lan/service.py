@@ -1,0 +1,157 @@
+"""What a node says of itself on a LAN, and what it reads of others: a DNS-SD service (RFC 6763).
+
+`_shoal._udp.local` -> `<random>._shoal._udp.local` -> a port, the address of that one interface,
+and a text with the peer id and a tag of the swarm. The form is that of every other service on a
+LAN, so that ordinary tools show it; the name is drawn anew with every start.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Final
+
+from ..datagrams import Place
+from ..errors import TransportError
+from ..identity import PeerId, parse_peer_id
+from . import dns
+from .defaults import LONGEST_TTL_S, SERVICE, TTL_S
+from .dns import Message, Name, Question, Record, Type
+
+_VERSION: Final = b"v=1"
+_TAG_BYTES: Final = 8
+_INSTANCE_BYTES: Final = 8
+_EVERY_SERVICE: Final = (b"_services", b"_dns-sd", b"_udp", b"local")  # RFC 6763, section 9
+
+
+def tag_of(swarm: bytes) -> bytes:
+    """What stands for a swarm's public name: who does not know the name learns nothing."""
+    return hashlib.sha256(b"shoal/lan/1\0" + swarm).digest()[:_TAG_BYTES].hex().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A peer of our swarm, and where it says it is. `ttl` in seconds; 0 is a goodbye."""
+
+    peer: PeerId
+    place: Place
+    ttl: int
+    instance: bytes
+
+
+class Announcement:
+    """Our own records for one interface. `entropy` is 8 random bytes of this start."""
+
+    def __init__(self, peer: PeerId, swarm: bytes, address: str, port: int, entropy: bytes) -> None:
+        self.instance = entropy[:_INSTANCE_BYTES].hex().encode()
+        self._peer = peer
+        self._tag = tag_of(swarm)
+        self._name: Name = (self.instance, *SERVICE)
+        self._host: Name = (self.instance, b"local")
+        self._address = IPv4Address(address)
+        self._port = port
+
+    def records(self, ttl: int = TTL_S) -> list[Record]:
+        """PTR, SRV, TXT, A."""
+        text = (_VERSION, b"p=" + self._peer.encode(), b"s=" + self._tag)
+        return [
+            Record(SERVICE, Type.PTR, self._name, ttl, shared=True),
+            Record(self._name, Type.SRV, dns.Service(self._port, self._host), ttl),
+            Record(self._name, Type.TXT, text, ttl),
+            Record(self._host, Type.A, self._address, ttl),
+        ]
+
+    def encode(self, ttl: int = TTL_S) -> bytes:
+        """An announcement, or with a TTL of 0 a goodbye (RFC 6762, section 10.1)."""
+        return dns.encode(Message(True, [], self.records(ttl)))
+
+    def encode_service(self) -> bytes:
+        """The answer to who asks for all kinds of services."""
+        kind = Record(_EVERY_SERVICE, Type.PTR, SERVICE, TTL_S, shared=True)
+        return dns.encode(Message(True, [], [kind]))
+
+    def asks_for_kinds(self, message: Message) -> bool:
+        """Whether a query wants every kind of service."""
+        wanted = _EVERY_SERVICE
+        return any(each.name == wanted and _is(each, Type.PTR) for each in message.questions)
+
+    def is_asked(self, message: Message) -> bool:
+        """Whether a query is about us, and its sender does not know us yet (section 7.1)."""
+        return any(map(self._is_ours, message.questions)) and not any(
+            record.type is Type.PTR and record.data == self._name and record.ttl >= TTL_S / 2
+            for record in message.records
+        )
+
+    def _is_ours(self, question: Question) -> bool:
+        wanted = {SERVICE: (Type.PTR,), self._name: (Type.SRV, Type.TXT), self._host: (Type.A,)}
+        return any(_is(question, kind) for kind in wanted.get(question.name, ()))
+
+    def read(self, message: Message, source: str) -> list[Found]:
+        """Peers of our swarm in a response that came from `source`.
+
+        Only what says that address of itself is believed: so nobody can make us dial a third
+        computer without forging its address. Our own announcements come back to us and are
+        left out.
+        """
+        found = [_read(message, name, source, self._tag) for name in _instances(message)]
+        return [item for item in found if item is not None and item.peer != self._peer]
+
+
+def query(known: Iterable[tuple[bytes, int]]) -> bytes:
+    """Who is there? `known` are instances with the rest of their TTL: they need not answer."""
+    records = [
+        Record(SERVICE, Type.PTR, (instance, *SERVICE), ttl, shared=True) for instance, ttl in known
+    ]
+    return dns.encode(Message(False, [Question(SERVICE, Type.PTR)], records))
+
+
+def _is(question: Question, kind: Type) -> bool:
+    return question.type in (kind, Type.ANY)
+
+
+def _instances(message: Message) -> list[Name]:
+    """Names of services of our kind, each once."""
+    names = [
+        record.name
+        for record in message.records
+        if record.type is Type.SRV and record.name[1:] == SERVICE
+    ]
+    return list(dict.fromkeys(names))
+
+
+def _read(message: Message, name: Name, source: str, tag: bytes) -> Found | None:
+    """One peer of a response, where all its records are in it and fit."""
+    service: dns.Service | None = None
+    texts: tuple[bytes, ...] = ()
+    ttl = LONGEST_TTL_S
+    for record in message.records:
+        if record.name != name:
+            continue
+        if isinstance(record.data, dns.Service):
+            service, ttl = record.data, min(ttl, record.ttl)
+        elif record.type is Type.TXT and isinstance(record.data, tuple):
+            texts, ttl = record.data, min(ttl, record.ttl)
+    if service is None or not service.port or b"s=" + tag not in texts:
+        return None
+    if not _says(message, service.host, source):
+        return None
+    peer = _peer(texts)
+    return Found(peer, (source, service.port), ttl, name[0]) if peer is not None else None
+
+
+def _says(message: Message, host: Name, source: str) -> bool:
+    """Whether the sender names its own address as the host's."""
+    return any(
+        record.type is Type.A and record.name == host and str(record.data) == source
+        for record in message.records
+    )
+
+
+def _peer(texts: tuple[bytes, ...]) -> PeerId | None:
+    for text in texts:
+        if text.startswith(b"p="):
+            try:
+                return parse_peer_id(text[2:].decode("latin-1"))
+            except TransportError:
+                return None
+    return None

@@ -1,0 +1,129 @@
+"""Calls of libp2p peers: one stream, one request, one reply (docs/spec/libp2p.md, section 4).
+
+Callers are strangers: only what was published for them is called, at a rate, a few at a time.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgpack
+import trio
+
+from .. import frame
+from ..calls import Answer, Call, Handler, Refusal, Reply
+from ..defaults import FRAME_HEAD_BYTES, METHOD_BYTES
+from ..identity import PeerId
+from ..serving import HANDLER_ERRORS, refusal_of
+from . import defaults
+from .connection import Connection
+from .limits import Libp2pLimits
+from .muxstream import MuxStream
+from .wire import Fault, prefixed
+
+CALL: Final = "/shoal/call/1.0.0"
+_FIELDS: Final = 8
+Published = Callable[[], Mapping[str, Handler]]
+"""Methods that strangers may call, and who answers them."""
+
+
+class CallService:
+    """Answers calls with the handlers of `published`."""
+
+    def __init__(self, published: Published, limits: Libp2pLimits) -> None:
+        self._published = published
+        self._limits = limits
+        self._open = 0
+
+    async def serve(self, connection: Connection, stream: MuxStream) -> None:
+        """One stream: read the request, answer it. Raises Fault on what is no request."""
+        limits = self._limits
+        if connection.calls >= limits.calls or self._open >= limits.calls_total:
+            await stream.send(_encode(Refusal("busy", "too many calls are open"), limits))
+            return
+        connection.calls += 1
+        self._open += 1
+        try:
+            with trio.fail_after(limits.call_s):
+                request = await stream.receive_message(limits.call_bytes)
+                answer = await self._answer(connection, request)
+                await stream.send(_encode(answer, limits))
+        finally:
+            connection.calls -= 1
+            self._open -= 1
+        connection.progress()
+
+    async def _answer(self, connection: Connection, request: bytes) -> Answer:
+        await connection.pay(defaults.CALL_COST + len(request))
+        try:
+            method, header, payload = decode_request(request)
+        except Fault as fault:
+            return Refusal(fault.code, "the request cannot be read")
+        handler = self._published().get(method)
+        if handler is None:
+            return Refusal("unknown-method", "no such method is published")
+        result: Answer = Refusal("timeout", "the handler took too long")
+        try:
+            with trio.move_on_after(self._limits.call_s / 2):
+                answer = handler(Call(PeerId(connection.peer), header, payload))
+                result = answer if isinstance(answer, Reply | Refusal) else await answer
+        except* HANDLER_ERRORS as errors:
+            result = refusal_of(errors)
+        return result
+
+
+def decode_request(data: bytes) -> tuple[str, dict[str, Any], bytes]:
+    """Method, header and payload. Raises Fault (`bad-request`).
+
+    The header's bytes are bounded before they become objects: an empty container is 1 byte on
+    the wire and 69 in memory.
+    """
+    fields = _fields(data)
+    try:
+        method = msgpack.unpackb(fields.get("method", b"\xc0"), max_str_len=METHOD_BYTES)
+        payload = msgpack.unpackb(fields.get("payload", b"\xc4\x00"), max_bin_len=len(data))
+        header = frame.decode_header(fields.get("header", b""))
+    except (ValueError, frame.Fault):
+        raise Fault("bad-request") from None
+    if not isinstance(method, str) or not method or not isinstance(payload, bytes):
+        raise Fault("bad-request")
+    return method, header, payload
+
+
+def _fields(data: bytes) -> dict[str, bytes]:
+    """The undecoded values of a map with text keys."""
+    unpacker = msgpack.Unpacker(
+        max_buffer_size=max(len(data), 1), max_str_len=METHOD_BYTES, max_bin_len=0, max_ext_len=0
+    )
+    unpacker.feed(data)
+    found = {}
+    try:
+        count = unpacker.read_map_header()
+        if count > _FIELDS:
+            raise Fault("bad-request")
+        for _ in range(count):
+            key = unpacker.unpack()
+            start = unpacker.tell()
+            unpacker.skip()
+            value = data[start : unpacker.tell()]
+            if key == "header" and len(value) > FRAME_HEAD_BYTES:
+                raise Fault("bad-request")
+            if isinstance(key, str):
+                found[key] = value
+    except (ValueError, msgpack.OutOfData):
+        raise Fault("bad-request") from None
+    return found
+
+
+def _encode(answer: Answer, limits: Libp2pLimits) -> bytes:
+    if isinstance(answer, Reply):
+        try:
+            packed: bytes = msgpack.packb(
+                {"header": answer.header, "payload": bytes(answer.payload)}
+            )
+        except (ValueError, TypeError, OverflowError):
+            answer = Refusal("failed", "the reply cannot be encoded")
+        else:
+            if len(packed) <= limits.call_bytes:
+                return prefixed(packed)
+            answer = Refusal("too-large", f"the reply has more than {limits.call_bytes} bytes")
+    return prefixed(msgpack.packb({"code": answer.code, "message": answer.message[:1024]}))

@@ -1,0 +1,324 @@
+"""This node as a client of foreign relays: go, rust or py, anything that speaks circuit relay v2.
+
+A circuit is handed over as a `Pipe` at both ends; TLS between the two peers runs over it, so the
+relay sees ciphertext, and what it says of who comes is a hint that TLS proves or not.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+import trio
+
+from ..address import Address
+from ..budget import Budget
+from ..errors import DialFailed, HostError, TransportError
+from ..host import Host
+from ..identity import Identity, PeerId, parse_peer_id
+from ..pipe import TcpPipe
+from . import circuit as wire
+from . import defaults
+from .circuit import HopMessage, StopMessage
+from .connection import Connection, Protocols, Serve
+from .limits import Libp2pLimits
+from .muxstream import MuxStream
+from .session import Session
+from .wire import Fault
+
+OnCircuit = Callable[[MuxStream, PeerId, Address], None]
+_EXPIRED: Final = "expired"
+
+
+@dataclass(slots=True)
+class _Relay:
+    """A relay that we are connected to."""
+
+    address: Address
+    connection: Connection
+    reserved: bool = False
+
+
+class CircuitClient:
+    """Reservations at foreign relays, and circuits through them, while `run` runs.
+
+    `protocols` answers what a relay asks of us (identify); `port` is the local TCP port that dials
+    leave from. `identity` is proven to relays.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        identity: Identity,
+        *,
+        protocols: Protocols = dict,
+        port: Callable[[], int] = lambda: 0,
+        limits: Libp2pLimits | None = None,
+    ) -> None:
+        self._host = host
+        self._identity = identity
+        self._base = protocols
+        self._port = port
+        self._limits = limits or Libp2pLimits()
+        self._budget = Budget(self._limits.total_bytes)
+        self._relays: dict[PeerId, _Relay] = {}
+        self._dialling: dict[PeerId, trio.Event] = {}
+        self._on_circuit: OnCircuit | None = None
+        self._on_change: list[Callable[[], None]] = []
+        self._nursery: trio.Nursery | None = None
+
+    def on_circuit(self, callback: OnCircuit) -> None:
+        """`callback(pipe, source, relay)` for each peer that comes through a relay of ours. The
+        pipe is the callback's to close; nobody is proven yet, this side is TLS's server."""
+        self._on_circuit = callback
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """`callback()` when `addresses` has changed."""
+        self._on_change.append(callback)
+
+    def addresses(self) -> list[Address]:
+        """Where this node can be reached through relays now."""
+        held = [relay.address for relay in self._relays.values() if relay.reserved]
+        return [address.through(self._identity.peer) for address in held]
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry the connections to relays, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+                self._relays.clear()
+
+    async def reserve(self, relay: Address) -> None:
+        """Get a reservation at a relay whose peer id is known, and keep it until it is lost.
+
+        Returns once it is granted. Raises DialFailed: the codes of a dial, `reservation-refused`,
+        `relay-full`, `relay-denied`, `bad-relay`.
+        """
+        found = await self._relay(relay)
+        try:
+            life = await self._ask_reservation(found.connection)
+        except DialFailed:
+            found.connection.close("refused")
+            raise
+        found.reserved = True
+        found.connection.keep(self._host.now() + life)
+        self._changed()
+        if self._nursery is not None:
+            self._nursery.start_soon(self._renew, found, life)
+
+    def release(self, relay: PeerId) -> None:
+        """Leave a relay, and every circuit through it."""
+        if relay in self._relays:
+            self._relays[relay].connection.close("closed")
+
+    async def dial(self, address: Address) -> MuxStream:
+        """A circuit to `address.peer` through `address.relay`; this side is TLS's client.
+
+        Raises DialFailed: the codes of a dial to the relay, `no-reservation`, `peer-unreachable`,
+        `relay-full`, `relay-denied`, `bad-relay`.
+        """
+        if address.relay is None or address.peer is None:
+            raise DialFailed("bad-address", f"`{address}` does not lead through a relay")
+        relay = await self._relay(address.relay)
+        stream, _ = await self._request(relay.connection, wire.CONNECT, address.peer)
+        if self._nursery is None:
+            stream.close()
+            raise DialFailed("not-running", "the client of relays is not running")
+        self._nursery.start_soon(_hold, relay.connection, stream)
+        return stream
+
+    # Connections to relays.
+
+    async def _relay(self, address: Address) -> _Relay:
+        """The connection to a relay, made anew where there is none. Raises DialFailed."""
+        peer = address.peer
+        if peer is None:
+            raise DialFailed("bad-address", f"`{address}` does not say which relay this is")
+        while peer in self._dialling:
+            await self._dialling[peer].wait()
+        found = self._relays.get(peer)
+        if found is not None and found.connection.alive:
+            return found
+        done = self._dialling[peer] = trio.Event()
+        try:
+            with trio.move_on_after(defaults.DIAL_S):
+                return await self._dial_relay(address, peer)
+        finally:
+            del self._dialling[peer]
+            done.set()
+        raise DialFailed("timeout", f"`{address}` did not answer within {defaults.DIAL_S:g} s")
+
+    async def _dial_relay(self, address: Address, peer: PeerId) -> _Relay:
+        if self._nursery is None:
+            raise DialFailed("not-running", "the client of relays is not running")
+        stream = await self._connect(address)
+        session = Session(
+            self._identity,
+            dialled=True,
+            entropy=self._host.entropy,
+            limits=self._limits,
+            expect=peer,
+        )
+        connection = Connection(
+            TcpPipe(stream),
+            session,
+            host=self._host,
+            limits=self._limits,
+            protocols=self._protocols,
+            budget=self._budget,
+        )
+        relay = _Relay(address, connection)
+        await self._nursery.start(self._carry, relay, peer)
+        if not connection.alive:
+            code = connection.code or "lost"
+            known = "wrong-peer" if code == "wrong-peer" else "bad-relay"
+            raise DialFailed(known, f"`{address}` is no relay for us ({code})")
+        return relay
+
+    async def _connect(self, address: Address) -> trio.SocketStream:
+        """TCP, from our listen port where that works. Raises DialFailed."""
+        if address.transport != "tcp":
+            raise DialFailed("bad-address", f"`{address}` is not reached by TCP")
+        ip, port = address.host, self._port()
+        try:
+            if not _is_ip(ip):
+                ip = (await self._host.resolve(ip))[0]
+            return await self._host.connect(ip, address.port, source_port=port)
+        except HostError as error:
+            raise DialFailed("bad-name", error.message) from None
+        except ConnectionRefusedError:
+            raise DialFailed("refused", f"nothing listens at `{address}`") from None
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise DialFailed("unreachable", f"`{address}` cannot be reached: {reason}") from None
+
+    async def _carry(
+        self,
+        relay: _Relay,
+        peer: PeerId,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Run a connection; started once it is up or has failed."""
+
+        def up() -> None:
+            self._relays[peer] = relay
+            task_status.started()
+
+        try:
+            await relay.connection.run(up=up)
+        finally:
+            found = self._relays.get(peer) is relay
+            if found:
+                del self._relays[peer]
+        if not found:
+            task_status.started()
+        if relay.reserved:
+            relay.reserved = False
+            self._changed()
+
+    def _changed(self) -> None:
+        for callback in self._on_change:
+            callback()
+
+    # Reservations and circuits.
+
+    async def _ask_reservation(self, connection: Connection) -> float:
+        """Seconds for which it holds. Raises DialFailed."""
+        stream, answer = await self._request(connection, wire.RESERVE, None)
+        stream.close()
+        shortest, longest = defaults.RESERVED_S
+        return min(max((answer.expires or 0) - self._host.wall(), shortest), longest)
+
+    async def _request(
+        self, connection: Connection, kind: int, peer: str | None
+    ) -> tuple[MuxStream, HopMessage]:
+        """One HOP request that the relay grants; the stream behind its answer. Raises
+        DialFailed."""
+        stream: MuxStream | None = None
+        code = "timeout"
+        try:
+            with trio.move_on_after(defaults.DIAL_S):
+                stream = await connection.open(wire.HOP)
+                await stream.send(wire.hop_request(kind, peer))
+                body = await stream.receive_message(defaults.CIRCUIT_MESSAGE_BYTES)
+                answer = HopMessage.decode(body)
+                if answer.kind == wire.HOP_STATUS and answer.status == wire.OK:
+                    return stream, answer
+                code = wire.STATUS_CODES.get(answer.status or 0, "bad-relay")
+        except Fault as fault:
+            code = "relay-denied" if fault.code == "no-protocol" else "bad-relay"
+        except BaseException:
+            if stream is not None:
+                stream.close()
+            raise
+        if stream is not None:
+            stream.close()
+        raise DialFailed(code, f"the relay `{connection.peer}` did not do what we asked ({code})")
+
+    async def _renew(self, relay: _Relay, life: float) -> None:
+        """Ask again at half its life; a relay that refuses is left."""
+        while relay.connection.alive:
+            await trio.sleep(life * defaults.RENEW)
+            try:
+                life = await self._ask_reservation(relay.connection)
+            except DialFailed:
+                relay.connection.close(_EXPIRED)
+                return
+            relay.connection.keep(self._host.now() + life)
+
+    def _protocols(self) -> dict[str, Serve]:
+        return {**self._base(), wire.STOP: self._serve_stop}
+
+    async def _serve_stop(self, connection: Connection, stream: MuxStream) -> None:
+        """The relay brings a circuit: hand it on, and keep the stream until that is closed."""
+        with trio.fail_after(self._limits.request_s):
+            body = await stream.receive_message(defaults.CIRCUIT_MESSAGE_BYTES)
+        relay = self._relays.get(PeerId(connection.peer))
+        source = _source(body)
+        if isinstance(source, int):
+            await stream.send(wire.stop_status(source))
+        elif relay is None or not relay.reserved or self._on_circuit is None:
+            await stream.send(wire.stop_status(wire.PERMISSION_DENIED))
+        elif connection.circuits >= self._limits.circuits:
+            await stream.send(wire.stop_status(wire.RESOURCE_LIMIT_EXCEEDED))
+        else:
+            await stream.send(wire.stop_status(wire.OK))
+            connection.circuits += 1
+            try:
+                self._on_circuit(stream, source, relay.address)
+                await _hold(connection, stream)
+            finally:
+                connection.circuits -= 1
+
+
+def _source(body: bytes) -> PeerId | int:
+    """Who comes, according to a STOP message; else the status that refuses it."""
+    try:
+        message = StopMessage.decode(body)
+    except Fault:
+        return wire.MALFORMED_MESSAGE
+    if message.kind != wire.STOP_CONNECT or message.peer is None:
+        return wire.UNEXPECTED_MESSAGE
+    try:
+        return parse_peer_id(message.peer)
+    except TransportError:  # no key of ours: it could not link to us
+        return wire.PERMISSION_DENIED
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def _hold(connection: Connection, stream: MuxStream) -> None:
+    """The connection stays as long as the circuit over it."""
+    with connection.held():
+        await stream.wait_closed()

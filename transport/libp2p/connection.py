@@ -1,0 +1,273 @@
+"""The trio shell of one libp2p connection: a task that reads, one that writes, one per stream."""
+
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import trio
+
+from ..budget import Budget
+from ..host import Host
+from ..pipe import Pipe
+from . import defaults
+from .limits import Libp2pLimits
+from .multistream import Choice, Offer
+from .muxstream import MuxStream
+from .pace import Pace
+from .session import Session
+from .wire import Fault
+from .yamux import Channel, Opened
+
+Serve = Callable[["Connection", MuxStream], Awaitable[None]]
+"""Answers one stream whose protocol is agreed. It may raise Fault: the stream is then reset."""
+Protocols = Callable[[], Mapping[str, Serve]]
+"""What is answered, by protocol id; asked anew for each stream."""
+
+
+class Connection:
+    """`session` over `pipe`, until one of them ends, a limit is broken or nothing happens.
+
+    `paces` are paid for what comes in. `relayed`: the pipe is itself a circuit. `code` says why it
+    ended: a word of docs/spec/libp2p.md.
+    """
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        session: Session,
+        *,
+        host: Host,
+        limits: Libp2pLimits,
+        protocols: Protocols,
+        budget: Budget,
+        paces: Sequence[Pace] = (),
+        relayed: bool = False,
+    ) -> None:
+        self.code: str | None = None
+        self.relayed = relayed
+        self.calls = 0
+        self.circuits = 0
+        self._pipe = pipe
+        self._session = session
+        self._host = host
+        self._limits = limits
+        self._protocols = protocols
+        self._budget = budget
+        self._paces = paces
+        self._scope = trio.CancelScope()
+        self._holds = 0
+        self._kept_until = -math.inf
+        self._heard = 0.0
+        self._paid = (0, 0)
+        self._wake = trio.lowlevel.ParkingLot()
+        self._room = trio.lowlevel.ParkingLot()
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def peer(self) -> str:
+        """The other end's libp2p peer id; only once `run` has started."""
+        return self._session.peer
+
+    @property
+    def ip(self) -> str:
+        """The other end's IP address, "" over a circuit."""
+        return self._pipe.remote[0]
+
+    @property
+    def remote(self) -> tuple[str, int]:
+        """The other end's place, as seen from here."""
+        return self._pipe.remote
+
+    @property
+    def alive(self) -> bool:
+        """Streams may be opened."""
+        return self.code is None and self._nursery is not None and not self._session.yamux.leaving
+
+    async def run(self, first: bytes = b"", *, up: Callable[[], None] = lambda: None) -> None:
+        """Carry it to its end. `first` was read before; `up` is called once both are proven."""
+        self._heard = self._host.now()
+        self._scope.deadline = trio.current_time() + self._limits.handshake_s
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    nursery.start_soon(self._write)
+                    nursery.start_soon(self._watch)
+                    await self._read(first, up)
+                    nursery.cancel_scope.cancel()
+            if self._scope.cancelled_caught:
+                self.close("idle" if self._session.established else "handshake-timeout")
+        finally:
+            self.close("closed")
+            self._nursery = None
+            self._pipe.close()
+            self._budget.drop(self)
+
+    def close(self, code: str) -> None:
+        """End it, with everything on it."""
+        if self.code is not None:
+            return
+        self.code = code
+        self._scope.cancel()
+        for channel in list(self._session.yamux.channels.values()):
+            channel.fail()
+            if channel.context is not None:
+                channel.context.wake()
+        self._room.unpark_all()
+
+    async def open(self, protocol: str) -> MuxStream:
+        """A stream on which the peer speaks `protocol`. Raises Fault (`no-protocol`, …)."""
+        if not self.alive:
+            raise Fault("stream-lost")
+        stream = self._shell(self._session.yamux.open())
+        try:
+            offer = Offer(protocol)
+            await stream.send(offer.opening())
+            await self._negotiate(stream, offer)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """As long as this lasts the connection does not end for want of requests."""
+        self._holds += 1
+        self.progress()
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            self.progress()
+
+    def keep(self, until: float) -> None:
+        """The connection does not end for want of requests before `until` (the host's clock)."""
+        self._kept_until = max(self._kept_until, until)
+        self.progress()
+
+    def progress(self) -> None:
+        """A request was answered."""
+        if self._session.established:
+            idle = math.inf if self._holds else trio.current_time() + self._limits.idle_s
+            self._scope.deadline = max(idle, self._kept_until)
+
+    async def pay(self, cost: int) -> None:
+        """Wait until something that costs as much as so many bytes is within the rates."""
+        for pace in self._paces:
+            await pace.spend(cost)
+
+    # Reading.
+
+    async def _read(self, data: bytes, up: Callable[[], None]) -> None:
+        established = False
+        while True:
+            try:
+                await self._take_in(data)
+            except Fault as fault:
+                self.close(fault.code)
+                return
+            if self._session.established and not established:
+                established = True
+                self.progress()
+                up()
+            data = await self._receive()
+            if not data:
+                return
+
+    async def _take_in(self, data: bytes) -> None:
+        self._heard = self._host.now()
+        yamux = self._session.yamux
+        for event in self._session.receive(data):
+            if isinstance(event, Opened):
+                if self._nursery is not None:
+                    self._nursery.start_soon(self._serve, self._shell(event.stream))
+            elif event.stream.context is not None:
+                event.stream.context.wake()
+        self._flush()
+        self._budget.set(self, yamux.held)
+        frames, asked = yamux.frames - self._paid[0], yamux.asked - self._paid[1]
+        self._paid = yamux.frames, yamux.asked
+        cost = len(data) + defaults.READ_COST
+        await self.pay(cost + frames * defaults.FRAME_COST + asked * defaults.STREAM_COST)
+        while yamux.unsent > 2 * defaults.UNSENT_BYTES:
+            await self._room.park()
+
+    async def _receive(self) -> bytes:
+        try:
+            while True:
+                await self._pipe.wait_readable()
+                try:
+                    return self._pipe.read_ready(defaults.READ_BYTES)
+                except BlockingIOError:
+                    continue
+        except (OSError, trio.ClosedResourceError):
+            return b""
+
+    # Writing.
+
+    def _flush(self) -> None:
+        self._wake.unpark_all()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                while not (data := self._session.outgoing()):
+                    await self._wake.park()
+                with trio.fail_after(defaults.UNSENT_S):
+                    await self._send(data)
+                if self._session.yamux.unsent < defaults.UNSENT_BYTES // 4:
+                    self._room.unpark_all()
+        except (OSError, trio.ClosedResourceError):
+            self.close("lost")
+        except trio.TooSlowError:
+            self.close("stuck")
+
+    async def _send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._pipe.write_ready(view) :]
+            except BlockingIOError:
+                await self._pipe.wait_writable()
+
+    async def _watch(self) -> None:
+        """A connection that is kept without requests must give a sign of life."""
+        while True:
+            await trio.sleep(defaults.PING_S)
+            now = self._host.now()
+            silent = now - self._heard
+            if not self._holds and now >= self._kept_until:
+                continue
+            if silent >= defaults.SILENT_S:
+                self.close("silent")
+            elif silent >= defaults.PING_S:
+                self._session.yamux.ping()
+                self._flush()
+
+    # Streams.
+
+    def _shell(self, channel: Channel) -> MuxStream:
+        return MuxStream(channel, self._session.yamux, flush=self._flush, room=self._room)
+
+    async def _serve(self, stream: MuxStream) -> None:
+        try:
+            protocols = self._protocols()
+            choice = Choice(protocols)
+            with trio.fail_after(self._limits.request_s):
+                chosen = await self._negotiate(stream, choice)
+            await protocols[chosen](self, stream)
+            with trio.fail_after(self._limits.request_s):
+                await stream.finish()
+        except (Fault, trio.TooSlowError):
+            pass
+        finally:
+            stream.close()
+
+    async def _negotiate(self, stream: MuxStream, agreeing: Choice | Offer) -> str:
+        while agreeing.chosen is None:
+            data = await stream.receive(defaults.LINE_BYTES)
+            if not data:
+                raise Fault("stream-lost")
+            await stream.send(agreeing.receive(data))
+        stream.put_back(agreeing.rest())
+        return agreeing.chosen

@@ -1,0 +1,196 @@
+"""This node as a circuit relay v2 for libp2p peers: reservations, and bytes between two streams.
+
+Off unless the owner volunteers. What is lent to whom is in the relay's book, which lanes share;
+libp2p peers are strangers to it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from ..address import Address
+from ..host import Host
+from ..identity import Identity
+from ..relay.book import Circuit, RelayBook
+from . import circuit as wire
+from . import defaults
+from .circuit import Allowance, HopMessage, StopMessage
+from .connection import Connection
+from .limits import Libp2pLimits
+from .multiaddr import encode_address
+from .muxstream import MuxStream
+from .wire import Fault
+
+_NAME: Final = "libp2p/"  # before a peer id in the book: the peer's lane has a place of its own
+_STATUS: Final = {
+    "not-a-relay": wire.PERMISSION_DENIED,
+    "relayed": wire.PERMISSION_DENIED,
+    "self": wire.PERMISSION_DENIED,
+    "no-reservation": wire.NO_RESERVATION,
+    "subnet-full": wire.RESOURCE_LIMIT_EXCEEDED,
+    "full": wire.RESOURCE_LIMIT_EXCEEDED,
+    "too-many-circuits": wire.RESOURCE_LIMIT_EXCEEDED,
+}
+_CHUNK: Final = 16 * 1024
+_LISTED: Final = 8
+
+
+class HopService:
+    """Answers HOP streams. `addresses` is where this node listens."""
+
+    def __init__(
+        self,
+        host: Host,
+        identity: Identity,
+        book: RelayBook,
+        *,
+        addresses: Callable[[], Sequence[Address]],
+        limits: Libp2pLimits,
+    ) -> None:
+        self._host = host
+        self._identity = identity
+        self._book = book
+        self._addresses = addresses
+        self._limits = limits
+        self._reserved: dict[str, Connection] = {}
+
+    @property
+    def offered(self) -> bool:
+        """Whether the owner volunteers."""
+        return self._book.limits.volunteer
+
+    def gone(self, connection: Connection) -> None:
+        """The connection has ended: what was reserved over it is free."""
+        for peer in [peer for peer, found in self._reserved.items() if found is connection]:
+            del self._reserved[peer]
+            self._book.release(_NAME + peer)
+
+    async def serve(self, connection: Connection, stream: MuxStream) -> None:
+        """One stream, one request."""
+        await connection.pay(defaults.CALL_COST)
+        with trio.fail_after(self._limits.request_s):
+            body = await stream.receive_message(defaults.CIRCUIT_MESSAGE_BYTES)
+        try:
+            message = HopMessage.decode(body)
+            if message.kind == wire.HOP_STATUS:
+                await stream.send(wire.hop_status(wire.UNEXPECTED_MESSAGE))
+            elif message.kind == wire.RESERVE:
+                await stream.send(self._reserve(connection))
+                connection.progress()
+            elif message.peer is None:
+                raise Fault("bad-message")
+            else:
+                await self._connect(connection, stream, message.peer)
+        except Fault as fault:
+            if fault.code != "bad-message":
+                raise
+            await stream.send(wire.hop_status(wire.MALFORMED_MESSAGE))
+
+    def _reserve(self, connection: Connection) -> bytes:
+        """The answer to RESERVE; the connection is kept as long as the reservation."""
+        now = self._host.now()
+        granted = self._book.reserve(
+            _NAME + connection.peer,
+            connection.ip,
+            now,
+            member=False,
+            relayed=connection.relayed,
+        )
+        if isinstance(granted, str):
+            return wire.hop_status(_STATUS.get(granted, wire.RESERVATION_REFUSED))
+        self._reserved[connection.peer] = connection
+        connection.keep(granted.expires)
+        expires = int(self._host.wall() + granted.expires - now)
+        listed = [encode_address(address) for address in self._addresses()[:_LISTED]]
+        proof = wire.voucher(self._identity, connection.peer, expires)
+        body = wire.reservation(expires, listed, proof)
+        return wire.hop_status(wire.OK, allowance=self._allowance(), reservation=body)
+
+    def _allowance(self) -> Allowance:
+        limits = self._book.limits
+        return Allowance(int(limits.stranger_s), limits.stranger_bytes)
+
+    async def _connect(self, connection: Connection, stream: MuxStream, peer: str) -> None:
+        circuit = self._book.open_circuit(
+            _NAME + connection.peer,
+            _NAME + peer,
+            connection.ip,
+            self._host.now(),
+            member=False,
+            relayed=connection.relayed,
+        )
+        if isinstance(circuit, str):
+            await stream.send(wire.hop_status(_STATUS.get(circuit, wire.PERMISSION_DENIED)))
+            return
+        try:
+            target = self._reserved.get(peer)
+            if target is None:  # the book has it, its connection is gone
+                await stream.send(wire.hop_status(wire.NO_RESERVATION))
+                return
+            with connection.held(), target.held():
+                await self._join(connection, stream, target, circuit)
+        finally:
+            circuit.close()
+
+    async def _join(
+        self, connection: Connection, stream: MuxStream, target: Connection, circuit: Circuit
+    ) -> None:
+        far: MuxStream | None = None
+        try:
+            with trio.move_on_after(self._limits.request_s):
+                far = await self._announce(connection.peer, target)
+        except Fault:
+            pass
+        if far is None:
+            await stream.send(wire.hop_status(wire.CONNECTION_FAILED))
+            return
+        try:
+            await stream.send(wire.hop_status(wire.OK, allowance=self._allowance()))
+            await self._splice(stream, far, circuit)
+        finally:
+            far.close()
+
+    async def _announce(self, source: str, target: Connection) -> MuxStream:
+        """A stream to the target that has said yes to `source`. Raises Fault."""
+        far = await target.open(wire.STOP)
+        try:
+            await far.send(wire.stop_connect(source, self._allowance()))
+            answer = StopMessage.decode(await far.receive_message(defaults.CIRCUIT_MESSAGE_BYTES))
+            if answer.kind != wire.STOP_STATUS or answer.status != wire.OK:
+                raise Fault("refused")
+        except BaseException:
+            far.close()
+            raise
+        return far
+
+    async def _splice(self, near: MuxStream, far: MuxStream, circuit: Circuit) -> None:
+        """Both directions, until both have ended or a limit is reached: then both are reset."""
+        over = True
+        with trio.CancelScope(deadline=circuit.deadline):
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._copy, near, far, circuit)
+                    nursery.start_soon(self._copy, far, near, circuit)
+                over = False
+            except* Fault:
+                pass
+        if over:
+            near.close()
+            far.close()
+
+    async def _copy(self, source: MuxStream, sink: MuxStream, circuit: Circuit) -> None:
+        """Move bytes as the book allows. Raises Fault at the limit, or where an end is lost."""
+        while True:
+            await source.wait_readable()
+            if source.at_end:
+                sink.end()
+                return
+            while not (room := circuit.room(self._host.now())):
+                if (code := circuit.over(self._host.now())) is not None:
+                    raise Fault(code)
+                await trio.sleep(circuit.pause())
+            data = await source.receive(min(room, _CHUNK))
+            if not circuit.spend(len(data), self._host.now()):
+                raise Fault("limit")
+            await sink.send(data)

@@ -1,0 +1,258 @@
+"""Noise XX with libp2p's payload, as a plain class: bytes in, bytes out.
+
+Noise_XX_25519_ChaChaPoly_SHA256 (The Noise Protocol Framework, revision 34, sections 5 and 7.5) in
+frames of a 2-byte length; the handshake's payload ties the static key to the peer id (libp2p
+specification, `noise/README.md`). Keys come from the host's entropy. No early data is sent or used.
+"""
+
+import hmac
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from ..certificate import _UNREADABLE, _check_signature, _peer_id_of_encoded
+from ..identity import Identity
+from . import defaults
+from .wire import Fault, Message, bytes_field
+
+_NAME: Final = b"Noise_XX_25519_ChaChaPoly_SHA256"  # 32 bytes, so it is its own first hash
+_STATIC_KEY_WORD: Final = b"noise-libp2p-static-key:"
+_KEY_BYTES: Final = 32
+_TAG_BYTES: Final = 16
+_LENGTH_BYTES: Final = 2
+_PLAINTEXT_BYTES: Final = defaults.NOISE_MESSAGE_BYTES - _TAG_BYTES
+_KEY_PREFIX: Final = b"\x08\x01\x12\x20"  # protobuf PublicKey{Type: Ed25519, Data: 32 bytes}
+_NONCES: Final = 1 << 64
+
+
+class Cipher:
+    """One direction: a key and a counter that never repeats (section 5.1)."""
+
+    def __init__(self, key: bytes) -> None:
+        self._aead = ChaCha20Poly1305(key)
+        self._count = 0
+
+    def encrypt(self, plaintext: bytes, associated: bytes = b"") -> bytes:
+        return self._aead.encrypt(self._nonce(), plaintext, associated)
+
+    def decrypt(self, ciphertext: bytes, associated: bytes = b"") -> bytes:
+        """Raises Fault (`bad-noise`)."""
+        try:
+            return self._aead.decrypt(self._nonce(), ciphertext, associated)
+        except InvalidTag:
+            raise Fault("bad-noise") from None
+
+    def _nonce(self) -> bytes:
+        count = self._count
+        self._count += 1
+        if self._count >= _NONCES:
+            raise Fault("bad-noise")
+        return bytes(4) + count.to_bytes(8, "little")
+
+
+def _derive(chaining: bytes, material: bytes) -> tuple[bytes, bytes]:
+    """HKDF with two outputs (section 4.3)."""
+    secret = hmac.digest(chaining, material, "sha256")
+    first = hmac.digest(secret, b"\x01", "sha256")
+    return first, hmac.digest(secret, first + b"\x02", "sha256")
+
+
+class Handshake:
+    """The symmetric state of XX, and the three messages (section 7.5).
+
+    `initiator` speaks first; `payload` goes with this side's static key. `write` and `read`
+    alternate; then `split` gives the ciphers to send and to receive with.
+    """
+
+    def __init__(self, *, initiator: bool, static: bytes, ephemeral: bytes) -> None:
+        self._initiator = initiator
+        self._static = X25519PrivateKey.from_private_bytes(static)
+        self._ephemeral = X25519PrivateKey.from_private_bytes(ephemeral)
+        self._hash = self._chaining = _NAME
+        self._cipher: Cipher | None = None
+        self._their_ephemeral: X25519PublicKey | None = None
+        self.their_static: X25519PublicKey | None = None
+        self._mix_hash(b"")  # no prologue
+
+    @property
+    def static_key(self) -> bytes:
+        """This side's public static key."""
+        return self._static.public_key().public_bytes_raw()
+
+    def write(self, step: int, payload: bytes = b"") -> bytes:
+        """Message 0, 1 or 2, of this side."""
+        out = b""
+        if step < 2:
+            key = self._ephemeral.public_key().public_bytes_raw()
+            self._mix_hash(key)
+            out += key
+        if step == 1:
+            self._mix_key(self._ephemeral, self._their_ephemeral)
+        if step > 0:
+            out += self._encrypt(self.static_key)
+            self._mix_key(self._static, self._their_ephemeral)
+        return out + self._encrypt(payload)
+
+    def read(self, step: int, message: bytes) -> bytes:
+        """The payload of message 0, 1 or 2, of the other side. Raises Fault (`bad-noise`)."""
+        if step < 2:
+            key, message = message[:_KEY_BYTES], message[_KEY_BYTES:]
+            if len(key) != _KEY_BYTES:
+                raise Fault("bad-noise")
+            self._mix_hash(key)
+            self._their_ephemeral = X25519PublicKey.from_public_bytes(key)
+        if step == 1:
+            self._mix_key(self._ephemeral, self._their_ephemeral)
+        if step > 0:
+            sealed = message[: _KEY_BYTES + _TAG_BYTES]
+            message = message[_KEY_BYTES + _TAG_BYTES :]
+            if len(sealed) != _KEY_BYTES + _TAG_BYTES:
+                raise Fault("bad-noise")
+            self.their_static = X25519PublicKey.from_public_bytes(self._decrypt(sealed))
+            self._mix_key(self._ephemeral, self.their_static)
+        return self._decrypt(message)
+
+    def split(self) -> tuple[Cipher, Cipher]:
+        """Ciphers to send and to receive with (section 5.2)."""
+        first, second = map(Cipher, _derive(self._chaining, b""))
+        return (first, second) if self._initiator else (second, first)
+
+    def _mix_hash(self, data: bytes) -> None:
+        self._hash = sha256(self._hash + data).digest()
+
+    def _mix_key(self, ours: X25519PrivateKey, theirs: X25519PublicKey | None) -> None:
+        assert theirs is not None
+        try:
+            shared = ours.exchange(theirs)
+        except ValueError:  # a point of small order
+            raise Fault("bad-noise") from None
+        self._chaining, key = _derive(self._chaining, shared)
+        self._cipher = Cipher(key)
+
+    def _encrypt(self, data: bytes) -> bytes:
+        sealed = data if self._cipher is None else self._cipher.encrypt(data, self._hash)
+        self._mix_hash(sealed)
+        return sealed
+
+    def _decrypt(self, sealed: bytes) -> bytes:
+        data = sealed
+        if self._cipher is not None:
+            if len(sealed) < _TAG_BYTES:
+                raise Fault("bad-noise")
+            data = self._cipher.decrypt(sealed, self._hash)
+        self._mix_hash(sealed)
+        return data
+
+
+class Noise:
+    """A secured connection. Feed what arrives, send what `outgoing` returns.
+
+    `peer` is the other end's libp2p peer id (of any key type), None until it is proven; `expect`
+    is who must answer. Raises Fault: `bad-noise`, `bad-identity`, `wrong-peer`.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        initiator: bool,
+        entropy: Callable[[int], bytes],
+        expect: str | None = None,
+    ) -> None:
+        self.peer: str | None = None
+        self._identity = identity
+        self._expect = expect
+        self._initiator = initiator
+        self._handshake: Handshake | None = Handshake(
+            initiator=initiator, static=entropy(_KEY_BYTES), ephemeral=entropy(_KEY_BYTES)
+        )
+        self._step = 0
+        self._ciphers: tuple[Cipher, Cipher] | None = None
+        self._buffer = bytearray()
+        self._out = bytearray()
+        if initiator:
+            self._send(self._handshake.write(0) if self._handshake else b"")
+            self._step = 1
+
+    @property
+    def established(self) -> bool:
+        """Both ends are proven."""
+        return self._ciphers is not None
+
+    def receive(self, data: bytes) -> bytes:
+        """Take bytes from the wire, give the plaintext in them."""
+        self._buffer += data
+        pieces = []
+        while (message := self._next()) is not None:
+            if self._ciphers is not None:
+                pieces.append(self._ciphers[1].decrypt(message))
+            elif self._handshake is not None:
+                self._advance(self._handshake, message)
+        return b"".join(pieces)
+
+    def send(self, plaintext: bytes) -> None:
+        """Encrypt for the peer; only once established."""
+        assert self._ciphers is not None
+        for start in range(0, len(plaintext), _PLAINTEXT_BYTES):
+            piece = plaintext[start : start + _PLAINTEXT_BYTES]
+            self._send(self._ciphers[0].encrypt(piece))
+
+    def outgoing(self) -> bytes:
+        """Bytes for the wire."""
+        data = bytes(self._out)
+        self._out.clear()
+        return data
+
+    def _next(self) -> bytes | None:
+        if len(self._buffer) < _LENGTH_BYTES:
+            return None
+        size = int.from_bytes(self._buffer[:_LENGTH_BYTES])
+        if self._ciphers is None and size > defaults.NOISE_HANDSHAKE_BYTES:
+            raise Fault("bad-noise")
+        if len(self._buffer) < _LENGTH_BYTES + size:
+            return None
+        message = bytes(self._buffer[_LENGTH_BYTES : _LENGTH_BYTES + size])
+        del self._buffer[: _LENGTH_BYTES + size]
+        return message
+
+    def _send(self, message: bytes) -> None:
+        self._out += len(message).to_bytes(_LENGTH_BYTES) + message
+
+    def _advance(self, handshake: Handshake, message: bytes) -> None:
+        """One message of the handshake has come; answer it."""
+        payload = handshake.read(self._step, message)
+        if self._step:
+            self._prove(payload, handshake)
+        self._step += 1
+        if self._step < 3:
+            self._send(handshake.write(self._step, self._payload(handshake.static_key)))
+            self._step += 1
+        if self._step == 3:
+            self._ciphers = handshake.split()
+            self._handshake = None
+
+    def _payload(self, static_key: bytes) -> bytes:
+        """NoiseHandshakePayload{identity_key, identity_sig}."""
+        signature = self._identity.sign_for_libp2p(_STATIC_KEY_WORD + static_key)
+        encoded = _KEY_PREFIX + self._identity.public_key
+        return bytes_field(1, encoded) + bytes_field(2, signature)
+
+    def _prove(self, payload: bytes, handshake: Handshake) -> None:
+        message = Message(payload)
+        encoded = message.octets(1, defaults.NOISE_HANDSHAKE_BYTES)
+        signature = message.octets(2, defaults.NOISE_HANDSHAKE_BYTES)
+        if not encoded or not signature or handshake.their_static is None:
+            raise Fault("bad-identity")
+        signed = _STATIC_KEY_WORD + handshake.their_static.public_bytes_raw()
+        try:
+            _check_signature(encoded, signed, signature)
+        except (InvalidSignature, *_UNREADABLE):
+            raise Fault("bad-identity") from None
+        peer = _peer_id_of_encoded(encoded)
+        if self._expect is not None and peer != self._expect:
+            raise Fault("wrong-peer")
+        self.peer = peer

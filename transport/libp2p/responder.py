@@ -1,0 +1,141 @@
+"""Answers libp2p programs on our TCP port: identify, ping, calls of what is published, circuits.
+
+Noise and yamux, no other security and no other muxer; none of these peers is a member. py-libp2p
+takes no part in it: its muxer keeps to no window, its default set accepts plaintext.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import trio
+
+from ..address import Address
+from ..budget import Budget
+from ..calls import Handler
+from ..host import Host
+from ..identity import Identity
+from ..pipe import Pipe, TcpPipe
+from ..relay.book import RelayBook
+from . import defaults
+from .calls import CALL, CallService
+from .circuit import HOP
+from .connection import Connection, Serve
+from .hop import HopService
+from .identify import IDENTIFY, IDENTIFY_PUSH, identify_answer
+from .limits import Crowd, Libp2pLimits
+from .muxstream import MuxStream
+from .pace import Pace
+from .session import Session
+
+PING: Final = "/ipfs/ping/1.0.0"
+_PING_BYTES: Final = 32
+_LISTED: Final = 16  # addresses in an identify answer
+
+
+class Libp2pResponder:
+    """The libp2p side of a listener: one `serve` per connection whose first byte is 0x13.
+
+    `published` are the methods that strangers may call; `relay` the book of a node that may
+    relay (its limits say whether it does).
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        identity: Identity,
+        *,
+        addresses: Callable[[], Sequence[Address]],
+        published: Callable[[], Mapping[str, Handler]] = dict,
+        relay: RelayBook | None = None,
+        limits: Libp2pLimits | None = None,
+    ) -> None:
+        self._host = host
+        self._identity = identity
+        self._addresses = addresses
+        self._published = published
+        self._limits = limits or Libp2pLimits()
+        self._crowd = Crowd(self._limits)
+        self._budget = Budget(self._limits.total_bytes)
+        self._pace = Pace(self._limits.rate, self._limits.burst_bytes)
+        self._calls = CallService(published, self._limits)
+        self._hop: HopService | None = None
+        if relay is not None:
+            self._hop = HopService(host, identity, relay, addresses=addresses, limits=self._limits)
+
+    async def serve(self, stream: trio.SocketStream, first: bytes) -> None:
+        """Answer one peer until it is done or over a limit, then close the connection.
+
+        `first` are the bytes already read from it. Nothing the peer does raises.
+        """
+        await self.serve_pipe(TcpPipe(stream), first)
+
+    async def serve_pipe(self, pipe: Pipe, first: bytes, *, relayed: bool = False) -> str:
+        """The same over any pipe; `relayed` where it is a circuit. Returns why it ended."""
+        subnet = self._crowd.enter(pipe.remote[0])
+        if subnet is None:
+            pipe.close()
+            return "full"
+        connection = self._connection(pipe, relayed)
+        try:
+            await self._pace.spend(defaults.HANDSHAKE_COST)
+            await connection.run(first)
+        finally:
+            self._crowd.leave(subnet)
+            pipe.close()
+            if self._hop is not None:
+                self._hop.gone(connection)
+        return connection.code or "closed"
+
+    def protocols(self) -> dict[str, Serve]:
+        """What is answered now, by protocol id."""
+        found: dict[str, Serve] = {
+            IDENTIFY: self._serve_identify,
+            IDENTIFY_PUSH: _hear_push,
+            PING: _answer_pings,
+        }
+        if self._published():
+            found[CALL] = self._calls.serve
+        if self._hop is not None and self._hop.offered:
+            found[HOP] = self._hop.serve
+        return found
+
+    def _connection(self, pipe: Pipe, relayed: bool) -> Connection:
+        limits = self._limits
+        session = Session(self._identity, dialled=False, entropy=self._host.entropy, limits=limits)
+        return Connection(
+            pipe,
+            session,
+            host=self._host,
+            limits=limits,
+            protocols=self.protocols,
+            budget=self._budget,
+            paces=(Pace(limits.peer_rate, limits.peer_burst_bytes), self._pace),
+            relayed=relayed,
+        )
+
+    async def _serve_identify(self, connection: Connection, stream: MuxStream) -> None:
+        ip, port = connection.remote
+        listening = [replace(address, peer=None) for address in self._addresses()[:_LISTED]]
+        answer = identify_answer(
+            self._identity.public_key,
+            listening,
+            Address(ip, port) if ip else None,
+            list(self.protocols()),
+        )
+        await stream.send(answer)
+        connection.progress()
+
+
+async def _hear_push(connection: Connection, stream: MuxStream) -> None:
+    """What a peer says of itself interests nobody here; it is read, so that it is not reset."""
+    await stream.receive_message(defaults.IDENTIFY_BYTES)
+    connection.progress()
+
+
+async def _answer_pings(connection: Connection, stream: MuxStream) -> None:
+    while payload := await stream.receive(_PING_BYTES):
+        rest = await stream.receive_exactly(_PING_BYTES - len(payload))
+        await connection.pay(defaults.PING_COST)
+        await stream.send(payload + rest)
+        connection.progress()

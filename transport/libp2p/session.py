@@ -1,0 +1,86 @@
+"""A libp2p connection from its first byte, as a plain class: Noise, then yamux, nothing else.
+
+multistream agrees on `/noise` in the clear, then on `/yamux/1.0.0` within; the side that dialled
+asks. Plaintext, secio and TLS are never offered nor accepted.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from ..identity import Identity
+from . import defaults
+from .limits import Libp2pLimits
+from .multistream import Choice, Offer
+from .noise import Noise
+from .wire import Fault
+from .yamux import Event, Yamux
+
+NOISE: Final = "/noise"
+YAMUX: Final = "/yamux/1.0.0"
+
+
+class Session:
+    """Feed what arrives, send what `outgoing` gives. `receive` raises Fault, then it is over."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        dialled: bool,
+        entropy: Callable[[int], bytes],
+        limits: Libp2pLimits,
+        expect: str | None = None,
+    ) -> None:
+        self.yamux = Yamux(dialled=dialled, streams=limits.streams, held=limits.held_bytes)
+        self.established = False
+        self._noise = Noise(identity, initiator=dialled, entropy=entropy, expect=expect)
+        self._security: Choice | Offer = Offer(NOISE) if dialled else Choice((NOISE,))
+        self._muxer: Choice | Offer = Offer(YAMUX) if dialled else Choice((YAMUX,))
+        self._muxer_asked = False
+        self._clear = bytearray()
+        if isinstance(self._security, Offer):
+            self._clear += self._security.opening()
+
+    @property
+    def peer(self) -> str:
+        """The other end's peer id; only once established."""
+        if self._noise.peer is None or not self.established:
+            raise Fault("not-established")
+        return self._noise.peer
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Take bytes from the wire; what happened to streams."""
+        if self._security.chosen is None:
+            self._clear += self._security.receive(data)
+            if self._security.chosen is None:
+                return []
+            data = self._security.rest()
+        plaintext = self._noise.receive(data)
+        if not self._noise.established:
+            return []
+        return self._muxed(plaintext)
+
+    def outgoing(self) -> bytes:
+        """Bytes for the wire: what is due of the handshake, and some of the streams' frames."""
+        if self._security.chosen is not None:
+            if self.established and (frames := self.yamux.outgoing(defaults.READ_BYTES)):
+                self._noise.send(frames)
+            self._clear += self._noise.outgoing()
+        data = bytes(self._clear)
+        self._clear.clear()
+        return data
+
+    def _muxed(self, plaintext: bytes) -> list[Event]:
+        if self.established:
+            return self.yamux.receive(plaintext)
+        if not self._muxer_asked:
+            self._muxer_asked = True
+            if isinstance(self._muxer, Offer):
+                self._noise.send(self._muxer.opening())
+        answer = self._muxer.receive(plaintext)
+        if answer:
+            self._noise.send(answer)
+        if self._muxer.chosen is None:
+            return []
+        self.established = True
+        return self.yamux.receive(self._muxer.rest())

@@ -1,0 +1,189 @@
+"""The links of one node: at most one to a peer, and who is told of what becomes of them."""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from . import defaults
+from .budget import Budget
+from .host import Host
+from .identity import PeerId
+from .limits import Limits
+from .link import Link, Rescue
+from .meeting import Connected
+from .pipe import Way
+from .serving import Handlers
+
+Told = Callable[[Link], None]
+
+
+class Links:
+    """Keeps them, decides which connections may become one, and runs each in a task."""
+
+    def __init__(
+        self, host: Host, peer: PeerId, incarnation: bytes, limits: Limits, rescue: Rescue
+    ) -> None:
+        self.handlers = Handlers()
+        self.up: list[Told] = []
+        self.lost: list[Callable[[Link, str], None]] = []
+        self.path: list[Callable[[Link, Way, str], None]] = []
+        self.quiet: list[Told] = []
+        self.back: list[Told] = []
+        self.news = trio.lowlevel.ParkingLot()  # a link came up, or a dial ended
+        self._host = host
+        self._peer = peer
+        self._incarnation = incarnation
+        self._limits = limits
+        self._rescue = rescue
+        self._budget = Budget(limits.total_bytes)
+        self._links: dict[PeerId, Link] = {}
+        self._proving: dict[PeerId, trio.Event] = {}  # dials whose TLS has proven the peer
+
+    def link(self, peer: PeerId) -> Link | None:
+        """The live link to a peer."""
+        link = self._links.get(peer)
+        return link if link is not None and link.alive else None
+
+    def all(self) -> list[Link]:
+        """All live links."""
+        return [link for link in self._links.values() if link.alive]
+
+    async def tick(self) -> None:
+        """The one timer of all links; runs until cancelled."""
+        while True:
+            while not self._links:
+                await self.news.park()
+            now = self._host.now()
+            for link in [link for link in self._links.values() if link.due <= now]:
+                link.tick(now)
+            await trio.sleep(defaults.TICK_S)
+
+    # Which connections become one.
+
+    async def prove_alone(self, peer: PeerId) -> "_Proving":
+        """Wait until no other dial is about to become the link to this peer."""
+        while peer in self._proving:
+            await self._proving[peer].wait()
+        self._proving[peer] = trio.Event()
+        return _Proving(self._proving, peer)
+
+    def refusal(self, connected: Connected) -> str | None:
+        """The code that refuses an admitted peer, None where its link may come up.
+
+        Both ends may have dialled at once. The smaller peer id decides, alone: it refuses while
+        its own dial is proving the peer, or the link it dialled is up. A peer that dials
+        anew where it had dialled before has lost that link, so the new one replaces it.
+        """
+        peer, hello = connected.peer, connected.hello
+        link = self.link(peer)
+        if hello.resume is not None:
+            return None if self._further(link, connected) else "unknown-link"
+        if peer == self._peer:
+            return "self"
+        if self._peer < peer and (peer in self._proving or self._dialled_and_up(link, connected)):
+            return "duplicate"
+        if link is None and len(self._links) >= self._limits.links:
+            return "full"
+        return None
+
+    def _dialled_and_up(self, link: Link | None, connected: Connected) -> bool:
+        return (
+            link is not None
+            and link.connected
+            and link.identities.dialled
+            and link.identities.peer_incarnation == connected.hello.incarnation
+        )
+
+    def _further(self, link: Link | None, connected: Connected) -> bool:
+        return (
+            link is not None
+            and connected.hello.resume == self._incarnation
+            and connected.hello.incarnation == link.identities.peer_incarnation
+        )
+
+    # Their life.
+
+    def take_up(self, connected: Connected, way: Way, nursery: trio.Nursery) -> None:
+        """An accepted connection becomes a link, or carries one beside what it has."""
+        if connected.hello.resume is not None:
+            self.add(connected, way)
+            return
+        link = self.register(connected, connected.hello.port)
+        nursery.start_soon(self.run, link, connected, way)
+
+    def add(self, connected: Connected, way: Way) -> Link | None:
+        """A further connection of the link that there is; None where it has ended."""
+        link = self.link(connected.peer)
+        if link is None:
+            connected.path.close()
+        else:
+            link.attach(connected.path, way, connected.early)
+        return link
+
+    def register(self, connected: Connected, port: int) -> Link:
+        """A new link, which replaces an older one; `run` is still to come."""
+        old = self._links.get(connected.peer)
+        if old is not None:
+            same = old.identities.peer_incarnation == connected.hello.incarnation
+            old.close("replaced" if same else "peer-restarted")
+        link = self._links[connected.peer] = Link(
+            self._host,
+            connected.lane(self._limits, self._host.now()),
+            connected.identities(self._incarnation, port),
+            limits=self._limits,
+            handlers=self.handlers,
+            budget=self._budget,
+            rescue=self._rescue,
+            quiet=lambda link: _tell(self.quiet, link),
+            back=lambda link: _tell(self.back, link),
+            path=self._tell_path,
+        )
+        return link
+
+    def _tell_path(self, link: Link, way: Way, medium: str) -> None:
+        for callback in self.path:
+            callback(link, way, medium)
+
+    async def run(
+        self,
+        link: Link,
+        connected: Connected,
+        way: Way,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Until it has ended; started when calls may be made."""
+
+        def up() -> None:
+            task_status.started()
+            self.news.unpark_all()
+            _tell(self.up, link)
+
+        try:
+            await link.run(connected.path, way, connected.early, up)
+        finally:
+            if self._links.get(link.peer) is link:
+                del self._links[link.peer]
+            self.news.unpark_all()
+            for callback in self.lost:
+                callback(link, link.code or "closed")
+
+
+class _Proving:
+    """A dial that has proven its peer and says hello; `done` lets the next one."""
+
+    def __init__(self, proving: dict[PeerId, trio.Event], peer: PeerId) -> None:
+        self._proving = proving
+        self._peer = peer
+
+    def done(self) -> None:
+        self._proving.pop(self._peer).set()
+
+
+def _tell(callbacks: list[Told], link: Link) -> None:
+    for callback in callbacks:
+        callback(link)
+
+
+Finder = Callable[[Link], Awaitable[None]]
+"""Looks for a new path of a link that has none, until it is cancelled."""

@@ -1,0 +1,123 @@
+"""UPnP's Internet Gateway Device: its description and its actions (WANIPConnection:1 and :2,
+WANPPPConnection:1), as documents in and out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from xml.sax.saxutils import escape
+
+from .defaults import LOCATIONS
+from .http import Response, Url, resolve_url
+from .xmltree import Element, parse
+
+_URN: Final = "urn:schemas-upnp-org:service:"
+KINDS: Final = (_URN + "WANIPConnection:2", _URN + "WANIPConnection:1", _URN + "WANPPPConnection:1")
+"""Services that map ports; best first."""
+_ENVELOPE: Final = "http://schemas.xmlsoap.org/soap/envelope/"
+_VALUE_LETTERS: Final = 256
+
+# Error codes of WANIPConnection:2, section 2.5, and of UPnP's control (UDA 1.1, section 3.2.2).
+INVALID_ACTION: Final = 401
+INVALID_ARGS: Final = 402
+OPTIONAL_ACTION: Final = 602
+NO_SUCH_ENTRY: Final = 714
+CONFLICT: Final = 718
+SAME_PORT: Final = 724
+ONLY_PERMANENT: Final = 725
+NO_PORTS: Final = 728
+OTHER_CONFLICT: Final = 729
+
+WORDS: Final = {
+    INVALID_ACTION: "does not know the request",
+    INVALID_ARGS: "does not take such a request",
+    501: "could not do it",
+    606: "does not allow it (mapping may be switched off in its settings)",
+    CONFLICT: "has given the port to another computer",
+    SAME_PORT: "gives no port but the computer's own number, which another computer has",
+    ONLY_PERMANENT: "gives ports without an end only",
+    NO_PORTS: "has no port left",
+    OTHER_CONFLICT: "uses the port itself",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One service of a gateway, and where its actions are sent."""
+
+    kind: str
+    control: Url
+
+    @property
+    def any_port(self) -> bool:
+        """Whether it can choose a port itself (AddAnyPortMapping)."""
+        return self.kind == KINDS[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An action that was refused; `code` as above, 0 where there was none to read."""
+
+    code: int
+
+    @property
+    def words(self) -> str:
+        """For people; nothing of the gateway's own text is in it."""
+        return WORDS.get(self.code, f"refused with code {self.code}")
+
+
+def decode_description(body: bytes, base: Url) -> list[Service]:
+    """The services that map ports, best first, at most `LOCATIONS`.
+
+    Those at another address than the description's own are left out.
+    """
+    root = parse(body)
+    if root is None:
+        return []
+    stated = resolve_url(root.value("URLBase") or "/", base)
+    origin = stated if root.find("URLBase") is not None and stated is not None else base
+    found = [_service(element, origin) for element in root.walk() if element.name == "service"]
+    services = [item for item in found if item and item.control.address == base.address]
+    return sorted(dict.fromkeys(services), key=lambda item: KINDS.index(item.kind))[:LOCATIONS]
+
+
+def _service(element: Element, base: Url) -> Service | None:
+    kind, control = element.value("serviceType"), element.value("controlURL")
+    url = resolve_url(control, base) if kind in KINDS else None
+    return Service(kind, url) if url is not None else None
+
+
+def encode_action(
+    service: Service, name: str, arguments: Mapping[str, str]
+) -> tuple[dict[str, str], bytes]:
+    """Header fields and body of a SOAP request (UDA 1.1, section 3.1.1)."""
+    inner = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in arguments.items())
+    body = (
+        f'<?xml version="1.0"?>\r\n<s:Envelope xmlns:s="{_ENVELOPE}" '
+        's:encodingStyle="http://schemas.xmlsoap.org/soap/encoding/"><s:Body>'
+        f'<u:{name} xmlns:u="{service.kind}">{inner}</u:{name}></s:Body></s:Envelope>\r\n'
+    )
+    fields = {
+        "Content-Type": 'text/xml; charset="utf-8"',
+        "SOAPAction": f'"{service.kind}#{name}"',
+    }
+    return fields, body.encode()
+
+
+def decode_result(name: str, response: Response) -> dict[str, str] | Fault:
+    """What an action returned, by argument; values are cut to 256 letters."""
+    root = parse(response.body)
+    if root is None:
+        return Fault(0)
+    elements = root.walk()
+    if response.status == 200:
+        for element in elements:
+            if element.name == name + "Response":
+                return {child.name: child.text[:_VALUE_LETTERS] for child in element.children[:32]}
+    codes = [element.text for element in elements if element.name == "errorCode"]
+    return Fault(number(codes[0], 9999) if codes else 0)
+
+
+def number(text: str, most: int) -> int:
+    """A decimal number of a stranger's; 0 for what is none or is larger than `most`."""
+    good = text.isascii() and text.isdecimal() and len(text) <= 10
+    return int(text) if good and int(text) <= most else 0

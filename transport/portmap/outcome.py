@@ -1,0 +1,51 @@
+"""What port mapping came to, in sentences for the owner."""
+
+from dataclasses import dataclass, field
+
+from .mapping import Mapping, Scope
+
+TITLES = {"pcp": "PCP", "nat-pmp": "NAT-PMP", "upnp": "UPnP"}
+_BEHIND = {
+    Scope.CARRIER: "its address {address} is inside the carrier's own NAT (double NAT), so "
+    "strangers cannot use the ports; ask the provider for a public address, or rely on relays",
+    Scope.PRIVATE: "its address {address} is private: another router stands before it (double "
+    "NAT), so strangers cannot use the ports; set this router to bridge mode, or map the ports on "
+    "the other one too",
+}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was found so far. `answers` is by protocol (`pcp`, `nat-pmp`, `upnp`), in our own
+    words; `note` says why nothing was asked at all, "" otherwise."""
+
+    gateway: str | None = None
+    own: str | None = None
+    answers: dict[str, str] = field(default_factory=dict)
+    mapping: Mapping | None = None
+    note: str = ""
+
+    def sentences(self) -> list[str]:
+        """For `shoal doctor`: what was found, and what the owner could change."""
+        if self.note:
+            return [self.note]
+        if self.mapping is None:
+            answers = [f"{TITLES[name]}: {words}" for name, words in self.answers.items()]
+            said = "; ".join(answers) or "not asked yet"
+            return [
+                f"the router {self.gateway} maps no ports ({said})",
+                "switch on UPnP or NAT-PMP in its settings, or forward the port by hand",
+            ]
+        return [self._held(self.mapping), *self._double(self.mapping)]
+
+    def _held(self, mapping: Mapping) -> str:
+        ports = {"TCP": mapping.tcp_port, "UDP": mapping.udp_port}
+        named = " and ".join(f"{name} port {port}" for name, port in ports.items() if port)
+        return (
+            f"the router {mapping.gateway} leads {named} of {mapping.address} to this computer "
+            f"({TITLES[mapping.protocol]})"
+        )
+
+    def _double(self, mapping: Mapping) -> list[str]:
+        words = _BEHIND.get(mapping.scope)
+        return ["but " + words.format(address=mapping.address)] if words else []

@@ -1,0 +1,133 @@
+"""PCP, RFC 6887: what a client sends, and what it reads. Bytes only, no sockets."""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+from .defaults import DATAGRAM_BYTES
+from .mapping import NUMBERS, Proto
+
+VERSION: Final = 2
+ANNOUNCE: Final = 0
+MAP: Final = 1
+NONCE_BYTES: Final = 12
+_RESPONSE: Final = 0x80
+_REQUEST: Final = struct.Struct("!BBHI16s")  # version, opcode, reserved, lifetime, client
+_REPLY: Final = struct.Struct("!BBBBII12x")  # version, opcode, reserved, result, lifetime, epoch
+_MAP: Final = struct.Struct("!12sB3xHH16s")  # nonce, protocol, inside, outside, address
+_PROTOS: Final = {number: proto for proto, number in NUMBERS.items()}
+
+
+class Result(IntEnum):
+    """Section 7.4."""
+
+    SUCCESS = 0
+    UNSUPP_VERSION = 1
+    NOT_AUTHORIZED = 2
+    MALFORMED_REQUEST = 3
+    UNSUPP_OPCODE = 4
+    UNSUPP_OPTION = 5
+    MALFORMED_OPTION = 6
+    NETWORK_FAILURE = 7
+    NO_RESOURCES = 8
+    UNSUPP_PROTOCOL = 9
+    USER_EX_QUOTA = 10
+    CANNOT_PROVIDE_EXTERNAL = 11
+    ADDRESS_MISMATCH = 12
+    EXCESSIVE_REMOTE_PEERS = 13
+
+
+WORDS: Final[Mapping[int, str]] = {
+    Result.SUCCESS: "says yes, and grants nothing",
+    Result.UNSUPP_VERSION: "does not speak this version",
+    Result.NOT_AUTHORIZED: "does not allow it (mapping may be switched off in its settings)",
+    Result.NETWORK_FAILURE: "has no outer address itself",
+    Result.NO_RESOURCES: "has no port left",
+    Result.USER_EX_QUOTA: "gives this computer no more ports",
+    Result.CANNOT_PROVIDE_EXTERNAL: "cannot give a port now",
+    Result.ADDRESS_MISMATCH: "sees another address of ours: there is a NAT before it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PcpAnswer:
+    """A response to ANNOUNCE or MAP. `proto` and what follows are of MAP."""
+
+    opcode: int
+    result: int
+    seconds: int
+    epoch: int
+    nonce: bytes = b""
+    proto: Proto | None = None
+    inside: int = 0
+    outside: int = 0
+    address: str = ""
+
+    @property
+    def of_deletion(self) -> bool:
+        """Whether it answers a deletion (section 15); they are not waited for."""
+        return self.opcode == MAP and not self.result and not self.seconds
+
+    @property
+    def words(self) -> str:
+        """A refusal for people; nothing of the gateway's own text is in it."""
+        return WORDS.get(self.result, f"refused with code {self.result}")
+
+
+def encode_announce(client: str) -> bytes:
+    """Section 14.1.2: a server that works answers it. `client` is our own address."""
+    return _REQUEST.pack(VERSION, ANNOUNCE, 0, 0, _packed(client))
+
+
+def encode_map(
+    client: str, nonce: bytes, proto: Proto, inside: int, wish: int, seconds: int
+) -> bytes:
+    """Section 11.1; `seconds` 0 deletes."""
+    anywhere = bytes(10) + b"\xff\xff" + bytes(4)  # of IPv4, the server chooses
+    body = _MAP.pack(nonce, NUMBERS[proto], inside, wish, anywhere)
+    return _REQUEST.pack(VERSION, MAP, 0, seconds, _packed(client)) + body
+
+
+def decode(data: bytes) -> PcpAnswer | None:
+    """A response or announcement; None for everything else (sections 8.3 and 11.4).
+
+    Who reads a MAP response compares nonce, protocol and inner port with what was asked.
+    """
+    if not _REPLY.size <= len(data) <= DATAGRAM_BYTES or len(data) % 4:
+        return None
+    version, opcode, _, result, seconds, epoch = _REPLY.unpack_from(data)
+    number = opcode & ~_RESPONSE
+    if version != VERSION or not opcode & _RESPONSE or number not in (ANNOUNCE, MAP):
+        return None
+    if number == ANNOUNCE:
+        return PcpAnswer(ANNOUNCE, result, seconds, epoch)
+    if len(data) < _REPLY.size + _MAP.size:
+        return None
+    nonce, proto, inside, outside, address = _MAP.unpack_from(data, _REPLY.size)
+    if proto not in _PROTOS:
+        return None
+    shown = _shown(address)
+    return PcpAnswer(MAP, result, seconds, epoch, nonce, _PROTOS[proto], inside, outside, shown)
+
+
+def is_continued(epoch: int, passed: float, before: int) -> bool:
+    """Whether the server's clock went on since it said `before`, `passed` seconds ago
+    (section 8.5)."""
+    if epoch + 1 < before:
+        return False
+    server = epoch - before
+    return not (passed + 2 < server - server / 16 or server + 2 < passed - passed / 16)
+
+
+def _packed(address: str) -> bytes:
+    """IPv4 in its IPv6 form (section 5)."""
+    ip = ip_address(address)
+    return ip.packed if ip.version == 6 else bytes(10) + b"\xff\xff" + ip.packed
+
+
+def _shown(packed: bytes) -> str:
+    ip = IPv6Address(packed)
+    return str(ip.ipv4_mapped if ip.ipv4_mapped is not None else ip)

@@ -1,0 +1,64 @@
+"""Where others see a socket right now: a few Binding requests to peers that answer them, no I/O.
+
+What was measured minutes ago may be over: a mapping is forgotten after half a minute of silence,
+and a NAT that counts has gone on counting.
+"""
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final, Generic
+
+from ..datagrams import Place
+from ..reach.stun import TRANSACTION_BYTES, Kind, Message, encode
+from .checks import S, Send
+
+RETRY_S: Final = (0.15, 0.25)
+PADDING: Final = 64
+"""Bytes that make a request longer than its answer, or no observer answers it."""
+
+
+class Asking(Generic[S]):
+    """Asks each (socket, observer) once, in this order, and twice again where nothing comes."""
+
+    def __init__(
+        self, questions: Sequence[tuple[S, Place]], *, now: float, entropy: Callable[[int], bytes]
+    ) -> None:
+        self._questions = {entropy(TRANSACTION_BYTES): question for question in questions}
+        self._answers: dict[tuple[S, Place], Place] = {}
+        self._sent = 0
+        self.due = now if questions else inf
+
+    @property
+    def done(self) -> bool:
+        """Whether every question is answered, or given up."""
+        return len(self._answers) == len(self._questions) or self._sent > len(RETRY_S) + 1
+
+    def seen(self, socket: S) -> list[Place]:
+        """Where the observers see a socket, in the order in which they were asked."""
+        return [
+            self._answers[question]
+            for question in self._questions.values()
+            if question[0] == socket and question in self._answers
+        ]
+
+    def take(self, now: float) -> list[Send[S]]:
+        """What is to be sent now."""
+        if now < self.due:
+            return []
+        self._sent += 1
+        self.due = now + (*RETRY_S, RETRY_S[-1])[self._sent - 1] if not self.done else inf
+        return [
+            Send(socket, encode(Message(Kind.REQUEST, transaction, padding=PADDING)), observer)
+            for transaction, (socket, observer) in self._questions.items()
+            if (socket, observer) not in self._answers and self._sent <= len(RETRY_S) + 1
+        ]
+
+    def receive(self, message: Message, source: Place, socket: S) -> bool:
+        """Take a STUN answer; False where it is of no question of ours. Only the observer itself
+        is believed."""
+        question = self._questions.get(message.transaction)
+        if question is None or message.kind is not Kind.SUCCESS:
+            return False
+        if question == (socket, source) and message.mapped is not None:
+            self._answers.setdefault(question, message.mapped)
+        return True

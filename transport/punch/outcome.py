@@ -1,0 +1,45 @@
+"""What came of an attempt, for a person and for whoever chooses the next one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from ..identity import PeerId
+
+
+class Result(StrEnum):
+    WORKED = "worked"
+    REFUSED = "refused"
+    NO_ANSWER = "no-answer"
+    NOT_POSSIBLE = "not-possible"
+    NOT_NEEDED = "not-needed"  # another rung was there first
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """How one rung went. `reason` is a code where there is one to tell; `after` is seconds from
+    the first offer to a pipe."""
+
+    result: Result
+    reason: str = ""
+    after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one attempt: `rungs` are "tcp", "udp" and "prediction"."""
+
+    peer: PeerId
+    rungs: Mapping[str, Rung] = field(default_factory=lambda: MappingProxyType({}))
+    rounds: int = 0
+
+    @property
+    def worked(self) -> bool:
+        """Whether there is a direct path now."""
+        return any(rung.result is Result.WORKED for rung in self.rungs.values())
+
+
+def failed(peer: PeerId, result: Result, reason: str, rounds: int = 0) -> Outcome:
+    """Every rung failed for the same reason."""
+    return Outcome(peer, dict.fromkeys(("tcp", "udp", "prediction"), Rung(result, reason)), rounds)

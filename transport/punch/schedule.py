@@ -1,0 +1,121 @@
+"""What is checked in a round, and when: by the plan that both sides' NATs ask for. No I/O."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ..datagrams import Datagrams, Place
+from . import defaults
+from .candidates import Candidate, Kind, Transport
+from .checks import Checks
+from .needs import Socket
+from .offer import Offer
+from .predict import random_ports, sequence
+
+SPRAY_S: Final = 0.0007
+"""Between two shots of a birthday search, in seconds."""
+FIRST_SHOTS: Final = 6 / 7
+"""The share of the easy side's shots that leave before the hard side's sockets begin, the rest
+after. Either may have a router that remembers a packet which came too early (docs/spec/punch.md):
+so each is the first once. More easy sides have one than hard sides."""
+OPEN_AFTER_S: Final = 0.95
+"""When the hard side's sockets begin, in seconds."""
+AGAIN_S: Final = 1.4
+"""From the first shot of one of those sockets to its second, in seconds."""
+REST_AFTER_S: Final = 1.4
+"""When the rest of the easy side's shots begins."""
+COUNT_AFTER_S: Final = 0.3
+"""How long the hard side of a NAT that counts lets the other be the first, in seconds."""
+FOLLOW_S: Final = 0.002
+STEPS: Final = 24
+"""Pairs of ports that two NATs which count walk through."""
+
+
+def ordinary(checks: Checks[Socket], remote: Sequence[Candidate], at: float) -> None:
+    """The port's own socket with every address."""
+    for each in remote:
+        checks.pair(None, each.place, at=at, lan=each.kind is Kind.LAN)
+
+
+def comb(
+    checks: Checks[Socket],
+    mine: Sequence[Datagrams],
+    theirs: Sequence[Place | None],
+    main: Place | None,
+    at: float,
+    step: float,
+    *,
+    first: bool,
+) -> None:
+    """Fresh sockets, each with one of the other side's, begun one after the other: here from the
+    first to the last, there from the last to the first. So in one pair this side is early by six
+    steps and in another late by six, whatever the clocks are apart; where a packet that comes too
+    early spoils a port (docs/spec/punch.md), in some pair none does.
+
+    A side without fresh sockets uses its port's own, of which the other knows the `main` place.
+    """
+    count = max(len(mine), len(theirs))
+    for i in range(count):
+        socket: Socket = mine[i] if i < len(mine) else None
+        place = theirs[i] if i < len(theirs) else main
+        if place is not None:
+            checks.pair(socket, place, at=at + step * (i if first else count - 1 - i))
+
+
+def targets(remote: Sequence[Candidate]) -> list[Place]:
+    """Where the peer's own port is seen from outside, IPv4: the places that matter to its NAT."""
+    return [
+        each.place
+        for each in remote
+        if each.transport is Transport.UDP
+        and each.kind in (Kind.OBSERVED, Kind.PUBLIC, Kind.MAPPED)
+        and ":" not in each.place[0]
+    ]
+
+
+def spray(
+    checks: Checks[Socket], ip: str, count: int, entropy: Callable[[int], bytes], at: float
+) -> None:
+    """Random ports of the hard side's address: most now, some when its sockets are open."""
+    first = int(count * FIRST_SHOTS)
+    for i, port in enumerate(random_ports(entropy, count)):
+        begin, shot = (at, i) if i < first else (at + REST_AFTER_S, i - first)
+        checks.shot(None, (ip, port), at=begin + shot * SPRAY_S)
+
+
+def open_many(
+    checks: Checks[Socket], sockets: Sequence[Datagrams], place: Place, at: float
+) -> None:
+    """From many sockets to the easy side's port, twice."""
+    for i, socket in enumerate(sockets):
+        for begin in (at, at + AGAIN_S):
+            checks.shot(socket, place, at=begin + i * SPRAY_S)
+
+
+def follow(checks: Checks[Socket], theirs: Offer, at: float) -> None:
+    """The next ports of the peer's NAT, twice."""
+    counting = theirs.counting
+    if counting is None:
+        return
+    for i, port in enumerate(sequence(counting.last, counting.step)):
+        for begin in (at, at + 2 * COUNT_AFTER_S):
+            checks.shot(None, (counting.ip, port), at=begin + i * FOLLOW_S)
+
+
+def walk(checks: Checks[Socket], theirs: Offer, at: float) -> None:
+    """The next ports of the peer's NAT in order: each of our packets takes one more of ours, so
+    that the two meet where both are as far."""
+    counting = theirs.counting
+    if counting is None:
+        return
+    for port in sequence(counting.last, counting.step, STEPS):
+        checks.pair(None, (counting.ip, port), at=at)
+
+
+def places(remote: Sequence[Candidate], transport: Transport) -> list[Place]:
+    """The places of one transport, each once."""
+    return list(dict.fromkeys(each.place for each in remote if each.transport is transport))
+
+
+def comb_step(round_: int) -> float:
+    """Seconds between two neighbours of the comb; later rounds are for clocks farther apart."""
+    return defaults.COMB_STEP_S * (1.0 + 0.6 * (round_ - 2))

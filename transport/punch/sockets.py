@@ -1,0 +1,47 @@
+"""Fresh sockets beside the UDP port, for one attempt: all but the chosen one are closed."""
+
+from ..datagrams import Datagrams
+from ..errors import HostError
+from .needs import Tools, Udp
+
+
+class Sockets:
+    """The extra sockets of one attempt; `Tools.extra` holds those of all attempts."""
+
+    def __init__(self, tools: Tools, udp: Udp) -> None:
+        self._tools = tools
+        self._udp = udp
+        self._open: list[Datagrams] = []
+        self._closed = False
+
+    async def open(self, count: int) -> list[Datagrams]:
+        """Up to `count` new ones; fewer where the system gives no more."""
+        found: list[Datagrams] = []
+        for _ in range(count):
+            try:
+                socket = await self._tools.host.datagrams(self._tools.bind, 0)
+            except (HostError, OSError):
+                break
+            if self._closed:  # meanwhile
+                socket.close()
+                break
+            self._open.append(socket)
+            self._tools.extra.add(socket)
+            self._udp.add(socket)
+            found.append(socket)
+        return found
+
+    def close(self, *, keep: Datagrams | None) -> None:
+        """Close all but one, which the UDP port goes on serving."""
+        self._closed = True
+        for socket in self._open:
+            if socket is not keep:
+                discard(self._tools, self._udp, socket)
+        self._open.clear()
+
+
+def discard(tools: Tools, udp: Udp, socket: Datagrams) -> None:
+    """Close one of them."""
+    tools.extra.discard(socket)
+    udp.remove(socket)
+    socket.close()

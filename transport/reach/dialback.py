@@ -1,0 +1,184 @@
+"""May this node dial an address because a peer asks for it? And did what we asked for arrive?
+
+The idea is AutoNAT v2's (libp2p specification, `autonat/autonat-v2.md`): a peer names one of its
+addresses and a nonce, a server dials that address from a port of its own that nobody knows and
+says the nonce, and the peer recognises it. So that nobody uses servers to hit a victim, an
+address at which the server does not itself see the asker costs the asker more bytes than
+the victim gets, and rates bound the rest.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any, Final
+
+from ..datagrams import Place
+from ..identity import PeerId
+from . import defaults
+from .rates import Rate, Rates, subnet
+
+# Addresses that stand for others (RFC 6052, RFC 8215, RFC 3056, RFC 4380): who dials them hits one
+# that was not looked at.
+_STAND_INS: Final = tuple(
+    map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A dial-back: `transport` is "tcp" or "udp"."""
+
+    transport: str
+    place: Place
+    nonce: bytes
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """As the header of a call."""
+        ip, port = self.place
+        return {"transport": self.transport, "ip": ip, "port": port, "nonce": self.nonce}
+
+
+def parse_wanted(header: Mapping[str, Any]) -> Wanted | None:
+    """What a peer's call asks for; None for what is malformed."""
+    transport, ip, port = header.get("transport"), header.get("ip"), header.get("port")
+    nonce = header.get("nonce")
+    if transport not in ("tcp", "udp") or type(nonce) is not bytes:
+        return None
+    if len(nonce) != defaults.NONCE_BYTES or type(port) is not int or not 0 < port < 65536:
+        return None
+    if type(ip) is not str or not _is_canonical(ip):
+        return None
+    return Wanted(transport, (ip, port), nonce)
+
+
+def _is_canonical(ip: str) -> bool:
+    """One spelling for each address, without a zone, so that addresses can be compared as texts."""
+    try:
+        return len(ip) <= 45 and str(ip_address(ip)) == ip and "%" not in ip
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """The dial-back may be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pay:
+    """First so many bytes."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """A coded refusal."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    wanted: Wanted
+    size: int
+    until: float
+
+
+class Gate:
+    """The server's decision. Everything it keeps is bounded."""
+
+    def __init__(self, entropy: Callable[[int], bytes]) -> None:
+        everybody = Rate(defaults.ALL_BURST, defaults.ALL_PER_S)
+        self._entropy = entropy
+        self._askers = Rates(Rate(defaults.ASKER_BURST, defaults.ASKER_PER_S), everybody)
+        self._targets = Rates(Rate(defaults.TARGET_BURST, defaults.TARGET_PER_S), everybody)
+        self._foreign = Rates(Rate(defaults.FOREIGN_BURST, defaults.FOREIGN_PER_S), everybody)
+        self._demands: OrderedDict[PeerId, _Demand] = OrderedDict()
+
+    def ask(
+        self,
+        peer: PeerId,
+        wanted: Wanted,
+        *,
+        seen: str | None,
+        own: Collection[str],
+        paid: int,
+        now: float,
+    ) -> Go | Pay | No:
+        """`seen` is the IP address at which this node itself sees the asker (None: through a
+        relay, so at none), `own` those of this node, `paid` the bytes that came with the request.
+        """
+        ip, port = wanted.place
+        if port < defaults.LOW_PORT and port != defaults.WEB_PORT:
+            return No("forbidden", f"port {port} is not dialled")
+        if ip != seen and (ip in own or not is_public(ip)):
+            return No("forbidden", f"`{ip}` is not dialled")
+        if ip != seen and not self._has_paid(peer, wanted, paid, now):
+            return self._demand(peer, wanted, now)
+        targets = self._targets if ip == seen else self._foreign
+        if not self._askers.allow(peer, now) or not targets.allow(subnet(ip), now):
+            return No("busy", "too many dial-backs of late")
+        return Go()
+
+    def _has_paid(self, peer: PeerId, wanted: Wanted, paid: int, now: float) -> bool:
+        demand = self._demands.get(peer)
+        if demand is None or demand.until < now or demand.wanted != wanted:
+            return False
+        if paid < demand.size:
+            return False
+        del self._demands[peer]
+        return True
+
+    def _demand(self, peer: PeerId, wanted: Wanted, now: float) -> Pay:
+        least, most = defaults.PAYMENT_BYTES
+        size = least + int.from_bytes(self._entropy(4)) % (most - least + 1)
+        self._demands[peer] = _Demand(wanted, size, now + defaults.PAYMENT_S)
+        self._demands.move_to_end(peer)
+        if len(self._demands) > defaults.PAYMENTS:
+            self._demands.popitem(last=False)
+        return Pay(size)
+
+
+def is_public(ip: str) -> bool:
+    """Whether an IP address is a single host's on the internet."""
+    found = ip_address(ip)
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is not None or any(found in net for net in _STAND_INS):
+            return False
+        return found.is_global and not found.is_multicast and not found.is_site_local
+    return found.is_global and not found.is_multicast
+
+
+class Awaited:
+    """The asker's side: nonces that may arrive, and from where they did."""
+
+    def __init__(self) -> None:
+        self._arrived: OrderedDict[bytes, Callable[[Place], None]] = OrderedDict()
+
+    def expect(self, nonce: bytes, arrived: Callable[[Place], None]) -> None:
+        """Call `arrived` with the source once the nonce comes."""
+        self._arrived[nonce] = arrived
+        if len(self._arrived) > defaults.AWAITED:
+            self._arrived.popitem(last=False)
+
+    def forget(self, nonce: bytes) -> None:
+        self._arrived.pop(nonce, None)
+
+    def on_nonce(self, nonce: bytes, source: Place) -> bool:
+        """Whether somebody waits for it."""
+        found = self._arrived.get(nonce)
+        if found is None:
+            return False
+        found(source)
+        return True
+
+    def on_connection(self, first: bytes, source: Place) -> bool:
+        """The first bytes of an accepted TCP connection: whether they are a dial-back of ours."""
+        size = 1 + defaults.NONCE_BYTES
+        if first[:1] != defaults.DIALBACK_BYTE or len(first) < size:
+            return False
+        return self.on_nonce(first[1:size], source)

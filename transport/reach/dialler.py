@@ -1,0 +1,90 @@
+"""The server of dial-backs: takes the call, asks the `Gate`, dials from a new port."""
+
+from collections.abc import Callable
+
+import trio
+
+from ..calls import Call, Refusal, Reply
+from ..errors import HostError
+from ..host import Host
+from ..identity import PeerId
+from . import defaults, stun
+from .dialback import Gate, No, Pay, Wanted, parse_wanted
+from .stun import Kind, Message
+
+SeenAt = Callable[[PeerId], str | None]
+"""The IP address at which this node itself sees a peer; None where it sees none of the peer's."""
+
+
+class Dialler:
+    """Answers `reach.dialback` (docs/spec/reach.md)."""
+
+    def __init__(self, host: Host, seen_at: SeenAt) -> None:
+        self._host = host
+        self._seen_at = seen_at
+        self._gate = Gate(host.entropy)
+        self._under_way = 0
+
+    async def serve(self, call: Call) -> Reply | Refusal:
+        """The reply comes when all has been sent. It does not say what the other end did: this
+        node is nobody's port scanner."""
+        wanted = parse_wanted(call.header)
+        if wanted is None:
+            return Refusal("bad-request", "a dial-back needs transport, ip, port and nonce")
+        if self._under_way >= defaults.AT_ONCE:
+            return Refusal("busy", "too many dial-backs at once")
+        decision = self._gate.ask(
+            call.peer,
+            wanted,
+            seen=self._seen_at(call.peer),
+            own=[item.address for item in self._host.interfaces()],
+            paid=len(call.payload),
+            now=self._host.now(),
+        )
+        if isinstance(decision, No):
+            return Refusal(decision.code, decision.message)
+        if isinstance(decision, Pay):
+            return Reply({"pay": decision.size})
+        self._under_way += 1
+        try:
+            return Reply({"sent": await self._dial(wanted)})
+        finally:
+            self._under_way -= 1
+
+    async def _dial(self, wanted: Wanted) -> bool:
+        return await (self._by_tcp(wanted) if wanted.transport == "tcp" else self._by_udp(wanted))
+
+    async def _by_tcp(self, wanted: Wanted) -> bool:
+        """Connect, say the nonce, and leave; nothing that is answered is read."""
+        with trio.move_on_after(defaults.CONNECT_S):
+            try:
+                stream = await self._host.connect(*wanted.place)
+            except ConnectionError:
+                return True
+            except OSError:  # no way there from this node
+                return False
+            try:
+                await stream.send_all(defaults.DIALBACK_BYTE + wanted.nonce)
+                await stream.send_eof()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+            finally:
+                stream.socket.close()
+        return True
+
+    async def _by_udp(self, wanted: Wanted) -> bool:
+        local = "::" if ":" in wanted.place[0] else "0.0.0.0"
+        try:
+            socket = await self._host.datagrams(local, 0)
+        except HostError:
+            return False
+        transaction = self._host.entropy(stun.TRANSACTION_BYTES)
+        data = stun.encode(Message(Kind.INDICATION, transaction, nonce=wanted.nonce))
+        began, sent = self._host.now(), False
+        try:
+            for later in defaults.COPIES_S:
+                await trio.sleep_until(began + later)
+                sent |= socket.send(data, wanted.place)
+        finally:
+            socket.close()
+        return sent

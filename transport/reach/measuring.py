@@ -1,0 +1,155 @@
+"""One measurement of how others reach this node, with all that it asks of peers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_address, ip_network
+from typing import Final
+
+import trio
+
+from ..datagrams import Place
+from ..errors import HostError
+from ..host import Host
+from . import asking, defaults
+from .dialback import Awaited, Wanted, is_public
+from .natkind import Request
+from .neighbours import Neighbours
+from .offers import Neighbour, observers, spread
+from .probing import classify
+from .reachability import Answer, Behaviour, Dialled, Ipv6, Reachability, UdpKind
+
+_CARRIER: Final = ip_network("100.64.0.0/10")
+"""RFC 6598: between a carrier's NAT and its customers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """What port mapping got: outer places of our TCP and UDP port, and the router's own outer IP
+    address as the router tells it."""
+
+    tcp: Place | None = None
+    udp: Place | None = None
+    wan: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """This node's ports; `udp` None: it has none."""
+
+    tcp: int
+    udp: int | None
+
+
+class Measurement:
+    """Asks `neighbours`, whose dial-backs arrive at `awaited`."""
+
+    def __init__(
+        self,
+        host: Host,
+        neighbours: Neighbours,
+        awaited: Awaited,
+        *,
+        ports: Ports,
+        mapped: Mapped,
+    ) -> None:
+        self._host = host
+        self._neighbours = neighbours
+        self._awaited = awaited
+        self._ports = ports
+        self._mapped = mapped
+        self._own = tuple(item.address for item in host.interfaces())
+
+    async def classify(self, known: Sequence[Neighbour]) -> UdpKind:
+        """What the NAT does with UDP."""
+
+        async def ask_back(request: Request) -> bool:
+            link = self._neighbours.link(request.peer)
+            wanted = Wanted("udp", request.place, request.nonce)
+            return link is not None and await asking.ask(link, wanted)
+
+        try:
+            return await classify(self._host, observers(known), self._own, ask_back)
+        except HostError:  # no socket to be had: nothing is known
+            return UdpKind()
+
+    async def complete(self, so_far: Reachability, known: Sequence[Neighbour]) -> Reachability:
+        """Have all addresses dialled, and say the rest."""
+        places = list(dict.fromkeys(self._places(so_far)))[: defaults.OWN_PLACES]
+        found: dict[tuple[str, Place], Dialled] = {}
+
+        async def try_out(transport: str, place: Place) -> None:
+            answers = await self._dial(transport, place, known)
+            answer = self._judge(place, answers, so_far.udp.filtering)
+            found[transport, place] = Dialled(transport, place, answer, len(answers))
+
+        async with trio.open_nursery() as nursery:
+            for transport, place in places:
+                nursery.start_soon(try_out, transport, place)
+        dialled = tuple(found[key] for key in places)
+        return replace(so_far, dialled=dialled, cgn=self._cgn(so_far), ipv6=self._ipv6(dialled))
+
+    def _places(self, so_far: Reachability) -> Iterator[tuple[str, Place]]:
+        """Where others may get in: at the router's ports, where peers see us, at our own."""
+        if self._mapped.tcp is not None and is_public(self._mapped.tcp[0]):
+            yield "tcp", self._mapped.tcp
+        if self._mapped.udp is not None and is_public(self._mapped.udp[0]):
+            yield "udp", self._mapped.udp
+        if so_far.tcp_place is not None and not so_far.tcp_mapping.symmetric:
+            yield "tcp", so_far.tcp_place
+        if so_far.udp_place is not None and not so_far.udp.mapping.symmetric:
+            yield "udp", so_far.udp_place
+        for ip in sorted(filter(is_public, self._own), key=len):  # IPv4 first
+            yield "tcp", (ip, self._ports.tcp)
+            if self._ports.udp is not None:
+                yield "udp", (ip, self._ports.udp)
+
+    async def _dial(self, transport: str, place: Place, known: Sequence[Neighbour]) -> list[bool]:
+        """What came of the dial-backs of the first few peers that sent any."""
+        able = [each for each in known if each.offer.dials and is_public(each.ip)]
+        able = spread(able)
+        answers: list[bool] = []
+
+        async def ask(each: Neighbour) -> None:
+            link = self._neighbours.link(each.peer)
+            if link is None:
+                return
+            answer = await asking.dialled_back(self._host, link, self._awaited, transport, place)
+            if answer is not None:
+                answers.append(answer)
+
+        while able and not answers:
+            async with trio.open_nursery() as nursery:
+                for each in able[: defaults.DIALLERS]:
+                    nursery.start_soon(ask, each)
+            able = able[defaults.DIALLERS :]
+        return answers
+
+    def _judge(self, place: Place, answers: Sequence[bool], filtering: Behaviour) -> Answer:
+        """All who dial back are known to the NAT, as they are linked: where its filter lets in who
+        is known, only a forwarded port shows that strangers get in."""
+        if not answers:
+            return Answer.UNKNOWN
+        if not any(answers):
+            return Answer.NOT_REACHED
+        forwarded = place in (self._mapped.tcp, self._mapped.udp)
+        if filtering is Behaviour.ADDRESS_DEPENDENT and not forwarded and ":" not in place[0]:
+            return Answer.REACHED_BY_KNOWN
+        return Answer.REACHED
+
+    def _cgn(self, so_far: Reachability) -> bool | None:
+        """Whether what our router takes for the internet is another NAT's inside."""
+        wan = self._mapped.wan
+        if wan is not None:
+            outside = so_far.udp.public_ip or (so_far.tcp_place or (None, 0))[0]
+            return True if not is_public(wan) else None if outside is None else wan != outside
+        if any(ip_address(ip) in _CARRIER for ip in self._own if ":" not in ip):
+            return True
+        return False if so_far.udp.mapping is Behaviour.NONE else None
+
+    def _ipv6(self, dialled: Sequence[Dialled]) -> Ipv6:
+        if not any(":" in ip and is_public(ip) for ip in self._own):
+            return Ipv6.NONE
+        answers = {item.answer for item in dialled if ":" in item.place[0]}
+        if Answer.REACHED in answers:
+            return Ipv6.OPEN
+        return Ipv6.FILTERED if Answer.NOT_REACHED in answers else Ipv6.UNKNOWN

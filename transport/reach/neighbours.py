@@ -1,0 +1,95 @@
+"""The peers that are linked: where this node sees them, and what they offer it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import trio
+
+from ..calls import Handler
+from ..errors import CallRefused, LinkClosed
+from ..host import Host
+from ..identity import PeerId
+from ..linkstatus import LinkStatus
+from . import asking, defaults
+from .dialler import SeenAt
+from .offers import Neighbour, Offer, parse_offer, spread
+
+_NOT_THEIRS = ("relayed", "webrtc", "none")
+"""Paths of a link whose remote address is not one at which this node sees the peer."""
+
+
+class Link(asking.Peer, Protocol):
+    """A link, as far as it is needed here."""
+
+    @property
+    def status(self) -> LinkStatus: ...
+
+
+class Links(Protocol):
+    """The endpoint, as far as it is needed here."""
+
+    @property
+    def port(self) -> int: ...
+
+    def links(self) -> Sequence[Link]: ...
+
+    def link(self, peer: PeerId) -> Link | None: ...
+
+    def handle(self, method: str, handler: Handler) -> None: ...
+
+    def on_link(self, callback: Callable[[Any], None]) -> None: ...
+
+
+class Neighbours:
+    """What linked peers offer is asked when it is needed, and remembered for a while."""
+
+    def __init__(self, host: Host, endpoint: Links, seen_at: SeenAt | None) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._seen_at = seen_at
+        self._offers: dict[PeerId, tuple[Offer, float]] = {}
+
+    def seen_at(self, peer: PeerId) -> str | None:
+        """The IP address at which this node itself sees a peer."""
+        if self._seen_at is not None:
+            return self._seen_at(peer)
+        link = self._endpoint.link(peer)
+        if link is None or link.status.path in _NOT_THEIRS:
+            return None
+        return link.status.address[0] or None
+
+    def link(self, peer: PeerId) -> Link | None:
+        return self._endpoint.link(peer)
+
+    def places(self) -> frozenset[tuple[PeerId, str]]:
+        """Who is linked, and seen where."""
+        found = [(link.peer, self.seen_at(link.peer)) for link in self._endpoint.links()]
+        return frozenset((peer, ip) for peer, ip in found if ip is not None)
+
+    def known(self) -> list[Neighbour]:
+        """Those whose offer is known."""
+        return [
+            Neighbour(peer, ip, self._offers[peer][0])
+            for link in self._endpoint.links()
+            if (peer := link.peer) in self._offers and (ip := self.seen_at(peer)) is not None
+        ]
+
+    async def ask(self) -> list[Neighbour]:
+        """Ask those whose offer is not known of late; all that are known then."""
+        places = {link.peer: (link, self.seen_at(link.peer)) for link in self._endpoint.links()}
+        self._offers = {peer: kept for peer, kept in self._offers.items() if peer in places}
+        seen = [Neighbour(peer, ip, Offer()) for peer, (_, ip) in places.items() if ip is not None]
+        async with trio.open_nursery() as nursery:
+            for each in spread(seen)[: defaults.OBSERVER_LINKS]:
+                nursery.start_soon(self._ask, places[each.peer][0])
+        return self.known()
+
+    async def _ask(self, link: Link) -> None:
+        now = self._host.now()
+        if link.peer in self._offers and self._offers[link.peer][1] > now:
+            return
+        try:
+            reply = await link.call("reach.observe", timeout=defaults.ASK_S)
+        except (CallRefused, LinkClosed):
+            return
+        self._offers[link.peer] = parse_offer(reply.header), now + defaults.OFFER_S

@@ -1,0 +1,202 @@
+"""`Reach`: observes for others, dials back for others, and knows how others reach this node."""
+
+from dataclasses import replace
+
+import trio
+
+from ..datagrams import Datagrams, Place
+from ..host import Host
+from ..identity import PeerId
+from . import defaults, stun
+from .dialback import Awaited
+from .dialler import SeenAt
+from .judging import consensus
+from .looking import Looker, StunPort
+from .measuring import Mapped, Measurement, Ports
+from .neighbours import Links, Neighbours
+from .offers import observers
+from .reachability import Reachability
+from .stun import Kind
+from .tcpviews import TcpViews
+from .volunteer import Volunteer
+
+
+class Reach:
+    """One for each node. `udp` is the node's UDP port, None where it has none.
+
+    `volunteer`: answer Binding requests and dial back for peers. `seen_at` says at which IP
+    address this node sees a peer, and None for one that it only reaches through others; without it
+    the links' own status is asked.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Links,
+        udp: StunPort | None,
+        *,
+        volunteer: bool = True,
+        seen_at: SeenAt | None = None,
+    ) -> None:
+        self.reachability = Reachability()
+        self.version = 0
+        self._host = host
+        self._endpoint = endpoint
+        self._udp = udp
+        self._neighbours = Neighbours(host, endpoint, seen_at)
+        self._volunteer = Volunteer(host, endpoint, udp, self._neighbours.seen_at, volunteer)
+        self._awaited = Awaited()
+        self._looker = Looker(host, udp) if udp is not None else None
+        self._views = TcpViews()
+        self._mapped = Mapped()
+        self._turn = 0
+        self._changed = trio.lowlevel.ParkingLot()
+        self._linked = trio.Event()
+        self._news = trio.Event()  # something that a measurement depends on is another one
+        self._measuring = trio.Lock()
+        endpoint.on_link(lambda _: self._linked.set())
+
+    # What others use.
+
+    async def changed(self, version: int) -> int:
+        """Wait until `version` is beyond this one; what it is then."""
+        await trio.lowlevel.checkpoint()
+        while self.version <= version:
+            await self._changed.park()
+        return self.version
+
+    def observed_tcp(
+        self, observer: PeerId, observer_ip: str, place: Place, local_port: int
+    ) -> None:
+        """A peer's hello says that it sees a connection, which this node dialled from `local_port`
+        to `observer_ip`, come from `place`."""
+        now, port = self._host.now(), self._endpoint.port
+        before = self._views.place(port, now)
+        self._views.add(observer, observer_ip, place, local_port, now)
+        after = self._views.place(port, now)
+        if before is not None and after is not None and before != after:
+            self._news.set()
+
+    def dialback_arrived(self, first: bytes, source: Place) -> bool:
+        """An accepted TCP connection began with `first` (17 bytes are needed): whether that is a
+        dial-back to this node. The caller closes the connection, whatever it is."""
+        return self._awaited.on_connection(first, source)
+
+    def on_stun(self, data: bytes, source: Place, socket: Datagrams) -> bool:
+        """STUN that came to the UDP port, by `socket`: whether it was for this service."""
+        message = stun.decode(data)
+        if message is None or self._udp is None:
+            return False
+        if message.kind is Kind.SUCCESS and self._looker is not None:
+            return self._looker.on_answer(message, source)
+        if message.kind is Kind.INDICATION and message.nonce is not None:
+            return self._awaited.on_nonce(message.nonce, source)
+        answer = self._volunteer.answer(data, message, source)
+        return answer is not None and self._udp.send(answer, source, socket)
+
+    def port_mapped(self, mapped: Mapped) -> None:
+        """Port mapping came to this: it is tried out."""
+        if mapped != self._mapped:
+            self._mapped = mapped
+            self._news.set()
+
+    def observers(self) -> list[Place]:
+        """UDP places of linked peers that answer Binding requests, far apart from each other
+        first; of those whose offer is known."""
+        return [each.places[0] for each in observers(self._neighbours.known())]
+
+    async def look(self, count: int = defaults.LOOK_OBSERVERS) -> list[Place]:
+        """Where up to `count` observers see the UDP port now, in the order of asking."""
+        if self._looker is None:
+            return []
+        seen = await self._looker.look(self.observers()[:count])
+        return [place for place in seen if place is not None]
+
+    async def measure(self) -> Reachability:
+        """Measure now (2 to 20 s), or wait for the measurement under way."""
+        if self._measuring.locked():
+            async with self._measuring:
+                return self.reachability
+        async with self._measuring:
+            self._news = trio.Event()
+            await self._measure()
+            return self.reachability
+
+    # Running.
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Volunteer; measure once there are links, every 30 min, and when something changed."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._volunteer.run)
+            nursery.start_soon(self._watch_addresses)
+            nursery.start_soon(self._watch_port)
+            nursery.start_soon(self._watch_links)
+            task_status.started()
+            await self._linked.wait()
+            await trio.sleep(defaults.SETTLE_S)
+            while True:
+                await self.measure()
+                await trio.sleep(defaults.MEASURE_GAP_S)
+                with trio.move_on_after(defaults.MEASURE_S - defaults.MEASURE_GAP_S):
+                    await self._news.wait()
+
+    async def _watch_addresses(self) -> None:
+        """An interface came or went: the NAT before this node may be another one."""
+        before = self._host.interfaces()
+        while True:
+            await trio.sleep(defaults.INTERFACES_S)
+            if (now := self._host.interfaces()) != before:
+                before = now
+                self._views.clear()
+                self._news.set()
+
+    async def _watch_port(self) -> None:
+        """One observer after the other tells where it sees the port. If it is elsewhere now, others
+        are asked too: one alone is not believed."""
+        while True:
+            await trio.sleep(defaults.LOOK_S)
+            there, known = self.observers(), self.reachability.udp_place
+            if self._looker is None or not there or known is None:
+                continue
+            self._turn += 1
+            seen = await self._looker.look([there[self._turn % len(there)]])
+            if seen[0] not in (None, known) and consensus(await self.look()) not in (None, known):
+                self._news.set()
+
+    async def _watch_links(self) -> None:
+        """While there were too few observers, who came lately may be one more."""
+        before = self._neighbours.places()
+        while True:
+            too_few = self.reachability.udp.asked < defaults.ENOUGH_OBSERVERS
+            await trio.sleep(defaults.SETTLE_S if too_few else defaults.LOOK_S)
+            now = self._neighbours.places()
+            if too_few and now - before:
+                self._news.set()
+            before = now
+
+    async def _measure(self) -> None:
+        ports = Ports(self._endpoint.port, self._udp.port if self._udp is not None else None)
+        measurement = Measurement(
+            self._host, self._neighbours, self._awaited, ports=ports, mapped=self._mapped
+        )
+        known = await self._neighbours.ask()
+        kind = await measurement.classify(known)
+        places = await self.look()
+        now = self._host.now()
+        own = [item.address for item in self._host.interfaces()]
+        found = replace(  # what dialling shows takes longer; until then the last one counts
+            self.reachability,
+            udp=kind,
+            udp_place=consensus(places),
+            udp_places=tuple(places),
+            tcp_mapping=self._views.mapping(ports.tcp, own, now),
+            tcp_preserves=self._views.preserves(now),
+            tcp_place=self._views.place(ports.tcp, now),
+        )
+        self._publish(found)
+        self._publish(await measurement.complete(found, known))
+
+    def _publish(self, found: Reachability) -> None:
+        self.reachability = replace(found, measured_at=self._host.now())
+        self.version += 1
+        self._changed.unpark_all()

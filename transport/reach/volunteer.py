@@ -1,0 +1,80 @@
+"""What a node does for others: tells them where it sees them, and dials back."""
+
+from typing import Protocol
+
+import trio
+
+from ..calls import Call, Handler, Reply
+from ..datagrams import Datagrams, Place
+from ..errors import HostError
+from ..host import Host
+from . import stun
+from .dialler import Dialler, SeenAt
+from .looking import StunPort
+from .observer import Responder
+from .offers import Offer
+from .stun import Message
+
+
+class Handles(Protocol):
+    """The endpoint, as far as it is needed here."""
+
+    def handle(self, method: str, handler: Handler) -> None: ...
+
+
+class Volunteer:
+    """Answers `reach.observe`, `reach.dialback` and Binding requests (docs/spec/reach.md).
+
+    Not `willing`, it says so to who asks, and does nothing else.
+    """
+
+    def __init__(
+        self, host: Host, endpoint: Handles, udp: StunPort | None, seen_at: SeenAt, willing: bool
+    ) -> None:
+        self._host = host
+        self._udp = udp
+        self._willing = willing
+        self._responder = Responder()
+        self._second: Datagrams | None = None
+        endpoint.handle("reach.observe", self._on_observe)
+        if willing:
+            endpoint.handle("reach.dialback", Dialler(host, seen_at).serve)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the second port, by which askers tell on what a mapping depends. Nothing rests on
+        it: without a socket for it there is just none."""
+        if not self._willing or self._udp is None:
+            task_status.started()
+            return
+        try:
+            self._second = await self._host.datagrams("0.0.0.0", 0)
+        except HostError:
+            task_status.started()
+            return
+        task_status.started()
+        try:
+            await self._serve(self._second)
+        finally:
+            self._second.close()
+            self._second = None
+
+    async def _serve(self, socket: Datagrams) -> None:
+        while True:
+            for data, source in await socket.receive():
+                message = stun.decode(data)
+                answer = self.answer(data, message, source) if message is not None else None
+                if answer is not None:
+                    socket.send(answer, source)
+
+    def answer(self, data: bytes, message: Message, source: Place) -> bytes | None:
+        """The answer to a Binding request on the node's UDP port."""
+        if not self._willing:
+            return None
+        return self._responder.answer(data, message, source, self._host.now())
+
+    def _on_observe(self, _: Call) -> Reply:
+        if not self._willing:
+            return Reply(Offer().header)
+        ports = [self._udp.port] if self._udp is not None else []
+        ports += [self._second.port] if self._second is not None else []
+        return Reply(Offer(tuple(ports), dials=True).header)

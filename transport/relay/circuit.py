@@ -1,0 +1,142 @@
+"""A circuit as a pipe: bytes to a peer over a stream to a relay.
+
+What goes through are the TLS records of the two ends; the relay carries them as they are.
+"""
+
+import struct
+from typing import Final
+
+import trio
+
+from .. import frame as wire
+from ..datagrams import Place
+from ..errors import CallRefused, LinkClosed
+from ..frame import Fault
+from ..identity import PeerId
+from ..stream import Stream
+from .defaults import AHEAD_BYTES, LOW_BYTES, PREFACE_BYTES
+from .vouch import Vouched, read_vouched
+
+_LENGTH: Final = struct.Struct(">H")
+
+
+def encode_preface(target: Vouched) -> bytes:
+    """What a relay sends first to the side that opened the circuit: where it sees the target."""
+    head = wire.encode_header({"seen": list(target)})
+    return _LENGTH.pack(len(head)) + head
+
+
+class CircuitPipe:
+    """One end of a circuit. `relay` carries it; `seen` is where the relay sees the other end.
+
+    On the side that opened it `seen` comes with the first bytes (`voucher` says at which IP address
+    the relay is seen itself); until then it is None. `failure` is the code by which it ended, if
+    it was not in order: a reset's, `link-lost`, or `bad-preface`.
+    """
+
+    medium: Final = "circuit"
+
+    def __init__(
+        self,
+        stream: Stream,
+        relay: PeerId,
+        *,
+        seen: Vouched | None = None,
+        voucher: str | None = None,
+    ) -> None:
+        self.relay = relay
+        self.seen = seen
+        self.failure: str | None = None
+        self._stream = stream
+        self._voucher = voucher  # None: no preface is due
+        self._preface = b""
+        self._closed = trio.Event()
+
+    @property
+    def remote(self) -> Place:
+        """A circuit's other end is nowhere that could be dialled."""
+        return "", 0
+
+    def read_ready(self, size: int) -> bytes:
+        if self._closed.is_set():
+            raise _gone("closed")
+        try:
+            if self._voucher is not None:
+                self._read_preface(self._voucher)
+            return self._stream.receive_ready(size)
+        except (CallRefused, LinkClosed) as error:
+            raise self._fail(error) from None
+
+    def write_ready(self, data: memoryview) -> int:
+        if self._closed.is_set():
+            raise _gone("closed")
+        try:
+            return self._stream.send_ready(data, AHEAD_BYTES)
+        except (CallRefused, LinkClosed) as error:
+            raise self._fail(error) from None
+
+    async def wait_readable(self) -> None:
+        await self._stream.wait_receivable()
+        if self._closed.is_set():
+            raise trio.ClosedResourceError
+
+    async def wait_writable(self) -> None:
+        try:
+            await self._stream.wait_sendable(LOW_BYTES)
+        except (CallRefused, LinkClosed) as error:
+            if self._closed.is_set():
+                raise trio.ClosedResourceError from None
+            raise self._fail(error) from None
+
+    async def wait_closed(self) -> None:
+        """Until `close` has been called."""
+        await self._closed.wait()
+
+    def end(self) -> None:
+        if self._closed.is_set():
+            raise _gone("closed")
+        try:
+            self._stream.end()
+        except (CallRefused, LinkClosed) as error:
+            raise self._fail(error) from None
+
+    def close(self) -> None:
+        if not self._closed.is_set():
+            self._closed.set()
+            self._stream.reset("closed")
+
+    def _read_preface(self, voucher: str) -> None:
+        """Take the preface off the front. Raises BlockingIOError until all of it is there, and
+        OSError where it is nothing of the kind."""
+        while (missing := self._missing()) > 0:
+            piece = self._stream.receive_ready(missing)
+            if not piece:
+                raise self._refuse_preface()
+            self._preface += piece
+        try:
+            head = wire.decode_header(self._preface[_LENGTH.size :])
+        except Fault:
+            raise self._refuse_preface() from None
+        self.seen = read_vouched(head.get("seen"), voucher)
+        self._voucher = None
+
+    def _missing(self) -> int:
+        if len(self._preface) < _LENGTH.size:
+            return _LENGTH.size - len(self._preface)
+        (size,) = _LENGTH.unpack_from(self._preface)
+        if size > PREFACE_BYTES:
+            raise self._refuse_preface()
+        return int(size) + _LENGTH.size - len(self._preface)
+
+    def _refuse_preface(self) -> OSError:
+        self.failure = "bad-preface"
+        return _gone("bad-preface")
+
+    def _fail(self, error: CallRefused | LinkClosed) -> OSError:
+        code = error.code if isinstance(error, CallRefused) else "link-lost"
+        self.failure = self.failure or code
+        return _gone(code)
+
+
+def _gone(code: str) -> OSError:
+    return ConnectionResetError(f"the circuit ended ({code})")

@@ -1,0 +1,401 @@
+"""How a node that cannot be dialled stays reachable: places at several relays, and circuits.
+
+While `reachable` is not true it keeps reservations at a few near relays of different networks,
+renews them at half their life, and replaces one whose link is lost at once. Anybody's `dial`
+goes through a relay, whether reachable or not.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from ..address import Address
+from ..calls import Reply
+from ..endpoint import Endpoint
+from ..errors import CallRefused, DialFailed, LinkClosed
+from ..frame import Priority
+from ..host import Host
+from ..identity import PeerId, parse_peer_id
+from ..link import Link
+from ..serving import IncomingStream
+from .choice import Candidate, Choice
+from .circuit import CircuitPipe
+from .defaults import (
+    ANSWER_S,
+    ARRIVING,
+    BETTER,
+    DIAL_S,
+    GATHER_S,
+    IMPROVE_S,
+    SPARE,
+    TTL_S,
+    WANTED,
+)
+from .vouch import Vouched, is_relayed, read_vouched
+
+OnCircuit = Callable[[CircuitPipe, PeerId, PeerId, Vouched | None], None]
+"""Told of a circuit that has come: the pipe, who says it opened it (TLS will tell), the relay,
+and where the relay sees that peer."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A reservation of ours. `rtt` in seconds; `seen` is where the relay sees this node; times
+    are on the host's clock."""
+
+    relay: PeerId
+    rtt: float
+    seen: Vouched | None
+    renew: float
+    expires: float
+
+
+class RelayClient:
+    """`wanted` is at how many relays a place is held. `relayed` says of a link whether it goes
+    through a relay itself: such a one is no way to reach us."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        *,
+        wanted: int = WANTED,
+        relayed: Callable[[Link], bool] = is_relayed,
+    ) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._wanted = wanted
+        self._relayed = relayed
+        self._reachable = False
+        self._choice = Choice()
+        self._held: dict[PeerId, Held] = {}
+        self._asking: set[PeerId] = set()  # a reservation is on its way
+        self._arriving = 0
+        self._improve = 0.0  # when to look for nearer ones
+        self._news = trio.Event()
+        self._on_change: list[Callable[[], None]] = []
+        self._on_circuit: list[OnCircuit] = []
+        endpoint.handle_stream("relay.accept", self._on_accept)
+        endpoint.on_link_lost(self._on_link_lost)
+
+    # What is known, and what is told.
+
+    @property
+    def reachable(self) -> bool:
+        """Whether others reach this node from outside without help; False until it is told."""
+        return self._reachable
+
+    @reachable.setter
+    def reachable(self, reachable: bool) -> None:
+        if reachable != self._reachable:
+            self._reachable = reachable
+            self._news.set()
+
+    @property
+    def relays(self) -> list[Held]:
+        """The reservations held now, the nearest first."""
+        return sorted(self._held.values(), key=lambda held: held.rtt)
+
+    def addresses(self) -> list[Address]:
+        """Addresses of this node through its relays, to be published; the nearest relay's first,
+        of each its first address and the one on TCP 443."""
+        found: dict[Address, None] = {}
+        for held in self.relays:
+            candidate = self._choice.find(held.relay)
+            if candidate is None:
+                continue
+            for address in (candidate.addresses[0], candidate.everywhere):
+                if address is not None:
+                    found[address.through(self._endpoint.peer)] = None
+        return list(found)
+
+    def offer(self, relays: Sequence[tuple[PeerId, Address]]) -> None:
+        """Nodes that say they relay, with an address; a node may be named several times."""
+        news = [
+            self._choice.offer(peer, address)
+            for peer, address in relays
+            if peer != self._endpoint.peer
+        ]
+        if any(news):
+            self._news.set()
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """`callback()` whenever `addresses` has changed."""
+        self._on_change.append(callback)
+
+    def on_circuit(self, callback: OnCircuit) -> None:
+        """`callback(pipe, source, relay, seen)` for every circuit to this node. The pipe is its
+        own to close; on it, this side is the TLS server."""
+        self._on_circuit.append(callback)
+
+    # Dialling.
+
+    async def dial(
+        self,
+        relay: Address,
+        peer: PeerId,
+        *,
+        timeout: float,
+        priority: Priority = Priority.ACTIVATION,
+    ) -> CircuitPipe:
+        """A circuit to `peer` through the relay at an address.
+
+        Returns before the relay has answered, so that a handshake may leave at once; the pipe's
+        `failure` says what became of it otherwise. Raises DialFailed: what `Endpoint.dial`
+        does, `relayed` where the relay itself is reached through one, `busy`, `self`.
+        """
+        if peer == self._endpoint.peer:
+            raise DialFailed("self", "a circuit to this node itself")
+        link = await self._endpoint.dial(relay, timeout=timeout)
+        if self._relayed(link):
+            raise DialFailed("relayed", f"`{relay}` is reached through a relay itself")
+        try:
+            stream = await link.open_stream("relay.connect", {"peer": peer}, priority=priority)
+        except (CallRefused, LinkClosed) as error:
+            raise DialFailed(error.code, f"`{relay}`: {error.message}") from None
+        return CircuitPipe(stream, link.peer, voucher=link.status.address[0])
+
+    # Arriving circuits.
+
+    async def _on_accept(self, incoming: IncomingStream) -> None:
+        """A relay brings a circuit: only one that was asked to may."""
+        relay, stream = incoming.peer, incoming.stream
+        link = self._endpoint.link(relay)
+        if link is None or not (relay in self._held or relay in self._asking):
+            stream.reset("no-reservation")
+            return
+        if self._arriving >= ARRIVING or not self._on_circuit:
+            stream.reset("busy")
+            return
+        source = incoming.header["peer"]
+        if not isinstance(source, str) or parse_peer_id(source) == self._endpoint.peer:
+            stream.reset("bad-request")
+            return
+        seen = read_vouched(incoming.header.get("seen"), link.status.address[0])
+        pipe = CircuitPipe(stream, relay, seen=seen)
+        self._arriving += 1
+        try:
+            for callback in self._on_circuit:
+                callback(pipe, PeerId(source), relay, seen)
+            await pipe.wait_closed()
+        finally:
+            self._arriving -= 1
+
+    # Reservations.
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the reservations until cancelled."""
+        task_status.started()
+        try:
+            while True:
+                self._news = trio.Event()
+                due = await self._tend()
+                with trio.move_on_at(due):
+                    await self._news.wait()
+        finally:
+            self._release_all()
+
+    async def _tend(self) -> float:
+        """Renew, find, improve what is due; when to come again."""
+        if self._reachable:
+            self._release_all()
+            return math.inf
+        await self._renew()
+        if self._missing():
+            await self._find()
+        elif self._host.now() >= self._improve:
+            await self._improve_one()
+        return self._next_due()
+
+    def _missing(self) -> int:
+        """How many more reservations are wanted."""
+        missing = max(0, self._wanted - len(self._held))
+        lacking = self._choice.lacks_443(self._held) and self._may_find_443()
+        return missing or int(lacking and len(self._held) == self._wanted)
+
+    def _next_due(self) -> float:
+        now = self._host.now()
+        times = [held.renew for held in self._held.values()]
+        if len(self._held) < self._wanted:
+            times.append(max(self._choice.next_try(self._held), now + GATHER_S))
+        else:
+            times.append(self._improve)
+        return min(times)
+
+    def _may_find_443(self) -> bool:
+        tried = self._choice.to_try(self._held, (), 1, self._host.now())
+        return bool(tried) and tried[0].everywhere is not None
+
+    async def _renew(self) -> None:
+        due = [held for held in self._held.values() if held.renew <= self._host.now()]
+        async with trio.open_nursery() as nursery:
+            for held in due:
+                nursery.start_soon(self._renew_one, held)
+
+    async def _renew_one(self, held: Held) -> None:
+        link = self._endpoint.link(held.relay)
+        if link is None or not await self._reserve(link, held.rtt):
+            self._drop(held.relay)
+
+    async def _find(self) -> None:
+        """Measure some that are free to be tried, and reserve at the best of those."""
+        measured = await self._measure(self._missing() + SPARE, hurry=True)
+        left = [each for each in measured if each.peer not in self._held]
+        for candidate in self._choice.rank(left, self._held, self._missing()):
+            full = len(self._held) >= self._wanted  # one more is for the sake of 443
+            if self._missing() and (candidate.everywhere or not full):
+                await self._reserve_at(candidate)
+        if len(self._held) > self._wanted:
+            self._give_up_the_farthest()
+
+    async def _improve_one(self) -> None:
+        """Give nearer relays their chance: one takes the place of the farthest."""
+        self._improve = self._host.now() + IMPROVE_S
+        farthest = self.relays[-1]
+        others = [peer for peer in self._held if peer != farthest.relay]
+        measured = await self._measure(SPARE)
+        ranked = self._choice.rank(measured, others, 1)
+        near = [each for each in ranked if (each.rtt or 0.0) < BETTER * farthest.rtt]
+        only_443 = self._choice.lacks_443(others) and not self._choice.lacks_443(self._held)
+        if only_443 and near and near[0].everywhere is None:
+            return
+        if near and await self._reserve_at(near[0]):
+            self._give_up(farthest.relay)
+
+    def _give_up_the_farthest(self) -> None:
+        """One too many is held, for the sake of 443."""
+        for held in reversed(self.relays):
+            others = [peer for peer in self._held if peer != held.relay]
+            if not self._choice.lacks_443(others):
+                self._give_up(held.relay)
+                return
+
+    async def _measure(self, count: int, *, hurry: bool = False) -> list[Candidate]:
+        """Ask so many candidates at once; those that answered as relays, with their round trip.
+
+        Once one has answered, the others get a moment more: who answers late is far. In a `hurry`
+        the first, which is the nearest or nearly so, serves at once where nobody does yet."""
+        links = {link.peer: link for link in self._endpoint.links()}
+        trying = self._choice.to_try(self._held, links, count, self._host.now())
+        answered: list[Candidate] = []
+        first, all_done = trio.Event(), trio.Event()
+        left = len(trying)
+        if not trying:
+            return answered
+
+        async def ask(candidate: Candidate) -> None:
+            nonlocal left
+            if await self._ask(candidate):
+                answered.append(candidate)
+                first.set()
+                if hurry and not self._held and not self._asking:
+                    await self._reserve_at(candidate)
+            left -= 1
+            if not left:
+                first.set()
+                all_done.set()
+
+        async with trio.open_nursery() as nursery:
+            for candidate in trying:
+                nursery.start_soon(ask, candidate)
+            await first.wait()
+            with trio.move_on_after(GATHER_S):
+                await all_done.wait()
+            nursery.cancel_scope.cancel()
+        return answered
+
+    async def _ask(self, candidate: Candidate) -> bool:
+        """Whether a candidate relays; measures its round trip."""
+        try:
+            link = await self._link_to(candidate)
+            began = self._host.now()
+            await link.call("relay.info", timeout=ANSWER_S)
+        except (DialFailed, CallRefused, LinkClosed) as error:
+            self._choice.failed(candidate.peer, error.code, self._host.now())
+            return False
+        if self._relayed(link):
+            self._choice.failed(candidate.peer, "relayed", self._host.now())
+            return False
+        candidate.rtt = self._host.now() - began
+        return True
+
+    async def _link_to(self, candidate: Candidate) -> Link:
+        """The link to a relay by whichever of its addresses answers. Raises DialFailed."""
+        if (link := self._endpoint.link(candidate.peer)) is not None:
+            return link
+        failure = DialFailed("unreachable", "no address is known")
+        deadline = self._host.now() + DIAL_S
+        for index, address in enumerate(list(candidate.addresses)):
+            rest = deadline - self._host.now()
+            patience = rest / (len(candidate.addresses) - index)
+            try:
+                return await self._endpoint.dial(address, timeout=patience)
+            except DialFailed as error:
+                failure = error
+        raise failure
+
+    async def _reserve_at(self, candidate: Candidate) -> bool:
+        link = self._endpoint.link(candidate.peer)
+        if link is None or not await self._reserve(link, candidate.rtt or 0.0):
+            return False
+        self._changed()
+        return True
+
+    async def _reserve(self, link: Link, rtt: float) -> bool:
+        """A new place at a relay, or one renewed; whether it was granted."""
+        self._asking.add(link.peer)
+        try:
+            reply = await link.call("relay.reserve", timeout=ANSWER_S)
+        except (CallRefused, LinkClosed) as error:
+            self._choice.failed(link.peer, error.code, self._host.now())
+            return False
+        finally:
+            self._asking.discard(link.peer)
+        if not link.alive:
+            return False
+        now, ttl = self._host.now(), _ttl(reply)
+        seen = read_vouched(reply.header.get("seen"), link.status.address[0])
+        self._held[link.peer] = Held(link.peer, rtt, seen, now + ttl / 2, now + ttl)
+        self._choice.worked(link.peer)
+        return True
+
+    # The end of a reservation.
+
+    def _on_link_lost(self, link: Link, code: str) -> None:
+        """The relay has forgotten us with its link; one that is back may be asked again."""
+        if link.peer in self._held:
+            if code not in ("replaced", "peer-restarted"):
+                self._choice.failed(link.peer, code, self._host.now())
+            self._drop(link.peer)
+
+    def _drop(self, relay: PeerId) -> None:
+        if self._held.pop(relay, None) is not None:
+            self._news.set()
+            self._changed()
+
+    def _give_up(self, relay: PeerId) -> None:
+        """Leave a relay in order."""
+        link = self._endpoint.link(relay)
+        if link is not None and link.alive:
+            link.post("relay.release", priority=Priority.CONTROL)
+        self._drop(relay)
+
+    def _release_all(self) -> None:
+        for relay in list(self._held):
+            self._give_up(relay)
+
+    def _changed(self) -> None:
+        for callback in self._on_change:
+            callback()
+
+
+def _ttl(reply: Reply) -> float:
+    """How long a relay says the place is held, in seconds, within reason."""
+    header: Mapping[str, object] = reply.header
+    value = header.get("ttl")
+    shortest, longest = TTL_S
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return shortest
+    return float(min(max(shortest, value), longest))

@@ -1,0 +1,218 @@
+"""What a relay does for others, over the links it has (docs/spec/relay.md).
+
+A peer reserves a place by the call `relay.reserve`. Another opens the stream `relay.connect` to us;
+we open `relay.accept` to the first, and carry bytes both ways: no faster than the slower side
+reads, no more than the book lends.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from ..calls import Call, Refusal, Reply
+from ..endpoint import Endpoint
+from ..errors import CallRefused, LinkClosed
+from ..frame import Priority
+from ..host import Host
+from ..identity import PeerId, parse_peer_id
+from ..link import Link
+from ..serving import IncomingStream
+from ..stream import Stream
+from .book import EXPIRED, Circuit, RelayBook
+from .circuit import encode_preface
+from .defaults import LOOK_S, PIECE_BYTES, RelayLimits
+from .vouch import Vouched, is_relayed, seen_at
+
+
+class RelayService:
+    """Relays between peers that have links to this node. It needs no task of its own.
+
+    `member` says who is no stranger: whoever was let in, unless told otherwise. `seen` and
+    `relayed` say of a link where its peer is seen, and whether it comes through a relay.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        limits: RelayLimits,
+        *,
+        book: RelayBook | None = None,
+        member: Callable[[PeerId], bool] = lambda peer: True,
+        seen: Callable[[Link], Vouched] = seen_at,
+        relayed: Callable[[Link], bool] = is_relayed,
+    ) -> None:
+        self.book = book or RelayBook(limits, host.now())
+        self._host = host
+        self._endpoint = endpoint
+        self._member = member
+        self._seen = seen
+        self._relayed = relayed
+        endpoint.handle("relay.info", self._on_info)
+        endpoint.handle("relay.reserve", self._on_reserve)
+        endpoint.handle("relay.release", self._on_release)
+        endpoint.handle_stream("relay.connect", self._on_connect)
+        endpoint.on_link_lost(self._on_link_lost)
+
+    # Places.
+
+    def _on_info(self, call: Call) -> Reply | Refusal:
+        limits = self.book.limits
+        if not limits.volunteer:
+            return Refusal("not-a-relay", "this node does not relay")
+        figures = self.book.figures()
+        free = limits.reservations - figures.reservations
+        return Reply({"free": max(0, free), "rate": limits.rate})
+
+    def _on_reserve(self, call: Call) -> Reply | Refusal:
+        link = self._endpoint.link(call.peer)
+        if link is None:
+            return Refusal("no-link", "the link has ended")
+        seen = self._seen(link)
+        got = self.book.reserve(
+            call.peer,
+            seen.ip,
+            self._host.now(),
+            member=self._member(call.peer),
+            relayed=self._relayed(link),
+        )
+        if isinstance(got, str):
+            return Refusal(got, "no place for a reservation here")
+        limits = self.book.limits
+        most = None if got.member else limits.stranger_bytes
+        lasts = limits.member_s if got.member else limits.stranger_s
+        return Reply(
+            {"ttl": limits.reservation_s, "bytes": most, "seconds": lasts, "seen": list(seen)}
+        )
+
+    def _on_release(self, call: Call) -> Reply:
+        self.book.release(call.peer)
+        return Reply()
+
+    def _on_link_lost(self, link: Link, code: str) -> None:
+        if self._endpoint.link(link.peer) is None:  # else a new one has replaced it
+            self.book.release(link.peer)
+
+    # Circuits.
+
+    async def _on_connect(self, incoming: IncomingStream) -> None:
+        near = incoming.stream
+        source, target = incoming.peer, parse_peer_id(_text(incoming.header["peer"]))
+        links = self._endpoint.link(source), self._endpoint.link(target)
+        opened = self._open(source, target, *links)
+        if isinstance(opened, str):
+            near.reset(opened)
+            return
+        circuit, here, there = opened
+        try:
+            await self._join(circuit, near, here, there)
+        finally:
+            circuit.close()
+
+    def _open(
+        self, source: PeerId, target: PeerId, here: Link | None, there: Link | None
+    ) -> tuple[Circuit, Link, Link] | str:
+        """The circuit in the book, and both links; or the code that refuses it."""
+        if here is None:
+            return "no-link"
+        circuit = self.book.open_circuit(
+            source,
+            target,
+            self._seen(here).ip,
+            self._host.now(),
+            member=self._member(source),
+            relayed=self._relayed(here),
+        )
+        if isinstance(circuit, str):
+            return circuit
+        if there is None or not there.connected or self._relayed(there):
+            circuit.close()
+            return "target-gone"
+        return circuit, here, there
+
+    async def _join(self, circuit: Circuit, near: Stream, here: Link, there: Link) -> None:
+        """Reach the target, and carry bytes until both directions have ended."""
+        bulk = circuit.most is not None
+        priority = Priority.BULK if bulk else max(near.priority, Priority.ACTIVATION)
+        header = {"peer": circuit.source, "seen": list(self._seen(here))}
+        try:
+            far = await there.open_stream("relay.accept", header, priority=priority)
+        except (CallRefused, LinkClosed) as error:
+            near.reset("target-busy" if error.code == "busy" else "target-gone")
+            return
+        code: str | None = "source-gone"
+        try:
+            await near.send(encode_preface(self._seen(there)))
+            code = await self._splice(circuit, near, far)
+        except (CallRefused, LinkClosed) as error:
+            code = error.code
+        finally:
+            if code is not None:
+                near.reset(code)
+                far.reset(code)
+
+    async def _splice(self, circuit: Circuit, near: Stream, far: Stream) -> str | None:
+        """Both directions until they end in order (None), or the code that ended them."""
+        codes: list[str] = []
+        with trio.move_on_at(circuit.deadline) as overtime:
+            async with trio.open_nursery() as nursery:
+
+                async def carry(source: Stream, target: Stream) -> None:
+                    code = await self._carry(circuit, source, target)
+                    if code is not None:
+                        codes.append(code)
+                        nursery.cancel_scope.cancel()
+
+                nursery.start_soon(carry, near, far)
+                nursery.start_soon(carry, far, near)
+        if codes:
+            return codes[0]
+        return EXPIRED if overtime.cancelled_caught else None
+
+    async def _carry(self, circuit: Circuit, source: Stream, target: Stream) -> str | None:
+        """One direction until its end (None); else the code that ends the circuit.
+
+        Nothing is read before the target takes it, so what waits is in the source's credit.
+        """
+        try:
+            while source.failed is None:
+                await source.wait_receivable()
+                if not target.is_sendable(PIECE_BYTES):
+                    with trio.move_on_after(LOOK_S):  # the source may fail meanwhile
+                        await target.wait_sendable(PIECE_BYTES)
+                    continue
+                now = self._host.now()
+                room = circuit.room(now)
+                if not room:
+                    if (code := circuit.over(now)) is not None:
+                        return code
+                    await trio.sleep(circuit.pause())
+                elif self._move(circuit, source, target, min(room, PIECE_BYTES)):
+                    await trio.lowlevel.checkpoint()
+                else:
+                    return None
+        except CallRefused as error:
+            return error.code
+        except LinkClosed:
+            return "link-lost"
+        return source.failed
+
+    def _move(self, circuit: Circuit, source: Stream, target: Stream, most: int) -> bool:
+        """Carry what has come, up to `most` bytes; False at the end."""
+        try:
+            data = source.receive_ready(most)
+        except BlockingIOError:
+            return True
+        if not data:
+            target.end()
+            return False
+        circuit.spend(len(data), self._host.now())
+        target.send_ready(data, 2 * PIECE_BYTES)
+        return True
+
+
+def _text(value: object) -> str:
+    """A header's value that is a text. Raises TypeError."""
+    if not isinstance(value, str):
+        raise TypeError("a text is expected")
+    return value

@@ -1,0 +1,300 @@
+"""All QUIC connections of a port: which one a datagram is for, and when each wants its turn.
+
+No I/O of its own: datagrams come in by `receive`, leave by the sockets' `send`, which never waits,
+and time comes by `timeout` when `due` has passed.
+"""
+
+import errno
+import heapq
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Final
+
+import trio
+from aioquic.quic.events import (
+    ConnectionIdIssued,
+    ConnectionIdRetired,
+    ConnectionTerminated,
+    HandshakeCompleted,
+    StopSendingReceived,
+    StreamDataReceived,
+    StreamReset,
+)
+from aioquic.quic.packet import QuicErrorCode, QuicFrameType
+
+from ..datagrams import Datagram, Datagrams, Place
+from ..host import Host
+from ..limits import HalfOpen
+from .certificate import Certificate
+from .connection import UNREADABLE, Connection, configuration
+from .defaults import UdpLimits
+from .gate import Gate, Welcome, destination
+from .quic import QuicPipe
+from .window import Extra
+
+_EARLY_S: Final = 1e-9  # a timer that is so close is due: sums of floats are not exact
+_LEAST_S: Final = 0.0005  # between two turns by time: no state of aioquic's makes us spin
+
+
+class _Entry:
+    """A connection, and what the port knows of it."""
+
+    def __init__(self, connection: Connection, deadline: float, subnet: str | None) -> None:
+        self.connection = connection
+        self.deadline = deadline  # for the handshake and the first byte
+        self.subnet = subnet  # of a half-open one that was accepted
+        self.pipe: QuicPipe | None = None
+        self.opened = trio.Event()  # the handshake of a dial is done, or it has failed
+        self.cids: dict[bytes, None] = {}  # by which it is found
+        self.due = inf  # when it wants its turn
+        self.armed = inf  # when the heap knows of it
+        self.last_words: bytes = b""
+        self.asked = 0  # times that the peer wrote after them
+        self.forgotten = False
+
+
+class Connections:
+    """The connections of one port."""
+
+    def __init__(
+        self,
+        host: Host,
+        limits: UdpLimits,
+        half_open: HalfOpen,
+        on_pipe: Callable[[QuicPipe], None],
+        on_due: Callable[[float], None],
+    ) -> None:
+        """`on_pipe` gets each accepted pipe; `on_due` hears of a turn earlier than those before."""
+        self.dropped = 0
+        """Datagrams that belonged to nothing."""
+        self.gate = Gate(host, half_open, limits)
+        self._host = host
+        self._limits = limits
+        self._extra = Extra(limits)
+        self._on_pipe = on_pipe
+        self._on_due = on_due
+        self._client = configuration(None, limits)
+        self._server = configuration(Certificate.generate(host), limits)
+        self._by_cid: dict[bytes, _Entry] = {}
+        self._entries: dict[_Entry, None] = {}
+        self._heap: list[tuple[float, int, _Entry]] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        """Connections now, closing ones included."""
+        return len(self._entries)
+
+    @property
+    def due(self) -> float:
+        """When `timeout` is to be called next."""
+        return self._heap[0][0] if self._heap else inf
+
+    # Datagrams.
+
+    def receive(self, batch: Iterable[Datagram], socket: Datagrams) -> None:
+        """Take all datagrams of a wake-up, then let each connection answer once."""
+        now = self._host.now()
+        touched: dict[_Entry, None] = {}
+        for data, place in batch:
+            entry = self._by_cid.get(destination(data))
+            if entry is None:
+                entry = self._begin(data, place, socket, now)
+                if entry is None:
+                    continue
+            if entry.connection.ended:
+                self._repeat(entry, place, socket)
+                continue
+            entry.connection.receive(data, place, socket, now)
+            touched[entry] = None
+        for entry in touched:
+            self._turn(entry, now)
+
+    def _begin(self, data: bytes, place: Place, socket: Datagrams, now: float) -> _Entry | None:
+        """A connection for a client's first packet; None where there is to be none."""
+        full = len(self._entries) >= self._limits.connections
+        found = None if full else self.gate.admit(data, place, now)
+        if not isinstance(found, Welcome):
+            self.dropped += 1
+            if found is not None:
+                socket.send(found, place)
+            return None
+        connection = Connection(
+            self._server,
+            self._limits,
+            self._extra,
+            original_destination_connection_id=found.original,
+            retry_source_connection_id=found.retried,
+        )
+        entry = self._add(connection, now, found.subnet)
+        self._name(entry, destination(data))
+        return entry
+
+    def _repeat(self, entry: _Entry, place: Place, socket: Datagrams) -> None:
+        """The peer has not heard that it is over: tell it again, ever more rarely, and never
+        with more bytes than it sent (RFC 9000 section 10.2.1)."""
+        entry.asked += 1
+        if entry.last_words and entry.asked & entry.asked - 1 == 0 and entry.connection.began:
+            socket.send(entry.last_words, place)
+
+    # Connections.
+
+    def dial(self, place: Place, socket: Datagrams) -> tuple[QuicPipe, trio.Event]:
+        """Begin a connection; the event is set when its handshake is done or has failed.
+        Raises OSError where there are too many."""
+        if len(self._entries) >= self._limits.connections:
+            raise OSError(errno.EMFILE, "too many QUIC connections")
+        now = self._host.now()
+        connection = Connection(self._client, self._limits, self._extra)
+        entry = self._add(connection, now, None)
+        entry.pipe = QuicPipe(connection, lambda: self._turn(entry, self._host.now()))
+        connection.begin(place, socket, now)
+        self._turn(entry, now)
+        return entry.pipe, entry.opened
+
+    def _add(self, connection: Connection, now: float, subnet: str | None) -> _Entry:
+        entry = _Entry(connection, now + self._limits.handshake_s, subnet)
+        self._entries[entry] = None
+        for cid in connection.cids:
+            self._name(entry, cid)
+        return entry
+
+    def _name(self, entry: _Entry, cid: bytes) -> None:
+        entry.cids[cid] = None
+        self._by_cid[cid] = entry
+
+    def _forget(self, entry: _Entry) -> None:
+        if entry.forgotten:
+            return
+        entry.forgotten = True
+        del self._entries[entry]
+        for cid in entry.cids:
+            if self._by_cid.get(cid) is entry:
+                del self._by_cid[cid]
+        entry.connection.window.close()
+        self._leave_gate(entry)
+        if entry.pipe is not None:
+            entry.pipe.lose()
+        entry.opened.set()
+
+    def _leave_gate(self, entry: _Entry) -> None:
+        if entry.subnet is not None:
+            self.gate.half_open.leave(entry.subnet)
+            entry.subnet = None
+
+    def close(self) -> None:
+        """Close them all and tell the peers."""
+        for entry in list(self._entries):
+            if entry.pipe is not None:
+                entry.pipe.close()
+            self._end(entry, QuicErrorCode.NO_ERROR)
+            self._forget(entry)
+        self._heap.clear()
+
+    # Turns.
+
+    def timeout(self) -> None:
+        """Give their turn to those whose time has come."""
+        now = self._host.now()
+        heap = self._heap
+        while heap and heap[0][0] <= now + _EARLY_S:
+            when, _, entry = heapq.heappop(heap)
+            if entry.forgotten or when != entry.armed:
+                continue
+            entry.armed = inf
+            if entry.due > now + _EARLY_S:
+                self._arm(entry)
+                continue
+            if now >= entry.deadline:
+                self._end(entry, QuicErrorCode.CONNECTION_REFUSED)
+                self._forget(entry)
+                continue
+            # Beyond the timer: at the very instant aioquic would let an acknowledgement wait for
+            # the pacer and ask for the same instant again.
+            then = max(now, entry.due) + _EARLY_S
+            entry.connection.expire(then)
+            self._turn(entry, then)
+
+    def _end(self, entry: _Entry, code: QuicErrorCode) -> None:
+        entry.connection.close(code, QuicFrameType.PADDING)
+        self._transmit(entry, self._host.now())
+
+    def _turn(self, entry: _Entry, now: float) -> None:
+        """Pass on what a connection has to say, send what it has to send."""
+        if entry.forgotten:
+            return
+        self._hear(entry)
+        self._transmit(entry, now)
+        self._hear(entry)  # building packets makes events too
+        if entry.forgotten:
+            return
+        if entry.pipe is not None and not entry.connection.ended:
+            entry.pipe.sent()
+        elif entry.connection.ended:
+            self._leave_gate(entry)
+            if entry.pipe is not None:
+                entry.pipe.lose()
+            entry.opened.set()
+        elif (
+            entry.subnet is not None and not entry.connection.began
+        ):  # nothing authentic came with its first packet
+            self._forget(entry)
+            return
+        timer = entry.connection.get_timer()
+        entry.due = min(inf if timer is None else max(timer, now + _LEAST_S), entry.deadline)
+        if entry.due < entry.armed:
+            self._arm(entry)
+
+    def _transmit(self, entry: _Entry, now: float) -> None:
+        ended = entry.connection.ended
+        try:
+            datagrams = entry.connection.transmit(now)
+        except UNREADABLE as error:
+            entry.connection.fault = error
+            self._forget(entry)
+            return
+        for data, (place, socket) in datagrams:
+            socket.send(data, place)
+        if ended and datagrams:
+            entry.last_words = datagrams[-1][0]
+
+    def _arm(self, entry: _Entry) -> None:
+        entry.armed = entry.due
+        self._number += 1
+        earliest = self.due
+        heapq.heappush(self._heap, (entry.due, self._number, entry))
+        if entry.due < earliest:
+            self._on_due(entry.due)
+
+    def _hear(self, entry: _Entry) -> None:
+        connection = entry.connection
+        while (event := connection.next_event()) is not None:
+            if type(event) is StreamDataReceived:
+                self._take(entry, event)
+            elif isinstance(event, ConnectionTerminated):
+                self._forget(entry)
+            elif isinstance(event, ConnectionIdIssued):
+                self._name(entry, event.connection_id)
+            elif isinstance(event, ConnectionIdRetired):
+                entry.cids.pop(event.connection_id, None)
+                self._by_cid.pop(event.connection_id, None)
+            elif isinstance(event, HandshakeCompleted):
+                if entry.pipe is not None:
+                    entry.deadline = inf
+                    entry.opened.set()
+            elif isinstance(event, StreamReset | StopSendingReceived):
+                connection.close(QuicErrorCode.APPLICATION_ERROR)
+
+    def _take(self, entry: _Entry, event: StreamDataReceived) -> None:
+        if entry.pipe is None:
+            entry.deadline = inf
+            self._leave_gate(entry)
+            entry.pipe = QuicPipe(entry.connection, lambda: self._turn(entry, self._host.now()))
+            entry.pipe.take(event)
+            self._on_pipe(entry.pipe)
+        else:
+            entry.pipe.take(event)
+
+
+def unreachable(place: Place) -> OSError:
+    """What a dial raises that was refused or has got no answer."""
+    return OSError(errno.ECONNREFUSED, f"no QUIC at {place[0]} port {place[1]}")

@@ -1,0 +1,111 @@
+"""Every constant of the UDP port, with its unit."""
+
+from dataclasses import dataclass
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Part of the protocol (docs/spec/udp.md): both sides must agree.
+ALPN: Final = "shoal-udp/1"
+CONNECTION_ID_BYTES: Final = 8
+INITIAL_BYTES: Final = 1200
+"""A datagram with a first packet has at least so many bytes (RFC 9000 section 14.1)."""
+STREAM_ID: Final = 0
+"""The client's first bidirectional stream: the only one."""
+
+# What limits bound (bytes, counts, seconds); `UdpLimits` says of what.
+WINDOW_BYTES: Final = 2 * MIB
+LARGEST_WINDOW_BYTES: Final = 8 * MIB
+EXTRA_BYTES: Final = 64 * MIB
+WINDOW_ROUNDS: Final = 4
+"""A window that is read within so many round trips is too small for the path."""
+CONNECTIONS: Final = 512
+HANDSHAKE_S: Final = 10.0
+IDLE_S: Final = 30.0
+RETRY_ABOVE: Final = 8
+
+GAPS: Final = 512
+"""Pieces of the stream that may lie beyond a gap, a count: each costs a look at all others."""
+CRYPTO_BYTES: Final = 16 * KIB
+"""Bytes of TLS messages in each direction of a connection's whole life."""
+DATA_LIMIT: Final = 1 << 60
+"""Flow control of the connection, in bytes: none, as there is one stream and it has its own."""
+KEY_PACKETS: Final = 1 << 22
+"""Packets under one key: half of what AES-GCM may protect (RFC 9001 section 6.6)."""
+
+# The pipe.
+UNSENT_S: Final = 0.02
+UNSENT_BYTES: Final = (8 * KIB, 128 * KIB)
+"""So many seconds of the path's rate, in these bounds, are taken ahead of the wire."""
+ACK_S: Final = (0.001, 0.005)
+ACK_SHARE: Final = 1 / 8
+"""Acknowledgements are so many round trips apart, in these bounds in seconds."""
+
+# Packets larger than the smallest (RFC 8899): what Ethernet, tunnels and mobile networks carry.
+DATAGRAM_SIZES: Final = (1452, 1372, 1252)
+SIZE_TRIES: Final = 2
+SIZE_PROBE_BYTES: Final = 64 * KIB
+"""A connection that has sent less does not need larger packets."""
+BLACK_HOLE_TIMEOUTS: Final = 3
+"""Probe timeouts in a row after which packets are small again."""
+
+# Congestion control (congestion.py says where the numbers come from).
+INITIAL_PACKETS: Final = 10
+MINIMUM_PACKETS: Final = 4
+WINDOW_LIMIT_BYTES: Final = 8 * MIB
+STARTUP_GAIN: Final = 2.77
+UP_GAIN: Final = 1.25
+DOWN_GAIN: Final = 0.75
+GROWTH: Final = 1.25
+"""A rate that grows less in `FULL_ROUNDS` round trips has found the link's."""
+FULL_ROUNDS: Final = 3
+RATE_ROUNDS: Final = 10
+"""The highest rate of so many round trips counts."""
+CRUISE_ROUNDS: Final = 6
+CRUISE_S: Final = 0.06
+QUEUE_S: Final = 0.025
+"""What we may keep in a queue at the most."""
+SLACK_S: Final = 0.01
+SLACK_BYTES: Final = 128 * KIB
+"""In flight beyond the path's own bytes, for acknowledgements that come in lumps."""
+STANDING_ROUNDS: Final = 8
+"""Round trips whose shortest is what others seem to leave when it gets shorter at once."""
+BASE_AGE_S: Final = 10.0
+BASE_PROBE_S: Final = 0.2
+BASE_NOISE_S: Final = 0.001
+JOIN_S: Final = 0.005
+LOSS_SHARE: Final = 0.04
+LOSS_PACKETS: Final = 3
+LOSS_FACTOR: Final = 0.8
+
+# Pacing.
+BURST_S: Final = 0.005
+BURST_BYTES: Final = 96 * KIB
+BURST_PACKETS: Final = 3
+WAKE_S: Final = 0.001
+"""A sender that has used up its turn waits for at least so much of the rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class UdpLimits:
+    """Bounds on what QUIC peers can make us keep. Defaults: above."""
+
+    window_bytes: int = WINDOW_BYTES
+    """Bytes of a connection that its reader has not taken, in order or not."""
+    largest_window_bytes: int = LARGEST_WINDOW_BYTES
+    """The same where the path is long and fast, and the reader keeps up."""
+    extra_bytes: int = EXTRA_BYTES
+    """What windows may have grown by, of all connections together."""
+    connections: int = CONNECTIONS
+    """Connections at once, a count."""
+    handshake_s: float = HANDSHAKE_S
+    """Seconds from a connection's first packet to the first byte of its stream."""
+    idle_s: float = IDLE_S
+    """Seconds without a packet after which a connection is lost."""
+    retry_above: int = RETRY_ABOVE
+    """With so many half-open connections, a further one first proves its address."""
+    gaps: int = GAPS
+    """Pieces of a stream beyond a gap, a count."""
+    crypto_bytes: int = CRYPTO_BYTES
+    """Bytes of TLS messages of a connection."""

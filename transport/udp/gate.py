@@ -1,0 +1,114 @@
+"""Who may begin a connection: few at a time, and none from an address that is not proven once
+there are some (RFC 9000 section 8.1)."""
+
+from dataclasses import dataclass
+
+from aioquic._buffer import Buffer
+from aioquic.quic.packet import (
+    QuicHeader,
+    QuicPacketType,
+    QuicProtocolVersion,
+    encode_quic_retry,
+    pull_quic_header,
+)
+from aioquic.quic.retry import QuicRetryTokenHandler
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from ..datagrams import Place
+from ..host import Host
+from ..limits import HalfOpen
+from . import defaults
+from .defaults import UdpLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """A first packet that may begin a connection: what its server has to repeat to the client,
+    and the subnet that it counts for."""
+
+    original: bytes
+    retried: bytes | None
+    subnet: str
+
+
+class _Tokens(QuicRetryTokenHandler):
+    """Tokens under a key of the host's entropy."""
+
+    def __init__(self, host: Host) -> None:
+        self._aead = AESGCM(host.entropy(16))
+
+
+class Gate:
+    """Looks at first packets. `half_open` counts those let in that have said nothing yet."""
+
+    def __init__(self, host: Host, half_open: HalfOpen, limits: UdpLimits) -> None:
+        self.half_open = half_open
+        self.retries = 0
+        """Times that somebody was asked to prove an address."""
+        self._host = host
+        self._limits = limits
+        self._tokens = _Tokens(host)
+
+    def admit(self, data: bytes, place: Place, now: float) -> Welcome | bytes | None:
+        """What to do with a datagram that belongs to no connection: begin one, answer with these
+        bytes (fewer than came), or drop it."""
+        header = _first_packet(data)
+        if header is None:
+            return None
+        original, retried = header.destination_cid, None
+        if header.token:
+            try:
+                original = self._tokens.validate_token(
+                    address=place,
+                    destination_cid=header.destination_cid,
+                    token=header.token,
+                    now=now,
+                )
+            except ValueError:
+                return None
+            retried = header.destination_cid
+        elif self.half_open.count >= self._limits.retry_above:
+            return self._retry(header, place, now)
+        subnet = self.half_open.enter(place[0])
+        return None if subnet is None else Welcome(original, retried, subnet)
+
+    def _retry(self, header: QuicHeader, place: Place, now: float) -> bytes:
+        self.retries += 1
+        chosen = self._host.entropy(defaults.CONNECTION_ID_BYTES)
+        token = self._tokens.create_token(
+            address=place,
+            original_destination_connection_id=header.destination_cid,
+            retry_source_connection_id=chosen,
+            now=now,
+        )
+        return encode_quic_retry(
+            version=QuicProtocolVersion.VERSION_1,
+            source_cid=chosen,
+            destination_cid=header.source_cid,
+            original_destination_cid=header.destination_cid,
+            retry_token=token,
+        )
+
+
+def _first_packet(data: bytes) -> QuicHeader | None:
+    """The header of a client's first packet, None for anything else."""
+    if len(data) < defaults.INITIAL_BYTES or data[0] & 0xC0 != 0xC0:
+        return None
+    try:
+        header = pull_quic_header(Buffer(data=data), host_cid_length=defaults.CONNECTION_ID_BYTES)
+    except ValueError:
+        return None
+    if (
+        header.packet_type != QuicPacketType.INITIAL
+        or header.version != QuicProtocolVersion.VERSION_1
+        or len(header.destination_cid) < defaults.CONNECTION_ID_BYTES
+    ):
+        return None
+    return header
+
+
+def destination(data: bytes) -> bytes:
+    """The connection id that a packet names; b"" where there is none."""
+    if data[0] & 0x80:
+        return data[6 : 6 + data[5]] if len(data) > 6 else b""
+    return data[1 : 1 + defaults.CONNECTION_ID_BYTES]

@@ -1,0 +1,203 @@
+"""The node's one UDP port: who a datagram is for (RFC 9443), and the sockets behind it."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from ..datagrams import Datagram, Datagrams, Place
+from ..errors import AddressInUse
+from ..host import Host
+from ..limits import HalfOpen, Limits
+from .connections import Connections, unreachable
+from .defaults import UdpLimits
+from .quic import QuicPipe
+
+OnStun = Callable[[bytes, Place, Datagrams], None]
+_STUN: Final = 4  # first bytes below this (RFC 9443 section 3)
+_QUIC: Final = 64  # and from this on
+_PORT_TRIES: Final = 8
+
+
+class UdpPort:
+    """One UDP port number, with a socket for each IP version and those added later.
+
+    QUIC connections are `dial`led from it and accepted on it; STUN goes to `on_stun`.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        limits: UdpLimits | None = None,
+        half_open: HalfOpen | None = None,
+    ) -> None:
+        """`half_open` counts accepted connections that have said nothing yet; it may be shared."""
+        self.port = 0
+        self.dropped = 0
+        """Datagrams that were neither STUN nor QUIC."""
+        self._host = host
+        self._sockets: list[Datagrams] = []
+        self._by_version: dict[bool, Datagrams] = {}  # IPv6: True
+        self._added: dict[Datagrams, trio.CancelScope] = {}
+        self._nursery: trio.Nursery | None = None
+        self._stun: OnStun | None = None
+        self._pipe: Callable[[QuicPipe], None] | None = None
+        self._timer = trio.CancelScope()
+        self.connections = Connections(
+            host,
+            limits or UdpLimits(),
+            half_open or HalfOpen(Limits()),
+            self._accepted,
+            self._due_earlier,
+        )
+
+    def on_stun(self, callback: OnStun) -> None:
+        """Who gets STUN: the datagram, where from, and the socket it came by."""
+        self._stun = callback
+
+    def on_pipe(self, callback: Callable[[QuicPipe], None]) -> None:
+        """Who gets accepted pipes; the first bytes have come already."""
+        self._pipe = callback
+
+    async def run(
+        self,
+        listen: Sequence[str],
+        port: int,
+        *,
+        task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve the port on these addresses (port 0 picks a free one) until cancelled.
+
+        Started with the port's number. Raises AddressInUse, HostError.
+        """
+        self._sockets = await self._bind(listen, port)
+        for address, socket in zip(listen, self._sockets, strict=True):
+            self._by_version.setdefault(":" in address, socket)
+        self.port = self._sockets[0].port
+        try:
+            async with trio.open_nursery() as self._nursery:
+                for socket in self._sockets:
+                    self._nursery.start_soon(self._serve, socket)
+                self._nursery.start_soon(self._serve_timers)
+                task_status.started(self.port)
+        finally:
+            self._nursery = None
+            self.connections.close()
+            for socket in [*self._sockets, *self._added]:
+                socket.close()
+            self._sockets.clear()
+            self._by_version.clear()
+            self._added.clear()
+
+    async def _bind(self, listen: Sequence[str], port: int) -> list[Datagrams]:
+        """A socket for each address, all of one number."""
+        for _ in range(_PORT_TRIES - 1):
+            try:
+                return await self._bind_once(listen, port)
+            except AddressInUse:
+                if port:
+                    raise
+        return await self._bind_once(listen, port)
+
+    async def _bind_once(self, listen: Sequence[str], port: int) -> list[Datagrams]:
+        sockets: list[Datagrams] = []
+        try:
+            for address in listen:
+                number = sockets[0].port if sockets else port
+                sockets.append(await self._host.datagrams(address, number))
+        except BaseException:
+            for socket in sockets:
+                socket.close()
+            raise
+        return sockets
+
+    # Sockets.
+
+    def add(self, socket: Datagrams) -> None:
+        """Serve another socket too, from now on."""
+        if self._nursery is None:
+            raise trio.ClosedResourceError("this port is not running")
+        self._added[socket] = trio.CancelScope()
+        self._nursery.start_soon(self._serve_added, socket)
+
+    def remove(self, socket: Datagrams) -> None:
+        """Close an added socket; connections that use it find no way any more."""
+        scope = self._added.pop(socket, None)
+        if scope is not None:
+            scope.cancel()
+            socket.close()
+
+    def send(self, data: bytes, to: Place, socket: Datagrams | None = None) -> bool:
+        """Send a datagram from the port, or from an added socket; False where it was not taken."""
+        found = socket or self._socket_for(to)
+        return found is not None and found.send(data, to)
+
+    def _socket_for(self, place: Place) -> Datagrams | None:
+        """The socket of the place's IP version."""
+        return self._by_version.get(":" in place[0])
+
+    async def _serve_added(self, socket: Datagrams) -> None:
+        with self._added.get(socket, trio.CancelScope()):
+            await self._serve(socket)
+
+    async def _serve(self, socket: Datagrams) -> None:
+        """One task a socket; a wake-up takes all that has come."""
+        while True:
+            try:
+                batch = await socket.receive()
+            except trio.ClosedResourceError:
+                return
+            quic: list[Datagram] = []
+            for item in batch:
+                data = item[0]
+                if not data:
+                    self.dropped += 1
+                elif data[0] >= _QUIC:
+                    quic.append(item)
+                elif data[0] < _STUN and self._stun is not None:
+                    self._stun(data, item[1], socket)
+                else:
+                    self.dropped += 1
+            if quic:
+                self.connections.receive(quic, socket)
+
+    # QUIC.
+
+    async def dial(
+        self, place: Place, *, socket: Datagrams | None = None, timeout: float
+    ) -> QuicPipe:
+        """A QUIC connection to a place, from the port or from an added socket. The side that
+        dialled writes first. Raises OSError where there is no answer within `timeout` seconds."""
+        found = socket or self._socket_for(place)
+        if found is None:
+            raise unreachable(place)
+        pipe, opened = self.connections.dial(place, found)
+        try:
+            with trio.move_on_after(timeout) as scope:
+                await opened.wait()
+        except BaseException:
+            pipe.close()
+            raise
+        if scope.cancelled_caught or pipe.connection.ended:
+            pipe.close()
+            raise unreachable(place)
+        return pipe
+
+    def _accepted(self, pipe: QuicPipe) -> None:
+        if self._pipe is None:
+            pipe.close()
+        else:
+            self._pipe(pipe)
+
+    # Time.
+
+    def _due_earlier(self, when: float) -> None:
+        self._timer.deadline = when
+
+    async def _serve_timers(self) -> None:
+        """One timer for all connections: its deadline is moved, the task sleeps on."""
+        while True:
+            with trio.CancelScope(deadline=self.connections.due) as self._timer:
+                await trio.sleep_forever()
+            self.connections.timeout()
