@@ -283,6 +283,7 @@ class Link:
         for leg in list(self._legs):
             if leg.due <= now:
                 leg.due = leg.connection.tick(now)
+                leg.path.tls.release()
                 if leg.connection.is_silent(now):
                     self._silent = True
                     self.broken = False
