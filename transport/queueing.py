@@ -167,7 +167,7 @@ class Yielding:
     def piece(self) -> int:
         """Bytes to cut bulk into, so that a frame is no burst by itself."""
         least, most = PIECE_BYTES
-        return int(min(max(self._burst, least), most))
+        return int(min(max(self._burst, least), most)) if self._recent else INITIAL_BYTES // 2
 
     def room(self, under_way: int, now: float) -> int:
         """Bytes that may leave now; 0 where an acknowledgement must come first, or `next_at`."""
@@ -185,8 +185,8 @@ class Yielding:
 
     def spend(self, size: int, now: float) -> None:
         """So many bytes have left; what was more than `room` said is owed."""
-        self._refill(now)
-        self._credit -= size
+        if self._refill(now) < inf:
+            self._credit -= size
 
     def next_at(self, under_way: int, now: float) -> float:
         """When bulk may leave for the pace's sake; infinite where an acknowledgement must come.
