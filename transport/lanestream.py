@@ -61,6 +61,12 @@ class LaneStream:
         self._granted = window
         self._read = 0
 
+    def narrow(self, window: int) -> None:
+        """Both directions keep to a smaller window than the hellos said. Both ends must do so,
+        before either has sent or read anything."""
+        self._limit = min(self._limit, window)
+        self._window = self._granted = min(self._window, window)
+
     # Sending.
 
     @property

@@ -44,6 +44,11 @@ class Stream:
         """The code by which either side reset it, or "link-lost"."""
         return "link-lost" if self._ended() is not None else self._core.failed
 
+    def narrow(self, window: int) -> None:
+        """Keep to a window of so many bytes, where this kind of stream is known to have it: both
+        ends call this before they send or receive anything."""
+        self._core.narrow(window)
+
     async def send(self, data: Bytes | bytearray) -> None:
         """Send bytes; returns when they have left, but for the last 128 KiB.
 

@@ -131,3 +131,34 @@ async def test_the_end_of_the_link_is_seen_too() -> None:
             far.receive_ready(100)
         with pytest.raises(LinkClosed):
             await near.wait_sendable()
+
+
+async def test_both_ends_may_keep_to_a_smaller_window(virtual_time: object) -> None:
+    """Nothing more is under way than the smaller window, and all of it arrives; the twin is
+    `test_no_more_is_taken_than_may_run_ahead`, where a whole MiB leaves unread."""
+    async with streams() as (near, far, link):
+        near.narrow(10_000)
+        far.narrow(10_000)
+        taken = 0
+        with trio.move_on_after(1):
+            while True:
+                taken += near.send_ready(bytes(1_000), 1_000)
+                await near.wait_sendable(1)
+        assert 10_000 <= taken <= 11_000 and link.alive
+        got = 0
+        while got < 10_000:
+            got += len(await far.receive(1 << 16))
+        await near.wait_sendable(1)
+        near.send_ready(bytes(5_000), 1 << 20)
+        near.end()
+        while piece := await far.receive(1 << 16):
+            got += len(piece)
+        assert got == taken + 5_000 and link.alive
+
+
+async def test_who_exceeds_the_smaller_window_loses_the_link() -> None:
+    async with streams() as (near, far, link):
+        far.narrow(10_000)
+        near.send_ready(bytes(20_000))
+        await until(lambda: not link.alive)
+        assert link.code == "credit-exceeded"

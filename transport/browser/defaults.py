@@ -18,6 +18,8 @@ MESSAGE_BYTES: Final = 16 * KIB
 # HTTP.
 REQUEST_HEAD_BYTES: Final = 8 * KIB
 BODY_BYTES: Final = 16 * KIB
+IGNORED_BYTES: Final = 2048 * KIB
+"""What is still read of a refused request, so that its sender gets to read the refusal."""
 OFFER_BYTES: Final = 8 * KIB
 """A browser's offer for one data channel has 400 to 1,500 bytes."""
 ACCEPT_PAUSE_S: Final = 0.01

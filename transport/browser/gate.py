@@ -257,7 +257,7 @@ async def _hang_up(stream: trio.SocketStream) -> None:
     """Let the browser read the answer: closing with its bytes unread would reset the connection
     under it."""
     await stream.send_eof()
-    left = defaults.BODY_BYTES
+    left = defaults.IGNORED_BYTES
     while left > 0 and (data := await stream.receive_some(defaults.REQUEST_HEAD_BYTES)):
         left -= len(data)
 

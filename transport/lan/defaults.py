@@ -41,6 +41,8 @@ QUESTIONS: Final = 32
 RECORDS: Final = 128
 NAME_BYTES: Final = 255
 LABEL_BYTES: Final = 63
+LABELS: Final = 1024
+"""Of all names of a message, pointers followed: 2 kB can name 16,000."""
 TEXT_BYTES: Final = 1024
 """Of a TXT record that is looked at; ours has about 90."""
 

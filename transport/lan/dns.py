@@ -10,7 +10,7 @@ from enum import IntEnum
 from ipaddress import IPv4Address
 from typing import Final
 
-from .defaults import LABEL_BYTES, MESSAGE_BYTES, NAME_BYTES, QUESTIONS, RECORDS, TEXT_BYTES
+from .defaults import LABEL_BYTES, LABELS, MESSAGE_BYTES, NAME_BYTES, QUESTIONS, RECORDS, TEXT_BYTES
 
 Name = tuple[bytes, ...]
 """Labels, in lower case where they came from outside (RFC 6762, section 16)."""
@@ -141,6 +141,7 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = _HEAD.size
+        self._labels = 0
 
     def question(self, message: Message) -> None:
         name = self._name()
@@ -218,6 +219,9 @@ class _Reader:
                 break
             size += length + 1
             if length > LABEL_BYTES or size >= NAME_BYTES or at + length > len(data):
+                raise _Malformed
+            self._labels += 1
+            if self._labels > LABELS:
                 raise _Malformed
             labels.append(data[at : at + length].lower())
             at += length

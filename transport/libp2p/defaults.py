@@ -38,6 +38,7 @@ READ_COST: Final = 128
 FRAME_COST: Final = 64
 STREAM_COST: Final = 4 * KIB
 CALL_COST: Final = 4 * KIB
+PING_COST: Final = 2 * KIB
 HANDSHAKE_COST: Final = 16 * KIB
 """What handling costs us beside the bytes, in bytes of the rates."""
 HANDSHAKE_S: Final = 10.0

@@ -13,7 +13,7 @@ from .wire import Fault, prefixed, uvarint
 
 _IP: Final = {4: 4, 6: 41}
 _DNS: Final = {"dns": 53, "dns4": 54, "dns6": 55}
-_TCP, _UDP, _QUIC_V1, _P2P, _CIRCUIT = 6, 273, 460, 421, 290
+_TCP, _UDP, _QUIC_V1, _P2P, _CIRCUIT = 6, 273, 461, 421, 290
 
 
 def encode_address(address: Address) -> bytes:

@@ -136,5 +136,6 @@ async def _hear_push(connection: Connection, stream: MuxStream) -> None:
 async def _answer_pings(connection: Connection, stream: MuxStream) -> None:
     while payload := await stream.receive(_PING_BYTES):
         rest = await stream.receive_exactly(_PING_BYTES - len(payload))
+        await connection.pay(defaults.PING_COST)
         await stream.send(payload + rest)
         connection.progress()

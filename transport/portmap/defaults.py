@@ -5,8 +5,6 @@ from typing import Final
 
 LEASE_S: Final = 3600
 """Asked for, in seconds: a mapping left behind by a crash is gone after an hour."""
-LONGEST_LEASE_S: Final = 7 * 86400
-"""What a gateway grants beyond this counts as this, in seconds."""
 RENEW_LEAST_S: Final = 20.0
 """A lease is not renewed more often than this, in seconds, however short it is."""
 CHECK_S: Final = 60.0

@@ -182,12 +182,15 @@ class IgdClient:
 
     async def _granted(self, proto: Proto, inside: int, port: int) -> Granted:
         """Routers shorten leases without saying so; the entry tells."""
-        seconds = math.inf if self._endless else float(self._lease_s)
+        if self._endless:
+            return Granted(proto, inside, port, math.inf)
         entry = await self._entry(proto, port)
-        if isinstance(entry, dict) and entry.get("NewLeaseDuration", "").isdecimal():
-            told = igd.number(entry["NewLeaseDuration"], 2**32 - 1)
-            seconds = min(seconds, told or math.inf)
-        return Granted(proto, inside, port, lease_of(seconds))
+        told = (
+            igd.number(entry.get("NewLeaseDuration", ""), 2**32 - 1)
+            if isinstance(entry, dict)
+            else 0
+        )
+        return Granted(proto, inside, port, lease_of(told or self._lease_s, self._lease_s))
 
     async def unmap(self, granted: Granted) -> None:
         await self._call("DeletePortMapping", _key(granted.proto, granted.port))

@@ -1,12 +1,9 @@
 """What port mapping is about: a protocol, a port that was granted, a refusal, a mapping."""
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import Final, Protocol
-
-from .defaults import LONGEST_LEASE_S
 
 
 class Proto(StrEnum):
@@ -149,6 +146,6 @@ class Mapping:
         )
 
 
-def lease_of(seconds: float) -> float:
-    """A lease as a gateway told it, within what we believe."""
-    return seconds if math.isinf(seconds) else min(max(seconds, 1.0), float(LONGEST_LEASE_S))
+def lease_of(told: float, asked: int) -> float:
+    """A lease in seconds as it is believed: never longer than what was asked for."""
+    return float(min(max(told, 1), asked))

@@ -9,6 +9,7 @@ from typing import Final
 
 from .mapping import Proto
 
+SLEPT_S: Final = 10.0
 PORT: Final = 5351
 """Of the gateway, for NAT-PMP and PCP."""
 ANNOUNCEMENTS: Final = ("224.0.0.1", 5350)
@@ -101,5 +102,6 @@ def decode(data: bytes) -> PmpAnswer | None:
 
 def is_continued(epoch: int, passed: float, before: int) -> bool:
     """Whether the gateway's clock went on since it said `before`, `passed` seconds ago
-    (section 3.6: up to an eighth slower, and 2 s)."""
-    return epoch >= before + passed * 7 / 8 - 2
+    (section 3.6: up to an eighth slower, and 2 s). One that ran far ahead of ours means that this
+    computer slept, perhaps for longer than its lease."""
+    return passed * 7 / 8 - 2 <= epoch - before <= passed * 9 / 8 + SLEPT_S

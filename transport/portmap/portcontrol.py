@@ -174,7 +174,7 @@ class PmpClient:
             return Refused("speaks PCP only")
         if answer.result or not answer.outside:
             return Refused(answer.words)
-        return Granted(proto, inside, answer.outside, lease_of(answer.seconds))
+        return Granted(proto, inside, answer.outside, lease_of(answer.seconds, self._lease_s))
 
     async def unmap(self, granted: Granted) -> None:
         """Sent once: the lease's end repairs a loss."""
@@ -269,7 +269,7 @@ class PcpClient:
         if scope_of(answer.address) is Scope.NOWHERE:
             return Refused(pcp.WORDS[pcp.Result.NETWORK_FAILURE])
         self._address = answer.address
-        return Granted(proto, inside, answer.outside, lease_of(answer.seconds))
+        return Granted(proto, inside, answer.outside, lease_of(answer.seconds, self._lease_s))
 
     async def unmap(self, granted: Granted) -> None:
         """Sent once: the lease's end repairs a loss."""

@@ -29,7 +29,8 @@ _TCP_RESULTS = {
     TcpEnd.BUDGET: Rung(Result.NOT_POSSIBLE, "budget"),
     TcpEnd.NOWHERE: Rung(Result.NOT_POSSIBLE, "no-address"),
 }
-_PREDICTS = frozenset({Plan.COUNT, Plan.FOLLOW, Plan.STEP, Plan.OPEN, Plan.SPRAY})
+SEARCHES = frozenset({Plan.OPEN, Plan.SPRAY})
+_PREDICTS = SEARCHES | {Plan.COUNT, Plan.FOLLOW, Plan.STEP}
 _WAYS = {Kind.LAN: Way.LAN, Kind.PUBLIC: Way.DIRECT, Kind.MAPPED: Way.MAPPED}
 
 
@@ -66,7 +67,7 @@ class Attempt:
         self._rungs: dict[str, Rung] = {}
         self._kept: Datagrams | None = None
         self._dialling = False
-        self._searched = False  # once is all that the budget allows
+        self._searched = False
         self._choice: Chosen[Socket] | None = None
         self._wake = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -80,15 +81,19 @@ class Attempt:
         """Until a moment after the first success, the deadline, or `give_up`."""
         try:
             with self._scope:
-                async with trio.open_nursery() as self._nursery:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
                     if self._tools.udp is not None:
-                        self._nursery.start_soon(self._pump)
+                        nursery.start_soon(self._pump)
                     task_status.started()
-                    await self.settled.wait()
-                    await self._wait_for_the_rest()
-                    self._nursery.cancel_scope.cancel()
+                    try:
+                        await self.settled.wait()
+                        await self._wait_for_the_rest()
+                    finally:
+                        self._nursery = None  # nothing more is begun
+                    nursery.cancel_scope.cancel()
         finally:
-            self._nursery = None
+            self._tools.searching.discard(self.name)
             if self.sockets is not None:
                 self.sockets.close(keep=self._kept if self._pipe is not None else None)
             self.settled.set()
@@ -117,14 +122,13 @@ class Attempt:
 
     async def begin(self, mine: Prepared, theirs: Offer, at: float) -> None:
         """Start a round at the agreed moment; returns when it has begun."""
-        self.round = theirs.round
         self.checks.theirs = theirs.secret
         remote = probeable(theirs.candidates, self._seen)
         for each in remote:
             self._ways[each.place] = _WAYS.get(each.kind, Way.PUNCHED)
         self.plan = plan(mine.nat, theirs.nat)
         await trio.sleep_until(at)
-        if self._nursery is None:
+        if self._nursery is None:  # over meanwhile
             return
         if not self._dialling:
             self._dialling = True
@@ -154,21 +158,28 @@ class Attempt:
             case Plan.STEP:
                 schedule.walk(checks, theirs, at)
                 at += schedule.COUNT_AFTER_S
-            case Plan.SPRAY if ip is not None and not self._searched:
-                self._searched = True
+            case Plan.SPRAY if ip is not None and self._may_search():
                 left = self._tools.budget.datagrams_left(ip, at) - 100
                 count = min(defaults.BIRTHDAY_PROBES, left)
                 schedule.spray(checks, ip, count, self._tools.host.entropy, at)
-            case Plan.OPEN if main and self.sockets is not None and not self._searched:
-                self._searched = True
+            case Plan.OPEN if main and self.sockets is not None and self._may_search():
                 many = await self.sockets.open(defaults.BIRTHDAY_SOCKETS)
                 schedule.open_many(checks, many, main[0], at + schedule.OPEN_AFTER_S)
-        if self.round > 1 and (mine.fresh or theirs.comb):
-            step = schedule.comb_step(self.round)
+        if mine.fresh or theirs.comb:
+            step = schedule.comb_step(theirs.round)
             place = main[0] if main else None
             first = self.offering
             schedule.comb(checks, mine.fresh, theirs.comb, place, at, step, first=first)
         schedule.ordinary(checks, remote, at)
+
+    def _may_search(self) -> bool:
+        """Once in an attempt, which is all that the budget allows, and in few at a time."""
+        searching = self._tools.searching
+        if self._searched or len(searching) >= self._tools.limits.searches:
+            return False
+        searching.add(self.name)
+        self._searched = True
+        return True
 
     async def _pump(self) -> None:
         """Sends what is due; notices the choice."""
@@ -278,6 +289,8 @@ class Attempt:
             rungs["udp"] = Rung(Result.NOT_POSSIBLE, str(self.plan))
         if self.plan is Plan.HOPELESS:
             rungs["prediction"] = Rung(Result.NOT_POSSIBLE, str(self.plan))
+        elif self.plan in SEARCHES and not self._searched and not worked:
+            rungs["prediction"] = Rung(Result.NOT_POSSIBLE, "busy")
         elif self.plan in _PREDICTS:
             rungs["prediction"] = rungs["udp"]
         else:

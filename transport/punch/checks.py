@@ -293,7 +293,7 @@ class Checks(Generic[S]):
         pair = self._pairs.get((socket, source)) or self._new_pair(socket, source, lan=False)
         if pair is None:
             return
-        rtt = now - sent_at
+        rtt, pair.at = now - sent_at, inf
         pair.rtt = rtt if pair.rtt is None else min(rtt, pair.rtt)
         if message.mapped is not None:
             self.mapped[socket] = message.mapped

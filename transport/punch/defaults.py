@@ -47,8 +47,8 @@ class Limits:
     """Addresses of which spending is remembered; with so many in a window, no new one."""
     attempts: int = 32
     """Attempts under way at a time, a count; another is refused as `busy`."""
-    spraying: int = 2
-    """Attempts with a birthday search under way at a time, a count."""
+    searches: int = 2
+    """Attempts with a birthday search (256 sockets, or 1,400 datagrams in a second) at a time."""
     attempt_s: float = 10.0
     """Seconds from the first offer to the end of the last round."""
     rounds: int = 3

@@ -90,7 +90,7 @@ class Knowledge(Protocol):
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What all attempts share. `bind` is the IP address that fresh sockets are bound to, `extra`
-    are those that are open."""
+    are those that are open, `searching` names the attempts with a birthday search."""
 
     host: Host
     udp: Udp | None
@@ -100,3 +100,4 @@ class Tools:
     on_pipe: OnPipe
     bind: str = "0.0.0.0"
     extra: set[Datagrams] = field(default_factory=set)
+    searching: set[bytes] = field(default_factory=set)

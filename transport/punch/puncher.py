@@ -22,7 +22,7 @@ from ..pipe import Pipe
 from ..reach import stun
 from ..udp.quic import QuicPipe
 from . import defaults
-from .attempt import Attempt
+from .attempt import SEARCHES, Attempt
 from .budget import Budget
 from .defaults import Limits
 from .needs import Channel, Knowledge, OnPipe, Serves, Socket, Tools, Udp
@@ -37,7 +37,6 @@ METHOD: Final = "punch.offer"
 _OUTCOMES: Final = 512
 _SWEEP_S: Final = 30.0
 _UNKNOWN_RTT_S: Final = 0.1
-_SEARCHES: Final = frozenset({Plan.OPEN, Plan.SPRAY})
 
 
 class Puncher:
@@ -103,6 +102,9 @@ class Puncher:
             code = await self._rounds(attempt, link)
         except (CallRefused, LinkClosed) as error:
             code = error.code
+            if attempt.round > 1:  # the peer is done, perhaps as its pipe is there and ours is not
+                with trio.move_on_after(self.limits.last_round_s):
+                    await attempt.settled.wait()
         finally:
             attempt.give_up()
             if self._offered.get(link.peer) is attempt:
@@ -118,6 +120,7 @@ class Puncher:
         """Offer one round after the other until a pipe is there. The code of what ended it."""
         rtt = self._knowledge.rtt(attempt.peer)
         for number in range(1, self.limits.rounds + 1):
+            attempt.round = number
             mine = await self._prepare(attempt, number)
             offer = self._offer(attempt, number, mine, rtt)
             asked = self._host.now()
@@ -141,7 +144,7 @@ class Puncher:
     def _span(self, attempt: Attempt, number: int, rtt: float) -> float:
         """Seconds of a round. A search needs its shots, and has them in the first one alone."""
         limits = self.limits
-        if number == limits.rounds or attempt.plan in _SEARCHES:
+        if number == limits.rounds or attempt.plan in SEARCHES:
             return limits.last_round_s + 2 * rtt
         return limits.round_s + 2 * rtt
 

@@ -118,4 +118,4 @@ def places(remote: Sequence[Candidate], transport: Transport) -> list[Place]:
 
 def comb_step(round_: int) -> float:
     """Seconds between two neighbours of the comb; later rounds are for clocks farther apart."""
-    return defaults.COMB_STEP_S * (1.0 + 0.6 * (round_ - 2))
+    return defaults.COMB_STEP_S * (1.0 + 0.6 * max(0, round_ - 2))

@@ -6,7 +6,7 @@ goes through a relay, whether reachable or not.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -26,13 +26,14 @@ from .defaults import (
     ANSWER_S,
     ARRIVING,
     BETTER,
-    DIAL_S,
     GATHER_S,
     IMPROVE_S,
     SPARE,
     TTL_S,
     WANTED,
+    WINDOW_BYTES,
 )
+from .survey import Survey
 from .vouch import Vouched, is_relayed, read_vouched
 
 OnCircuit = Callable[[CircuitPipe, PeerId, PeerId, Vouched | None], None]
@@ -54,7 +55,8 @@ class Held:
 
 class RelayClient:
     """`wanted` is at how many relays a place is held. `relayed` says of a link whether it goes
-    through a relay itself: such a one is no way to reach us."""
+    through a relay itself: such a one is no way to reach us. `reach(address, timeout)` makes a
+    direct path to a relay, or raises DialFailed; without it only TCP is dialled."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class RelayClient:
         *,
         wanted: int = WANTED,
         relayed: Callable[[Link], bool] = is_relayed,
+        reach: Callable[[Address, float], Awaitable[Link]] | None = None,
     ) -> None:
         self._host = host
         self._endpoint = endpoint
@@ -70,6 +73,7 @@ class RelayClient:
         self._relayed = relayed
         self._reachable = False
         self._choice = Choice()
+        self._survey = Survey(host, endpoint, self._choice, relayed=relayed, reach=reach)
         self._held: dict[PeerId, Held] = {}
         self._asking: set[PeerId] = set()  # a reservation is on its way
         self._arriving = 0
@@ -79,6 +83,8 @@ class RelayClient:
         self._on_circuit: list[OnCircuit] = []
         endpoint.handle_stream("relay.accept", self._on_accept)
         endpoint.on_link_lost(self._on_link_lost)
+        endpoint.on_link_quiet(self._on_link_quiet)
+        endpoint.on_link_back(self._on_link_back)
 
     # What is known, and what is told.
 
@@ -148,13 +154,14 @@ class RelayClient:
         """
         if peer == self._endpoint.peer:
             raise DialFailed("self", "a circuit to this node itself")
-        link = await self._endpoint.dial(relay, timeout=timeout)
+        link = await self._survey.link_at(relay, timeout)
         if self._relayed(link):
             raise DialFailed("relayed", f"`{relay}` is reached through a relay itself")
         try:
             stream = await link.open_stream("relay.connect", {"peer": peer}, priority=priority)
         except (CallRefused, LinkClosed) as error:
             raise DialFailed(error.code, f"`{relay}`: {error.message}") from None
+        stream.narrow(WINDOW_BYTES)
         return CircuitPipe(stream, link.peer, voucher=link.status.address[0])
 
     # Arriving circuits.
@@ -162,6 +169,7 @@ class RelayClient:
     async def _on_accept(self, incoming: IncomingStream) -> None:
         """A relay brings a circuit: only one that was asked to may."""
         relay, stream = incoming.peer, incoming.stream
+        stream.narrow(WINDOW_BYTES)
         link = self._endpoint.link(relay)
         if link is None or not (relay in self._held or relay in self._asking):
             stream.reset("no-reservation")
@@ -273,68 +281,16 @@ class RelayClient:
                 return
 
     async def _measure(self, count: int, *, hurry: bool = False) -> list[Candidate]:
-        """Ask so many candidates at once; those that answered as relays, with their round trip.
+        """Those of so many candidates that answered as relays. In a `hurry` the first, which is
+        the nearest or nearly so, serves at once where nobody does yet."""
 
-        Once one has answered, the others get a moment more: who answers late is far. In a `hurry`
-        the first, which is the nearest or nearly so, serves at once where nobody does yet."""
+        async def serve_at_once(candidate: Candidate) -> None:
+            if hurry and not self._held and not self._asking:
+                await self._reserve_at(candidate)
+
         links = {link.peer: link for link in self._endpoint.links()}
         trying = self._choice.to_try(self._held, links, count, self._host.now())
-        answered: list[Candidate] = []
-        first, all_done = trio.Event(), trio.Event()
-        left = len(trying)
-        if not trying:
-            return answered
-
-        async def ask(candidate: Candidate) -> None:
-            nonlocal left
-            if await self._ask(candidate):
-                answered.append(candidate)
-                first.set()
-                if hurry and not self._held and not self._asking:
-                    await self._reserve_at(candidate)
-            left -= 1
-            if not left:
-                first.set()
-                all_done.set()
-
-        async with trio.open_nursery() as nursery:
-            for candidate in trying:
-                nursery.start_soon(ask, candidate)
-            await first.wait()
-            with trio.move_on_after(GATHER_S):
-                await all_done.wait()
-            nursery.cancel_scope.cancel()
-        return answered
-
-    async def _ask(self, candidate: Candidate) -> bool:
-        """Whether a candidate relays; measures its round trip."""
-        try:
-            link = await self._link_to(candidate)
-            began = self._host.now()
-            await link.call("relay.info", timeout=ANSWER_S)
-        except (DialFailed, CallRefused, LinkClosed) as error:
-            self._choice.failed(candidate.peer, error.code, self._host.now())
-            return False
-        if self._relayed(link):
-            self._choice.failed(candidate.peer, "relayed", self._host.now())
-            return False
-        candidate.rtt = self._host.now() - began
-        return True
-
-    async def _link_to(self, candidate: Candidate) -> Link:
-        """The link to a relay by whichever of its addresses answers. Raises DialFailed."""
-        if (link := self._endpoint.link(candidate.peer)) is not None:
-            return link
-        failure = DialFailed("unreachable", "no address is known")
-        deadline = self._host.now() + DIAL_S
-        for index, address in enumerate(list(candidate.addresses)):
-            rest = deadline - self._host.now()
-            patience = rest / (len(candidate.addresses) - index)
-            try:
-                return await self._endpoint.dial(address, timeout=patience)
-            except DialFailed as error:
-                failure = error
-        raise failure
+        return await self._survey.measure(trying, serve_at_once)
 
     async def _reserve_at(self, candidate: Candidate) -> bool:
         link = self._endpoint.link(candidate.peer)
@@ -369,6 +325,17 @@ class RelayClient:
             if code not in ("replaced", "peer-restarted"):
                 self._choice.failed(link.peer, code, self._host.now())
             self._drop(link.peer)
+
+    def _on_link_quiet(self, link: Link) -> None:
+        """Nobody reaches us through there now."""
+        if link.peer in self._held:
+            self._choice.failed(link.peer, "silent", self._host.now())
+            self._drop(link.peer)
+
+    def _on_link_back(self, link: Link) -> None:
+        """It was the way to the relay that was cut, not the relay that was dead."""
+        self._choice.worked(link.peer)
+        self._news.set()
 
     def _drop(self, relay: PeerId) -> None:
         if self._held.pop(relay, None) is not None:

@@ -36,6 +36,8 @@ PAUSE_S: Final = (0.005, 0.5)
 """The shortest and the longest wait for a share, in seconds."""
 PATIENCE_S: Final = 1.0
 """A circuit that has not asked for so many seconds wants nothing at the moment."""
+LIGHT_BYTES: Final = 32 * KIB
+"""A circuit that has moved less than this in about a second need not wait behind the others."""
 MEMBER_WEIGHT: Final = 4
 """A member's part of the rate for one of a stranger's, where both want more than there is."""
 
@@ -71,7 +73,9 @@ class RelayLimits:
 
 
 # Carrying bytes (circuit.py, service.py).
-PIECE_BYTES: Final = 64 * KIB
+WINDOW_BYTES: Final = 256 * KIB
+"""The credit of a circuit's streams. Part of the protocol: both ends of each stream must agree."""
+PIECE_BYTES: Final = 128 * KIB
 """What is moved in one go, and what may wait to leave before more is read."""
 LOOK_S: Final = 2.0
 """While the target takes nothing, a relay looks this often whether the source is still there."""

@@ -1,24 +1,28 @@
 """One rate shared fairly by whoever wants some of it. No I/O.
 
 A token bucket whose tokens are dealt out: what is earned while somebody waits goes to those that
-wait, by weight; what is earned while nobody does is a pool for whoever comes. So a circuit that
-wants little gets it at once, those that want more than there is get equal parts, and nothing
+wait, by weight; what is earned while nobody does is a pool for whoever comes. A part of the pool is
+kept for circuits that take little, as a token's way must not lead behind somebody's weights. So
+who wants little gets it at once, those that want more than there is get equal parts, and nothing
 that is lent stays unused. Never more than `rate` x t + the burst leaves in t seconds.
 """
 
-from .defaults import BURST_S, CRUMBS, DEAL_S, GRAIN_BYTES, PATIENCE_S, PAUSE_S
+from math import exp
+
+from .defaults import BURST_S, CRUMBS, DEAL_S, GRAIN_BYTES, LIGHT_BYTES, PATIENCE_S, PAUSE_S
 
 
 class Share:
     """One taker's part of the rate. Made by `Pacer.join`."""
 
-    __slots__ = ("_pacer", "asked", "hungry", "tokens", "weight")
+    __slots__ = ("_pacer", "asked", "hungry", "recent", "tokens", "weight")
 
     def __init__(self, pacer: "Pacer", weight: int) -> None:
         self.weight = weight
         self.tokens = 0.0  # bytes dealt to this one alone; below 0 it has taken in advance
         self.hungry = False  # it asked for more than there was
         self.asked = 0.0
+        self.recent = 0.0  # bytes moved lately, of each second that has passed e^-1
         self._pacer = pacer
 
     def room(self, now: float) -> int:
@@ -44,7 +48,9 @@ class Pacer:
     def __init__(self, rate: int, now: float) -> None:
         self._rate = max(0, rate)
         self._burst = self._rate * BURST_S
+        self._reserve = self._burst / 4
         self._pool = self._burst
+        self._active = 0  # shares that have asked lately
         self._earned = now  # up to when tokens have been dealt
         self._shares: dict[Share, None] = {}
 
@@ -66,9 +72,12 @@ class Pacer:
         """Bytes that `share` may move now."""
         if share not in self._shares:
             return 0
-        share.asked = now
         self._deal(now)
-        found = int(share.tokens + max(0.0, self._pool))
+        share.recent *= exp(share.asked - now) if now > share.asked else 1.0
+        share.asked = now
+        kept = min(max(0.0, self._pool), self._reserve)
+        common = max(0.0, self._pool - kept) + min(kept, max(0.0, self._light - share.recent))
+        found = int(share.tokens + common)
         share.hungry = found < self._grain
         return found if found >= self._grain / CRUMBS else 0
 
@@ -76,6 +85,7 @@ class Pacer:
         """Take `size` bytes of its own, then of the pool; what neither has it owes."""
         if share not in self._shares:
             return
+        share.recent += size
         common = min(max(0.0, size - max(0.0, share.tokens)), max(0.0, self._pool))
         self._pool -= common
         share.tokens -= size - common
@@ -93,16 +103,22 @@ class Pacer:
         """Bytes worth moving; small enough that every share can have one within the burst."""
         return min(float(GRAIN_BYTES), self._burst / (2 * max(2, len(self._shares))))
 
+    @property
+    def _light(self) -> float:
+        """Bytes lately moved up to which a share is a light one: half of an equal part at most."""
+        return min(float(LIGHT_BYTES), self._rate / (2 * max(1, self._active)))
+
     def _deal(self, now: float) -> None:
         """Hand out what was earned since the last time, as far as the bucket holds it."""
         elapsed = now - self._earned
         if elapsed < DEAL_S:
             return
         self._earned = now
+        self._active = sum(now - share.asked <= PATIENCE_S for share in self._shares)
         hungry = [share for share in self._shares if self._waits(share, now)]
         held = self._pool + sum(share.tokens for share in self._shares)
         earned = min(elapsed * self._rate, max(0.0, self._burst - held))
-        debt = min(earned, max(0.0, -self._pool))  # of those that have left
+        debt = min(earned, max(0.0, self._reserve - self._pool))  # also of those that have left
         total = sum(share.weight for share in hungry)
         rest = earned
         for share in hungry:

@@ -20,7 +20,7 @@ from ..serving import IncomingStream
 from ..stream import Stream
 from .book import EXPIRED, Circuit, RelayBook
 from .circuit import encode_preface
-from .defaults import LOOK_S, PIECE_BYTES, RelayLimits
+from .defaults import LOOK_S, PIECE_BYTES, WINDOW_BYTES, RelayLimits
 from .vouch import Vouched, is_relayed, seen_at
 
 
@@ -97,6 +97,7 @@ class RelayService:
 
     async def _on_connect(self, incoming: IncomingStream) -> None:
         near = incoming.stream
+        near.narrow(WINDOW_BYTES)
         source, target = incoming.peer, parse_peer_id(_text(incoming.header["peer"]))
         links = self._endpoint.link(source), self._endpoint.link(target)
         opened = self._open(source, target, *links)
@@ -140,6 +141,7 @@ class RelayService:
         except (CallRefused, LinkClosed) as error:
             near.reset("target-busy" if error.code == "busy" else "target-gone")
             return
+        far.narrow(WINDOW_BYTES)
         code: str | None = "source-gone"
         try:
             await near.send(encode_preface(self._seen(there)))

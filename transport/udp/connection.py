@@ -14,6 +14,7 @@ import logging
 import ssl
 from typing import Any, Final, NamedTuple
 
+from aioquic._buffer import Buffer
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import (
     MAX_STREAM_DATA_FRAME_CAPACITY,
@@ -247,6 +248,12 @@ class Connection(QuicConnection):
         super()._initialize(peer_cid)
         self.tls._supported_groups = [Group.X25519]
         self.tls._signature_algorithms = [SignatureAlgorithm.ED25519]
+
+    def _confirm_handshake(self) -> None:
+        """Nothing more is said in TLS: 48 KiB of room for it are given back."""
+        super()._confirm_handshake()
+        for epoch in self._crypto_buffers:
+            self._crypto_buffers[epoch] = Buffer(capacity=64)
 
     # The path.
 

@@ -24,6 +24,10 @@ CONNECTIONS: Final = 512
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 30.0
 RETRY_ABOVE: Final = 8
+UNPROVEN_PER_S: Final = 20.0
+BEGINNINGS_PER_S: Final = 200.0
+BURST: Final = 32
+"""First packets at once, a count, before those rates hold."""
 
 GAPS: Final = 512
 """Pieces of the stream that may lie beyond a gap, a count: each costs a look at all others."""
@@ -105,6 +109,11 @@ class UdpLimits:
     """Seconds without a packet after which a connection is lost."""
     retry_above: int = RETRY_ABOVE
     """With so many half-open connections, a further one first proves its address."""
+    unproven_per_s: float = UNPROVEN_PER_S
+    """First packets a second after which the next ones prove their addresses: one that turns out
+    to be no true one costs 0.2 ms and is not half open afterwards."""
+    beginnings_per_s: float = BEGINNINGS_PER_S
+    """First packets a second in all; more are dropped."""
     gaps: int = GAPS
     """Pieces of a stream beyond a gap, a count."""
     crypto_bytes: int = CRYPTO_BYTES

@@ -38,6 +38,25 @@ class _Tokens(QuicRetryTokenHandler):
         self._aead = AESGCM(host.entropy(16))
 
 
+class _Rate:
+    """So many a second, `BURST` at once."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+        self._left = float(defaults.BURST)
+        self._at = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether one more is within it."""
+        earned = (now - self._at) * self._per_s
+        self._left = min(self._left + earned, float(defaults.BURST))
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class Gate:
     """Looks at first packets. `half_open` counts those let in that have said nothing yet."""
 
@@ -48,6 +67,8 @@ class Gate:
         self._host = host
         self._limits = limits
         self._tokens = _Tokens(host)
+        self._unproven = _Rate(limits.unproven_per_s)
+        self._beginnings = _Rate(limits.beginnings_per_s)
 
     def admit(self, data: bytes, place: Place, now: float) -> Welcome | bytes | None:
         """What to do with a datagram that belongs to no connection: begin one, answer with these
@@ -67,8 +88,10 @@ class Gate:
             except ValueError:
                 return None
             retried = header.destination_cid
-        elif self.half_open.count >= self._limits.retry_above:
+        elif self.half_open.count >= self._limits.retry_above or not self._unproven.take(now):
             return self._retry(header, place, now)
+        if not self._beginnings.take(now):
+            return None
         subnet = self.half_open.enter(place[0])
         return None if subnet is None else Welcome(original, retried, subnet)
 

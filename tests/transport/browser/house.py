@@ -1,7 +1,7 @@
 """A node with a gate: proven browsers get links of the node's own endpoint."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,11 +10,12 @@ import trio
 from shoal.transport.browser.clear import BrowserSession, Clear
 from shoal.transport.browser.defaults import BrowserLimits
 from shoal.transport.browser.gate import Gate
+from shoal.transport.errors import DialFailed
 from shoal.transport.hello import Admission
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link import Link
-from shoal.transport.meeting import Refused
-from shoal.transport.path import Path, PathLost
+from shoal.transport.path import Path
+from shoal.transport.pipe import Way
 from shoal.transport.realhost import RealHost
 from shoal.transport.tls import Tls
 from tests.transport.fleet import LOOPBACK, Node, make_node
@@ -55,6 +56,7 @@ async def open_node(
             nursery.start_soon(greet, cast(Any, node.endpoint), session)
 
         identity = Identity.from_seed(bytes([SEED]) * 32)
+        limits = limits or BrowserLimits(joins_per_minute=1000)
         gate = Gate(RealHost(), identity, deliver, limits=limits)
         await nursery.start(gate.run, LOOPBACK, 0)
         yield HouseNode(node, gate, nursery)
@@ -64,11 +66,5 @@ async def open_node(
 async def greet(endpoint: Any, session: BrowserSession) -> None:
     """What the endpoint does with a proven session: the listener's side of a hello."""
     path = Path(session.pipe, cast(Tls, Clear(session)))
-    try:
-        connected = await endpoint._door.receive(path, endpoint._decide)
-    except Refused as refused:
-        await endpoint._door.refuse(path, refused.code)
-    except PathLost:
-        path.close()
-    else:
-        endpoint._take_up(connected)
+    with suppress(DialFailed):
+        await endpoint._join_as_server(path, Way.BROWSER, "a browser")

@@ -13,12 +13,12 @@ import trio.testing
 pytest.importorskip("aiortc", reason="needs `pip install 'shoal[browser]'`")
 pytest.importorskip("trio_asyncio", reason="needs `pip install 'shoal[browser]'`")
 
-from aiortc.rtcsctptransport import Chunk, ForwardTsnChunk, SackChunk  # noqa: E402
+from aiortc.rtcsctptransport import Chunk, ForwardTsnChunk, SackChunk
 
-from shoal.transport.browser import defaults  # noqa: E402
-from shoal.transport.browser.bridge import Bridge, Carrier, open_bridge  # noqa: E402
-from shoal.transport.browser.channel import ChannelPipe  # noqa: E402
-from shoal.transport.browser.screen import Screen  # noqa: E402
+from shoal.transport.browser import defaults
+from shoal.transport.browser.bridge import Bridge, Carrier, open_bridge
+from shoal.transport.browser.channel import ChannelPipe
+from shoal.transport.browser.screen import Screen
 
 pytestmark = pytest.mark.trio
 

@@ -93,16 +93,21 @@ def test_what_is_refused(data: bytes) -> None:
     assert dns.decode(data) is None
 
 
-def test_pointers_cost_no_more_than_the_message_is_long() -> None:
-    """128 records whose names lead back through each other: a chain, and never a tree."""
-    data = header(0, 128, 0, 0)
-    target = len(data)
-    data += record(b"\x01a\0", 12, b"\0")
-    for _ in range(127):
-        at = len(data)
-        data += record(b"\xc0" + bytes((target,)) if target < 256 else b"\0", 12, b"\0")
-        target = at
-    assert dns.decode(data) is not None
+def named_again(times: int) -> bytes:
+    """A name of 126 labels, and records that point to it, twice each."""
+    long = b"\x01a" * 126 + b"\0"
+    data = header(0, 1 + times, 0, 0) + record(long, 12, b"\xc0\x0c")
+    return data + record(b"\xc0\x0c", 12, b"\xc0\x0c") * times
+
+
+def test_names_that_are_named_again_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin reads 32,000 labels from 2 kB."""
+    assert dns.decode(named_again(3)) is not None
+    assert dns.decode(named_again(4)) is None and dns.decode(named_again(127)) is None
+    monkeypatch.setattr(dns, "LABELS", 10**6)
+    assert len(named_again(127)) < 2100
+    message = dns.decode(named_again(127))
+    assert message is not None and sum(len(each.name) for each in message.records) == 128 * 126
 
 
 @given(st.binary(max_size=400))

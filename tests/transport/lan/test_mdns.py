@@ -252,3 +252,18 @@ async def test_half_of_all_datagrams_lost(world: World) -> None:
         await trio.sleep(300)
         assert all(len({peer for peer, _ in each.told}) == 3 for each in nodes)
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.seeds(3)
+async def test_cancelled_at_any_moment_it_leaves_nothing_open(world: World) -> None:
+    _, hosts = home(world)
+    async with trio.open_nursery() as nursery:
+        b = node(nursery, hosts[1], 2)
+        for step in range(20):
+            a = node(nursery, hosts[0], 1)
+            await trio.sleep(0.01 * step)
+            a.scope.cancel()
+            await trio.sleep(0.1)
+            assert b.lan.places(a.peer) == []
+            assert a.lan._served == {} and a.lan._responders == {}
+        nursery.cancel_scope.cancel()

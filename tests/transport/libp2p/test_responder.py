@@ -273,14 +273,16 @@ async def leave_unread(peer: RawPeer, streams: int) -> None:
 
 async def test_unread_bytes_of_a_connection_are_bounded(autojump_clock: Any) -> None:
     for held, expected in ((600_000, ["held-exceeded"]), (1_000_000, [])):
-        async with raw_peer(responder(Libp2pLimits(held_bytes=held))) as peer:
+        async with raw_peer(
+            responder(Libp2pLimits(held_bytes=held, peer_rate=1 << 40, rate=1 << 40))
+        ) as peer:
             await leave_unread(peer, 3)
             assert peer.why == expected
 
 
 async def test_unread_bytes_of_all_connections_are_bounded(autojump_clock: Any) -> None:
     for total, expected in ((600_000, ["overloaded"]), (1_000_000, [])):
-        ours = responder(Libp2pLimits(total_bytes=total))
+        ours = responder(Libp2pLimits(total_bytes=total, peer_rate=1 << 40, rate=1 << 40))
         async with raw_peer(ours) as one, raw_peer(ours) as other:
             await leave_unread(one, 2)
             await leave_unread(other, 1)
@@ -317,10 +319,24 @@ async def rate_of(limits: Libp2pLimits, seconds: float) -> Rate:
 async def test_what_costs_us_is_rationed(autojump_clock: Any) -> None:
     """A ping of 12 bytes counts as a frame: 76 and more of `peer_rate`."""
     slow = Libp2pLimits(peer_rate=10_000, peer_burst_bytes=50_000, idle_s=1000)
-    found = await rate_of(slow, 60)
-    assert found.sent * (defaults.FRAME_COST + 12) < 60 * 10_000 + 50_000 + 300_000
+    found = await rate_of(slow, 20)
+    assert found.sent * (defaults.FRAME_COST + 12) < 20 * 10_000 + 50_000 + 300_000
     fast = Libp2pLimits(peer_rate=100_000, peer_burst_bytes=50_000, idle_s=1000)
-    assert (await rate_of(fast, 60)).sent > 3 * found.sent
+    assert (await rate_of(fast, 20)).sent > 2 * found.sent
+
+
+async def test_pings_are_rationed(autojump_clock: Any) -> None:
+    """Each counts as PING_COST: at 20 KiB per second that is ten a second."""
+    times = []
+    for rate in (20 << 10, 1 << 30):
+        limits = Libp2pLimits(peer_rate=rate, peer_burst_bytes=10_000, rate=1 << 40)
+        async with raw_peer(responder(limits)) as peer:
+            began = trio.current_time()
+            await peer.open(1, "/ipfs/ping/1.0.0", bytes(32 * 200))
+            await peer.frame(DATA, FIN, 1, 0)
+            assert len(await peer.answer(1)) > 32 * 200
+            times.append(trio.current_time() - began)
+    assert times[0] == pytest.approx(20, abs=2) and times[1] < 0.1
 
 
 async def test_a_peer_that_takes_nothing_is_dropped(autojump_clock: Any) -> None:

@@ -105,7 +105,8 @@ class FakeLink:
         with trio.move_on_after(timeout):
             await trio.sleep(self.there)
             call = Call(self.mine, msgpack.unpackb(msgpack.packb(sent)), payload)
-            found = await self.computer.run(self.other.handlers[method], call)
+            handler = self.other.handlers[method]
+            found: Reply | Refusal = await self.computer.run(handler, call)
             await trio.sleep(self.back)
             if isinstance(found, Refusal):
                 raise CallRefused(found.code, found.message)
@@ -180,7 +181,7 @@ class Side:
 
     async def _start(self, nursery: trio.Nursery, limits: Limits | None) -> None:
         self.udp = UdpPort(self.host)
-        await nursery.start(self.udp.run, ["0.0.0.0"], PORT)
+        await nursery.start(self.udp.run, ["0.0.0.0", "::"], PORT)
         self.listener = await self.host.listen("0.0.0.0", PORT)
         self.puncher = Puncher(
             self.host,

@@ -11,6 +11,7 @@ from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.errors import DialFailed
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.link import Link
 from shoal.transport.relay.defaults import IMPROVE_S
 from tests.transport.relay.circuits import receive, receive_exactly, secure, send
 from tests.transport.relay.internet import LENDS, Node, started
@@ -130,6 +131,21 @@ async def test_a_dead_relay_is_dropped_and_replaced(world: World) -> None:
         assert len(b.client.addresses()) == 3
 
 
+async def test_a_relay_that_was_cut_off_serves_again_at_once(world: World) -> None:
+    (relay,) = relays(world, 0.01)
+    b = Node(world, "b", 2, behind=world.gateway("gb"))
+    async with started(b, relay):
+        b.client.offer(offers([relay]))
+        await until(b.client.addresses)
+        faults = Faults(world)
+        faults.link_down("r0")
+        assert await until(lambda: not b.client.addresses()) <= 5
+        await trio.sleep(3)
+        faults.link_up("r0")
+        assert await until(b.client.addresses) <= 5
+        assert len(b.endpoint.links()) == 1
+
+
 async def test_a_relay_that_comes_back_is_used_again(world: World) -> None:
     every = relays(world, 0.01)
     b = Node(world, "b", 2, behind=world.gateway("gb"))
@@ -223,10 +239,41 @@ async def test_dials_that_cannot_be(world: World) -> None:
             with pytest.raises(DialFailed) as caught:
                 await a.dial(address)
             assert caught.value.code in (code, "timeout")
-        a.client._relayed = lambda link: True
+        a.client._relayed = a.client._survey.relayed = lambda link: True
         with pytest.raises(DialFailed) as caught:
             await a.dial(relay.address.through(Node(world, "y", 8).peer))
         assert caught.value.code == "relayed"
+
+
+async def test_a_relay_on_udp_is_reached_by_who_can(world: World) -> None:
+    (relay,) = relays(world, 0.01)
+    b = Node(world, "b", 2, behind=world.gateway("gb"))
+    over_udp = Address(relay.address.host, 4009, relay.peer, transport="udp")
+    asked: list[Address] = []
+
+    async def reach(address: Address, timeout: float) -> Link:
+        asked.append(address)
+        return await b.endpoint.reach(relay.address, timeout=timeout)
+
+    async with started(b, relay):
+        b.client.offer([(relay.peer, over_udp)])
+        await trio.sleep(2)
+        assert not b.client.addresses()
+        b.client._survey.reach = reach
+        await until(b.client.addresses)
+        assert asked == [over_udp]
+        assert b.client.addresses() == [over_udp.through(b.peer)]
+
+
+async def test_a_link_that_is_relayed_itself_gets_a_direct_path_first(world: World) -> None:
+    (relay,) = relays(world, 0.01)
+    b = Node(world, "b", 2, behind=world.gateway("gb"))
+    async with started(b, relay):
+        link = await b.computer.run(lambda: b.endpoint.dial(relay.address, timeout=5))
+        b.client._survey.relayed = lambda link: len(link.status.legs) < 2
+        b.client.offer(offers([relay]))
+        await until(b.client.addresses)
+        assert len(link.status.legs) == 2
 
 
 @pytest.mark.seeds(1, 2, 3)

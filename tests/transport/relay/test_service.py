@@ -10,10 +10,9 @@ import trio.testing
 from shoal.transport.errors import CallRefused
 from shoal.transport.frame import Priority
 from shoal.transport.identity import Identity
-from shoal.transport.limits import Limits
 from shoal.transport.realhost import RealHost
 from shoal.transport.relay.client import RelayClient
-from shoal.transport.relay.defaults import LOOK_S, RelayLimits
+from shoal.transport.relay.defaults import LOOK_S, WINDOW_BYTES, RelayLimits
 from shoal.transport.relay.service import RelayService
 from tests.transport.fleet import clock, make_node, running, until
 from tests.transport.relay.circuits import (
@@ -126,7 +125,7 @@ async def test_a_slow_reader_costs_the_relay_little(virtual_time: object, readin
         if reading:
             assert sent == size
             return
-        window = Limits().stream_window_bytes
+        window = WINDOW_BYTES
         assert sent <= 3 * window + (1 << 19)
         held = sum(trio_.link(each)._lane.held for each in (trio_.a, trio_.b))
         assert held <= 2 * window + (1 << 19)

@@ -17,17 +17,16 @@ from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicPipe
 
 PORT = 4001
+UNLIMITED = LinkSpec()
 INTERNET_S = 0.01  # one way, where a world says nothing else
 PROFILE = next(iter(PROFILES.values()))
 
 
-def link(
-    mbit: float, rtt: float, *, loss: float = 0.0, queue: float = 0.25, **more: float
-) -> LinkSpec:
+def link(mbit: float, rtt: float, *, loss: float = 0.0, queue: float = 0.25) -> LinkSpec:
     """An access link whose upward direction is the bottleneck; round trip in seconds, the
     internet's part of it included, and seconds of queue."""
     delay = max(rtt / 2 - INTERNET_S, 0.0)
-    up = PipeSpec(delay=delay, rate=mbit * 1e6 / 8, queue=queue, loss=loss, **more)
+    up = PipeSpec(delay=delay, rate=mbit * 1e6 / 8, queue=queue, loss=loss)
     return LinkSpec(up=up, down=PipeSpec(delay=delay))
 
 
@@ -162,6 +161,6 @@ async def flow(a: Node, b: Node) -> Flow:
     return found
 
 
-def pair(world: World, spec: LinkSpec = LinkSpec()) -> tuple[Host, Host]:
+def pair(world: World, spec: LinkSpec = UNLIMITED) -> tuple[Host, Host]:
     """Two hosts with public addresses; `spec` is the first one's link."""
     return world.host("a", link=spec), world.host("b")

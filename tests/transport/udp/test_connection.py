@@ -10,6 +10,7 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import (
     QuicErrorCode,
     QuicFrameType,
+    QuicPacketType,
     QuicPreferredAddress,
     pull_quic_transport_parameters,
     push_quic_transport_parameters,
@@ -19,7 +20,7 @@ from aioquic.tls import Epoch
 
 from shoal.netsim.world import World
 from shoal.transport.realhost import RealHost
-from shoal.transport.udp import connection as module
+from shoal.transport.udp import defaults
 from shoal.transport.udp.certificate import Certificate
 from shoal.transport.udp.connection import Connection, Via, configuration
 from shoal.transport.udp.defaults import UdpLimits
@@ -87,7 +88,7 @@ class Two:
             peer_cid=client._peer_cid.cid,
             version=client._version or 0,
         )
-        builder.start_packet(module.QuicPacketType.ONE_RTT, client._cryptos[Epoch.ONE_RTT])
+        builder.start_packet(QuicPacketType.ONE_RTT, client._cryptos[Epoch.ONE_RTT])
         buffer = builder.start_frame(frames[0])
         buffer.push_bytes(frames[1:])
         sent = client._flush_builder(
@@ -121,7 +122,7 @@ def test_aioquic_asks_for_every_part_of_ours(monkeypatch: pytest.MonkeyPatch) ->
     asked: set[str] = set()
     ours = [
         "_write_connection_limits", "_write_stream_limits", "_get_or_create_stream",
-        "_initialize", "_parse_transport_parameters",
+        "_initialize", "_parse_transport_parameters", "_confirm_handshake",
     ]  # fmt: skip
     for name in ours:
         assert name in vars(Connection) and hasattr(QuicConnection, name)
@@ -285,7 +286,7 @@ def test_a_replayed_packet_moves_nothing() -> None:
 
 
 def test_keys_are_changed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.defaults, "KEY_PACKETS", 20)
+    monkeypatch.setattr(defaults, "KEY_PACKETS", 20)
     two = Two()
     before = two.client._cryptos[Epoch.ONE_RTT].send.secret
     for _ in range(30):

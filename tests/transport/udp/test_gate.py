@@ -102,3 +102,25 @@ def test_ids_of_packets() -> None:
     assert destination(b"\xc0" + bytes(4) + b"\x03abcdef") == b"abc"
     for short in (b"\xc0", b"\x40", b"\xc0\0\0\0\1\xff"):
         assert destination(short) in {b""}
+
+
+def let_in(limits: UdpLimits, seconds: float, count: int) -> int:
+    """First packets that were let in, as each turns out to be none and leaves again."""
+    gate = make_gate(limits)
+    data, found = first_packet(), 0
+    for n in range(count):
+        answer = gate.admit(data, PLACE, 10 + seconds * n / count)
+        if isinstance(answer, Welcome):
+            gate.half_open.leave(answer.subnet)
+            found += 1
+    return found
+
+
+def test_false_first_packets_soon_need_proof() -> None:
+    """They leave nothing half open, but each costs the cryptography of a beginning."""
+    assert let_in(UdpLimits(), 2, 1000) <= 32 + 2 * 20
+    assert let_in(UdpLimits(unproven_per_s=1e9, beginnings_per_s=1e9), 2, 1000) == 1000
+
+
+def test_there_are_only_so_many_beginnings() -> None:
+    assert let_in(UdpLimits(unproven_per_s=1e9, beginnings_per_s=50), 2, 1000) <= 32 + 2 * 50

@@ -1,5 +1,7 @@
 """Pipes over QUIC, on simulated networks."""
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -42,18 +44,19 @@ async def test_nothing_has_come(world: World) -> None:
                 pipe.read_ready(100)
 
 
+CLEAN = PipeSpec(delay=0.01, rate=5e6)
 DAMAGE = {
-    "loss": {"loss": 0.05},
-    "reorder": {"reorder": 0.1, "reorder_delay": 0.003},
-    "duplicate": {"duplicate": 0.1},
-    "all": {"loss": 0.03, "reorder": 0.05, "duplicate": 0.05, "jitter": 0.01},
+    "loss": replace(CLEAN, loss=0.05),
+    "reorder": replace(CLEAN, reorder=0.1, reorder_delay=0.003),
+    "duplicate": replace(CLEAN, duplicate=0.1),
+    "all": replace(CLEAN, loss=0.03, reorder=0.05, duplicate=0.05, jitter=0.01),
 }
 
 
 @pytest.mark.parametrize("damage", list(DAMAGE))
 @pytest.mark.parametrize("size", [300_000])
 async def test_damaged_paths_deliver_every_byte(world: World, damage: str, size: int) -> None:
-    both = PipeSpec(delay=0.01, rate=5e6, **DAMAGE[damage])
+    both = DAMAGE[damage]
     data = pattern(size)
     async with running(*pair(world, LinkSpec(both, both))) as (a, b):
         near, far = await joined(a, b)

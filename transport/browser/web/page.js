@@ -32,6 +32,7 @@ async function run() {
   $("me").textContent = identity.peer;
   const link = await join({ identity, swarm: swarm(), expect: wanted.get("peer"), handlers });
   window.shoal = link; // for the console
+  window.addEventListener("pagehide", () => link.close());
   $("node").textContent = link.peer;
   $("state").textContent = "joined";
   $("send").disabled = false;

@@ -1,0 +1,228 @@
+"""What a circuit costs the relay, and its speed against a direct connection.
+
+Three processes on loopback: a relay, a target, and this one. The same TLS path carries 64 MiB one
+way and 128-byte round trips, over TCP and over a circuit in turns; medians over the rounds.
+`value` is the relay's CPU in milliseconds per MB. `rate_ratio` is circuit / direct by the clock: all
+three share the cores that the direct connection's two have for themselves, and the ends encrypt
+twice.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from statistics import median
+
+import trio
+
+from shoal.transport.address import Address
+from shoal.transport.calls import Call, Reply
+from shoal.transport.certificate import Certificate
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.hello import OpenSwarm
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.link import Link
+from shoal.transport.path import Path, PathLost
+from shoal.transport.pipe import Pipe, TcpPipe
+from shoal.transport.realhost import RealHost
+from shoal.transport.relay.client import RelayClient
+from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.relay.service import RelayService
+from shoal.transport.tls import Tls
+
+LOOPBACK = "127.0.0.1"
+BYTES = 64 * 1024 * 1024
+CHUNK = bytes(64 * 1024)
+TURNS = 300
+GOAL = 3.0
+BULK, PING = b"b", b"p"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one way: bytes per second, seconds a round trip, the relay's CPU seconds per MB."""
+
+    rate: float
+    round_trip: float
+    cpu: float
+
+
+def _cpu(_: Call) -> Reply:
+    return Reply({"s": time.process_time()})
+
+
+def an_endpoint(identity: Identity) -> Endpoint:
+    endpoint = Endpoint(RealHost(), identity, admission=OpenSwarm(), libp2p=False)
+    endpoint.handle("cpu", _cpu)
+    return endpoint
+
+
+async def relay() -> None:
+    """Prints its port and peer id; ends with its standard input."""
+    identity = Identity.generate(RealHost())
+    endpoint = an_endpoint(identity)
+    RelayService(RealHost(), endpoint, RelayLimits(volunteer=True, rate=1 << 40))
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(endpoint.run, LOOPBACK, 0)
+        print(port, identity.peer, flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        nursery.cancel_scope.cancel()
+
+
+async def target(port: int, peer: str) -> None:
+    """Reserves at the relay; prints a TCP port of its own and its peer id."""
+    host = RealHost()
+    identity = Identity.generate(host)
+    endpoint = an_endpoint(identity)
+    client = RelayClient(host, endpoint)
+    certificate = Certificate.generate(identity, host)
+
+    async def serve(pipe: Pipe) -> None:
+        path = Path(pipe, Tls(certificate, server=True, expect=None))
+        try:
+            await path.handshake()
+            while what := await exactly(path, 1):
+                await (swallow(path) if what == BULK else echo(path))
+        except PathLost:
+            pass
+        path.close()
+
+    async with trio.open_nursery() as nursery:
+        client.on_circuit(lambda pipe, *_: nursery.start_soon(serve, pipe))
+        await nursery.start(endpoint.run, LOOPBACK, 0)
+        await nursery.start(client.run)
+        client.offer([(PeerId(peer), Address(LOOPBACK, port))])
+        while not client.addresses():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        listener = await host.listen(LOOPBACK, 0)
+        print(listener.socket.getsockname()[1], identity.peer, flush=True)
+        while True:
+            nursery.start_soon(serve, TcpPipe(await listener.accept()))
+
+
+async def exactly(path: Path, size: int) -> bytes:
+    """So many bytes; b"" at the end."""
+    got = bytearray(REST.pop(path, b""))
+    while len(got) < size:
+        data = await path.receive()
+        if not data:
+            return b""
+        got += data
+    if len(got) > size:
+        REST[path] = bytes(got[size:])
+    return bytes(got[:size])
+
+
+REST: dict[Path, bytes] = {}
+
+
+async def swallow(path: Path) -> None:
+    left = BYTES - len(REST.pop(path, b""))
+    while left > 0:
+        left -= len(await path.receive()) or left
+    path.send(b"!")
+    await path.drain()
+
+
+async def echo(path: Path) -> None:
+    for _ in range(TURNS):
+        path.send(await exactly(path, 128))
+        await path.drain()
+
+
+async def measure(path: Path, relay_link: Link) -> Figures:
+    """Bulk, then round trips."""
+    before = (await relay_link.call("cpu", timeout=5)).header["s"]
+    began = time.perf_counter()
+    path.send(BULK)
+    await path.drain()
+    for _ in range(BYTES // len(CHUNK)):
+        path.send(CHUNK)
+        await path.drain()
+    assert await exactly(path, 1) == b"!"
+    took = time.perf_counter() - began
+    cpu = (await relay_link.call("cpu", timeout=5)).header["s"] - before
+    path.send(PING)
+    await path.drain()
+    trips = []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        path.send(CHUNK[:128])
+        await path.drain()
+        await exactly(path, 128)
+        trips.append(time.perf_counter() - began)
+    return Figures(BYTES / took, median(trips), cpu / (BYTES / 1e6))
+
+
+async def source(rounds: int, ports: tuple[int, int], peers: tuple[str, str]) -> dict[str, float]:
+    host = RealHost()
+    identity = Identity.generate(host)
+    endpoint = an_endpoint(identity)
+    client = RelayClient(host, endpoint)
+    client.reachable = True
+    certificate = Certificate.generate(identity, host)
+    expect = PeerId(peers[1])
+    results: dict[str, list[Figures]] = {"direct": [], "circuit": []}
+    async with trio.open_nursery() as nursery:
+        await nursery.start(endpoint.run, LOOPBACK, 0)
+        address = Address(LOOPBACK, ports[0], PeerId(peers[0]))
+        link = await endpoint.dial(address, timeout=5)
+        for _ in range(rounds):
+            direct: Pipe = TcpPipe(await host.connect(LOOPBACK, ports[1]))
+            circuit: Pipe = await client.dial(address, expect, timeout=5)
+            for name, pipe in (("direct", direct), ("circuit", circuit)):
+                path = Path(pipe, Tls(certificate, server=False, expect=expect))
+                await path.handshake()
+                results[name].append(await measure(path, link))
+                path.close()
+        nursery.cancel_scope.cancel()
+    pairs = list(zip(results["circuit"], results["direct"], strict=True))
+    return {
+        "value": median(c.cpu for c, _ in pairs) * 1e3,
+        "rate_ratio": median(c.rate / d.rate for c, d in pairs),
+        "circuit_mb_s": median(c.rate for c, _ in pairs) / 1e6,
+        "direct_mb_s": median(d.rate for _, d in pairs) / 1e6,
+        "circuit_rtt_us": median(c.round_trip for c, _ in pairs) * 1e6,
+        "direct_rtt_us": median(d.round_trip for _, d in pairs) * 1e6,
+    }
+
+
+def start(*arguments: str) -> tuple[subprocess.Popen[str], int, str]:
+    """Another process of this script; its port and peer id."""
+    command = [sys.executable, __file__, *arguments]
+    made = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert made.stdout is not None
+    port, peer = made.stdout.readline().split()
+    return made, int(port), peer
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="three rounds instead of nine")
+    parser.add_argument("--role", choices=("relay", "target"), help=argparse.SUPPRESS)
+    parser.add_argument("--at", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.role == "relay":
+        trio.run(relay)
+        return 0
+    if given.role == "target":
+        trio.run(target, int(given.at[0]), given.at[1])
+        return 0
+    middle, middle_port, middle_peer = start("--role", "relay")
+    far, far_port, far_peer = start("--role", "target", "--at", str(middle_port), middle_peer)
+    try:
+        ports, peers = (middle_port, far_port), (middle_peer, far_peer)
+        found = trio.run(source, 3 if given.quick else 9, ports, peers)
+    finally:
+        for process in (far, middle):
+            process.kill()
+            process.wait()
+    ok = found["value"] <= GOAL
+    print(json.dumps({"name": "relay_circuit", "goal": GOAL, "ok": ok, **found}))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

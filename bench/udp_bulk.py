@@ -1,0 +1,255 @@
+"""Bulk over QUIC pipes: the share of a lossy link, and CPU on loopback.
+
+`link` is 100 Mbit/s, 40 ms and 0.5 % random loss in the simulator, from the first byte of a fresh
+connection on: the share of the link's rate that bytes of the stream take, worst of the seeds. `cpu`
+is CPU milliseconds per megabyte of both ends together, on loopback with a process for each end:
+medians of bare pipes, and of pipes with the link's own TLS inside, as links use them. Beside them
+`cubic` is the same over aioquic's CUBIC in the simulator. Goals: 0.7 of the link, 40 ms/MB.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from unittest import mock
+
+import trio
+from aioquic.quic.congestion.cubic import CubicCongestionControl
+from aioquic.quic.recovery import QuicPacketPacer
+
+from shoal.netsim.daemons.host import SimulatedHost
+from shoal.netsim.daemons.profile import PROFILES
+from shoal.netsim.host import Host
+from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.world import World
+from shoal.transport.certificate import Certificate
+from shoal.transport.identity import Identity
+from shoal.transport.realhost import RealHost
+from shoal.transport.tls import Tls
+from shoal.transport.udp import connection as quic
+from shoal.transport.udp.port import UdpPort
+from shoal.transport.udp.quic import QuicPipe
+
+GOALS = {"link": 0.7, "cpu_ms_per_mb": 40.0}
+RATE = 100e6 / 8
+RTT_S = 0.04
+LOSS = 0.005
+LOOPBACK = "127.0.0.1"
+PORT = 4001
+CHUNK = bytes(64 * 1024)
+
+
+async def write(pipe: QuicPipe, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[pipe.write_ready(left) :]
+        except BlockingIOError:
+            await pipe.wait_writable()
+
+
+async def read(pipe: QuicPipe) -> bytes:
+    """What has come, b"" at the end."""
+    while True:
+        await pipe.wait_readable()
+        try:
+            return pipe.read_ready(256 * 1024)
+        except BlockingIOError:
+            continue
+
+
+# In the simulator.
+
+
+class CubicPacer(QuicPacketPacer):
+    """aioquic's own, where ours is asked for more."""
+
+    datagram_bytes = 1200
+
+    def begin(self, now: float) -> None: ...
+
+    def settle(self, sent: int) -> None: ...
+
+
+class Cubic(CubicCongestionControl):
+    """aioquic's own, where ours is asked for more."""
+
+    rate = base_rtt = 0.0
+
+    def nothing_more(self) -> None: ...
+
+
+@contextmanager
+def aioquic_s_own() -> Iterator[None]:
+    """CUBIC in the place of our congestion control."""
+    with (
+        mock.patch.object(quic, "DelayControl", Cubic),
+        mock.patch.object(quic, "Pacer", lambda _, size: CubicPacer(max_datagram_size=size)),
+    ):
+        yield
+
+
+def share(seed: int, seconds: float) -> float:
+    """What part of the link's rate a fresh connection makes of it in so many seconds."""
+    world = World(seed, latency=0.0)
+    delay = RTT_S / 2
+    up, down = PipeSpec(delay=delay, rate=RATE, loss=LOSS), PipeSpec(delay=delay, loss=LOSS)
+    a, b = world.host("a", link=LinkSpec(up, down)), world.host("b")
+    received = 0
+
+    async def run_on(host: Host, work: Callable[[UdpPort], Awaitable[None]]) -> None:
+        async with trio.open_nursery() as nursery:
+            port = UdpPort(SimulatedHost(host, next(iter(PROFILES.values())), nursery))
+            await nursery.start(port.run, ["0.0.0.0"], PORT)
+            await work(port)
+
+    async def accept(port: UdpPort) -> None:
+        nonlocal received
+        send, pipes = trio.open_memory_channel[QuicPipe](1)
+        port.on_pipe(send.send_nowait)
+        pipe = await pipes.receive()
+        while data := await read(pipe):
+            received += len(data)
+
+    async def push(port: UdpPort) -> None:
+        pipe = await port.dial((b.addresses()[0], PORT), timeout=5)
+        while True:
+            await write(pipe, CHUNK)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            b.start_soon(nursery, run_on, b, accept)
+            await trio.sleep(0.01)
+            a.start_soon(nursery, run_on, a, push)
+            await trio.sleep(seconds)
+            nursery.cancel_scope.cancel()
+
+    world.run(main)
+    return received / seconds / RATE
+
+
+# On loopback, in two processes.
+
+
+def make_tls(seed: int, *, server: bool) -> Tls:
+    host = RealHost()
+    return Tls(Certificate.generate(Identity.generate(host), host), server=server)
+
+
+async def shake(pipe: QuicPipe, tls: Tls) -> None:
+    while True:
+        await write(pipe, tls.outgoing())
+        if tls.established:
+            return
+        tls.feed(await read(pipe))
+
+
+async def answer(pipe: QuicPipe) -> None:
+    """The serving side of one transfer: how it goes is its first byte; the answer is the CPU."""
+    began, total = time.process_time(), 0
+    first = pipe.read_ready(1)
+    tls = make_tls(2, server=True) if first == b"t" else None
+    if tls is not None:
+        await shake(pipe, tls)
+        total += len(tls.read())
+    while data := await read(pipe):
+        if tls is not None:
+            tls.feed(data)
+            data = tls.read()
+        total += len(data)
+    took = time.process_time() - began
+    said = json.dumps([took, total]).encode()
+    if tls is not None:
+        tls.write(said)
+        said = tls.outgoing()
+    await write(pipe, said)
+    pipe.end()
+
+
+async def serve() -> None:
+    """Prints its port and ends when its standard input does."""
+    port = UdpPort(RealHost())
+    async with trio.open_nursery() as nursery:
+        port.on_pipe(lambda pipe: nursery.start_soon(answer, pipe))
+        print(await nursery.start(port.run, [LOOPBACK], 0), flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        nursery.cancel_scope.cancel()
+
+
+async def transfer(port: UdpPort, number: int, size: int, *, tls: bool) -> tuple[float, float]:
+    """CPU milliseconds per MB of both ends, and MB per second."""
+    pipe = await port.dial((LOOPBACK, number), timeout=5)
+    began, wall = time.process_time(), time.perf_counter()
+    await write(pipe, b"t" if tls else b"b")
+    inner = make_tls(1, server=False) if tls else None
+    if inner is not None:
+        await shake(pipe, inner)
+    for _ in range(size // len(CHUNK)):
+        data = CHUNK
+        if inner is not None:
+            inner.write(CHUNK)
+            data = inner.outgoing()
+        await write(pipe, data)
+    pipe.end()
+    said = b""
+    while data := await read(pipe):
+        said += data
+    if inner is not None:
+        inner.feed(said)
+        said = inner.read()
+    theirs, total = json.loads(said)
+    cpu, wall = time.process_time() - began + theirs, time.perf_counter() - wall
+    pipe.close()
+    assert total == size, (total, size)
+    return cpu * 1e3 / (size / 1e6), size / 1e6 / wall
+
+
+async def on_loopback(child: subprocess.Popen[str], rounds: int) -> dict[str, float]:
+    assert child.stdout is not None
+    number = int(await trio.to_thread.run_sync(child.stdout.readline))
+    port = UdpPort(RealHost())
+    found: dict[str, float] = {}
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.run, [LOOPBACK], 0)
+        size = 256 * len(CHUNK)
+        for name, tls in (("cpu", False), ("cpu_tls", True)):
+            runs = [await transfer(port, number, size, tls=tls) for _ in range(rounds + 1)][1:]
+            found[f"{name}_ms_per_mb"] = round(median(cpu for cpu, _ in runs), 1)
+            found[f"{name}_mb_per_s"] = round(median(rate for _, rate in runs), 1)
+        nursery.cancel_scope.cancel()
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer seeds and rounds, under 30 s")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        trio.run(serve)
+        return 0
+    seeds, rounds = (range(1, 3), 3) if args.quick else (range(1, 6), 9)
+    shares = [share(seed, 10) for seed in seeds]
+    with aioquic_s_own():
+        cubic = share(1, 10)
+    command = [sys.executable, __file__, "--serve"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            cpu = trio.run(on_loopback, child, rounds)
+        finally:
+            child.kill()
+    value = {"link": round(min(shares), 3), "cpu_ms_per_mb": cpu["cpu_tls_ms_per_mb"]}
+    ok = value["link"] >= GOALS["link"] and value["cpu_ms_per_mb"] <= GOALS["cpu_ms_per_mb"]
+    raw = {"shares": [round(each, 3) for each in shares], "cubic": round(cubic, 3), **cpu}
+    print(json.dumps({"name": "udp_bulk", "value": value, "goal": GOALS, "ok": ok, **raw}))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

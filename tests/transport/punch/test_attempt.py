@@ -1,0 +1,110 @@
+"""One attempt's way from its first round to what came of it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.transport.punch.attempt import Attempt
+from shoal.transport.punch.defaults import Limits
+from shoal.transport.punch.offer import Offer
+from shoal.transport.punch.outcome import Result
+from shoal.transport.punch.predict import Nat, Plan
+from shoal.transport.punch.preparing import Prepared
+from tests.transport.punch.street import Street, meet
+
+
+def alone(body: Callable[[Attempt], Awaitable[Any]], **settings: Any) -> Any:
+    """An attempt of `anna` whose peer never says anything."""
+
+    async def main(street: Street) -> Any:
+        side = street.a
+        peer = side.other.endpoint.peer
+        attempt = Attempt(
+            side.puncher._tools,
+            peer,
+            side.seen(peer),
+            name=b"12345678",
+            client=True,
+            offering=True,
+        )
+
+        async def run() -> Any:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(attempt.run)
+                return await body(attempt)
+
+        return await side.computer.run(run)
+
+    return Street(("linux-drop", "linux-drop"), **settings).run(main)
+
+
+def test_it_ends_by_itself() -> None:
+    async def body(attempt: Attempt) -> None:
+        began = trio.current_time()
+        await attempt.over.wait()
+        assert trio.current_time() - began == pytest.approx(Limits().attempt_s)
+        assert attempt.settled.is_set() and not attempt.outcome().worked
+
+    alone(body)
+
+
+def test_given_up_it_ends_at_once() -> None:
+    async def body(attempt: Attempt) -> None:
+        attempt.give_up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert attempt.over.is_set()
+
+    alone(body)
+
+
+def test_the_peer_on_another_way_ends_it_after_a_moment() -> None:
+    async def body(attempt: Attempt) -> None:
+        attempt.met("tcp")
+        began = trio.current_time()
+        await attempt.over.wait()
+        assert trio.current_time() - began == pytest.approx(Limits().grace_s)
+        rungs = attempt.outcome().rungs
+        assert rungs["tcp"].result is Result.WORKED
+        assert rungs["udp"].result is Result.NOT_NEEDED
+        assert rungs["prediction"].result is Result.NOT_NEEDED
+
+    alone(body)
+
+
+def test_what_each_plan_says_of_prediction() -> None:
+    async def body(attempt: Attempt) -> None:
+        for plan, result, reason in (
+            (Plan.CHECKS, Result.NOT_NEEDED, ""),
+            (Plan.FOLLOW, Result.NO_ANSWER, ""),
+            (Plan.SPRAY, Result.NOT_POSSIBLE, "busy"),
+            (Plan.HOPELESS, Result.NOT_POSSIBLE, "symmetric-both"),
+        ):
+            attempt.plan = plan
+            rung = attempt.outcome().rungs["prediction"]
+            assert (rung.result, rung.reason) == (result, reason)
+        attempt.plan = Plan.BLOCKED
+        assert attempt.outcome().rungs["udp"].reason == "udp-blocked"
+        attempt.give_up()
+
+    alone(body)
+
+
+def test_no_round_begins_once_it_is_over() -> None:
+    async def body(attempt: Attempt) -> None:
+        theirs = Offer(b"12345678", 1, b"k" * 20, Nat(), [])
+        attempt.give_up()
+        await attempt.begin(Prepared(Nat(), []), theirs, trio.current_time() + 1)
+        assert attempt.over.is_set() and attempt.kept is None
+
+    alone(body)
+
+
+def test_a_link_that_loses_much_takes_longer_and_is_crossed() -> None:
+    lossy = LinkSpec(up=PipeSpec(delay=0.02, loss=0.1), down=PipeSpec(delay=0.02, loss=0.1))
+    for seed in range(10):
+        met = meet(("linux-drop", "linux-drop"), links=(lossy, lossy), seed=seed, tcp=False)
+        assert met.connected, seed

@@ -1,0 +1,69 @@
+"""No address gets more than its share, whoever names it."""
+
+from collections import deque
+
+import pytest
+
+from shoal.transport.punch.budget import Budget, target
+from shoal.transport.punch.defaults import Limits
+
+LIMITS = Limits()
+
+
+def test_1500_datagrams_to_one_address_in_ten_minutes() -> None:
+    budget = Budget(LIMITS)
+    sent = [n for n in range(10_000) if budget.datagram("11.0.0.1", n * 0.05)]
+    assert len(sent) == 1500 and budget.refused == 8500
+    assert budget.datagram("11.0.0.2", 500.0), "others have their own"
+
+
+def test_no_window_ever_has_more() -> None:
+    budget = Budget(LIMITS)
+    recent: deque[float] = deque()
+    now, most = 0.0, 0
+    while now < 3000:
+        now += 0.13
+        if budget.datagram("11.0.0.1", now):
+            recent.append(now)
+        while recent[0] <= now - LIMITS.window_s:
+            recent.popleft()
+        most = max(most, len(recent))
+    assert most == 1500
+
+
+def test_what_was_spent_comes_back() -> None:
+    budget = Budget(LIMITS)
+    assert all(budget.syn("11.0.0.1", 0.0) for _ in range(60))
+    assert not budget.syn("11.0.0.1", 599.0)
+    assert budget.syn("11.0.0.1", 610.0)
+
+
+def test_an_ipv6_network_is_one_target() -> None:
+    assert target("2600::1") == target("2600::ffff:1") != target("2600:0:0:1::1")
+    budget = Budget(LIMITS)
+    assert sum(budget.datagram(f"2600::{n:x}", 0.0) for n in range(2000)) == 1500
+
+
+def test_memory_is_bounded_and_a_live_target_is_never_forgotten() -> None:
+    budget = Budget(LIMITS)
+    assert all(budget.datagram("11.0.0.1", 0.0) for _ in range(1500))
+    for n in range(3000):  # an attacker's way to have it forgotten
+        budget.datagram(f"12.{n >> 8}.{n & 255}.1", 1.0)
+    assert len(budget._datagrams) == LIMITS.targets
+    assert not budget.datagram("11.0.0.1", 2.0)
+    assert budget.datagram("13.0.0.1", 700.0), "and room is made once a window is over"
+    assert len(budget._datagrams) == 1
+
+
+def test_what_is_left() -> None:
+    budget = Budget(LIMITS)
+    assert budget.datagrams_left("11.0.0.1", 0.0) == 1500
+    budget.datagram("11.0.0.1", 0.0)
+    assert budget.datagrams_left("11.0.0.1", 1.0) == 1499
+    assert budget.datagrams_left("11.0.0.1", 700.0) == 1500
+
+
+@pytest.mark.parametrize("most", [10, 10**9])
+def test_the_twin_without_a_budget_goes_on(most: int) -> None:
+    budget = Budget(Limits(target_datagrams=most))
+    assert sum(budget.datagram("11.0.0.1", 0.0) for _ in range(5000)) == min(most, 5000)

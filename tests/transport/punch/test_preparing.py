@@ -1,0 +1,107 @@
+"""What is told in a round: where this side is seen now."""
+
+import pytest
+import trio
+
+from shoal.transport.punch.candidates import Candidate, Kind, Transport
+from shoal.transport.punch.defaults import COMB, Limits
+from shoal.transport.punch.needs import Own
+from shoal.transport.punch.offer import Counting
+from shoal.transport.punch.predict import Nat
+from shoal.transport.punch.preparing import Prepared, is_stale, prepare, renewed
+from shoal.transport.punch.sockets import Sockets
+from shoal.transport.reach.reachability import Behaviour
+from tests.transport.punch.street import APD, EI, Street
+
+OLD = Candidate(("11.0.0.1", 4000), Kind.OBSERVED, Transport.UDP)
+TCP = Candidate(("11.0.0.1", 4001), Kind.OBSERVED, Transport.TCP)
+LAN = Candidate(("192.168.1.2", 4001), Kind.LAN, Transport.UDP)
+
+
+def own(nat: Nat, seen_at: float | None = 0.0) -> Own:
+    return Own(nat, [OLD, TCP, LAN], [("11.0.9.1", 4001)], seen_at)
+
+
+@pytest.mark.parametrize(
+    ("nat", "seen_at", "stale"),
+    [
+        (Nat(EI, APD, preserves=True), None, False),
+        (Nat(Behaviour.NONE, EI), None, False),
+        (Nat(EI, EI), 95.0, False),
+        (Nat(EI, EI), 50.0, True),
+        (Nat(EI, EI), None, True),
+        (Nat(APD, APD, counts=True), 99.9, True),
+        (Nat(), 99.9, True),
+    ],
+)
+def test_what_has_to_be_looked_at_again(nat: Nat, seen_at: float | None, stale: bool) -> None:
+    assert is_stale(own(nat, seen_at), 100.0, Limits()) is stale
+
+
+def test_what_is_seen_now_takes_the_place_of_what_was() -> None:
+    found = renewed(own(Nat()), [("11.0.0.1", 5000)] * 3)
+    new = Candidate(("11.0.0.1", 5000), Kind.OBSERVED, Transport.UDP)
+    assert found.candidates == [new, TCP, LAN]
+    assert found.nat.mapping is EI
+    assert renewed(own(Nat()), []) == Prepared(Nat(), [OLD, TCP, LAN])
+
+
+def test_different_views_make_it_a_hard_side() -> None:
+    views = [("11.0.0.1", 5000), ("11.0.0.1", 9000)]
+    found = renewed(own(Nat()), views, [("11.0.0.1", 700), ("11.0.0.1", 60000)])
+    assert found.nat.hard and not found.nat.counts and found.counting is None
+
+
+def test_a_fresh_socket_shows_where_a_nat_stands_that_counts() -> None:
+    views = [("11.0.0.1", 5000), ("11.0.0.1", 5002)]  # of earlier times
+    latest = [("11.0.0.1", 5100 + i) for i in range(3)]
+    found = renewed(own(Nat(APD, APD, counts=True)), views, latest)
+    assert found.nat.counts and found.counting == Counting("11.0.0.1", 5102, 1)
+    alone = renewed(own(Nat(APD, APD, counts=True)), views[:1], latest[:1])
+    assert not alone.nat.counts and alone.counting is None
+
+
+def test_over_the_network_with_a_comb() -> None:
+    async def body(street: Street) -> Prepared:
+        side = street.a
+        sockets = Sockets(side.puncher._tools, side.udp)
+        mine = side.own(street.b.endpoint.peer)
+        found: Prepared = await side.computer.run(
+            prepare_both, mine, side.puncher._observing, sockets
+        )
+        assert len(side.puncher._tools.extra) == COMB
+        sockets.close(keep=found.fresh[0])
+        assert side.puncher._tools.extra == {found.fresh[0]}
+        return found
+
+    async def prepare_both(mine: Own, observing: object, sockets: Sockets) -> Prepared:
+        return await prepare(mine, observing, sockets, look=True, comb=True)  # type: ignore[arg-type]
+
+    street = Street(("linux-drop", "public"))
+    found = street.run(body)
+    assert found.comb == [(street.a.gate.address, socket.port) for socket in found.fresh]  # type: ignore[union-attr]
+    assert len(found.comb) == COMB
+
+
+def test_observers_that_say_nothing_cost_a_moment() -> None:
+    async def body(street: Street) -> float:
+        street.a.observers = [("11.99.0.1", 1)]
+        side = street.a
+        began = trio.current_time()
+        mine = side.own(street.b.endpoint.peer)
+
+        async def go() -> Prepared:
+            sockets = Sockets(side.puncher._tools, side.udp)
+            return await prepare(mine, side.puncher._observing, sockets, look=True, comb=False)
+
+        found = await side.computer.run(go)
+        assert found.candidates == mine.candidates
+        return trio.current_time() - began
+
+    assert Street(("linux-drop", "public")).run(body) < 1.0
+
+
+def test_without_udp_or_observers_what_is_known_is_told() -> None:
+    mine = own(Nat())
+    found = trio.run(lambda: prepare(mine, None, None, look=True, comb=True))
+    assert found == Prepared(Nat(), mine.candidates)

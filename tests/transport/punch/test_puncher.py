@@ -1,0 +1,511 @@
+"""Two whole punchers over the simulated internet: each rung, each way to fail, hostile peers."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.netsim.packet import TCP, UDP
+from shoal.transport.calls import Call, Refusal, Reply
+from shoal.transport.identity import PeerId
+from shoal.transport.pipe import Way
+from shoal.transport.punch import offer as wire
+from shoal.transport.punch.candidates import Candidate, Kind, Transport
+from shoal.transport.punch.defaults import Limits
+from shoal.transport.punch.outcome import Outcome, Result
+from shoal.transport.punch.predict import Nat
+from shoal.transport.punch.puncher import METHOD
+from tests.transport.punch.street import NATS, PORT, Met, Side, Street, meet
+
+HOMES = ("linux-drop", "linux-drop")
+
+
+async def punch(side: Side) -> Outcome:
+    found: Outcome = await side.computer.run(side.puncher.punch, side.link)
+    return found
+
+
+def offers(side: Side, **changed: Any) -> Call:
+    """An offer of a peer called `bert` as it would send it."""
+    peer = side.endpoint.peer
+    header = wire.encode(
+        wire.Offer(b"12345678", 1, b"k" * 20, NATS["linux-drop"], side.other.own(peer).candidates)
+    )
+    return Call(side.other.endpoint.peer, header | changed, b"")
+
+
+# Each rung by itself.
+
+
+def test_udp_alone_connects_two_homes_at_once() -> None:
+    met = meet(HOMES, tcp=False)
+    assert met.connected and met.seconds is not None and met.seconds < 0.5
+    assert met.outcome.rungs["udp"].result is Result.WORKED
+    assert met.outcome.rungs["tcp"].reason == "no-address"
+    (a,), (b,) = met.street.a.got, met.street.b.got
+    assert (a.client, b.client) == (True, False), "the smaller peer id is the client"
+    assert (a.pipe.medium, a.way) == ("udp", Way.PUNCHED)
+
+
+def test_tcp_alone_connects_two_homes_at_once() -> None:
+    met = meet(HOMES, udp=False)
+    assert met.connected and met.seconds is not None and met.seconds < 0.3
+    assert met.outcome.rungs["tcp"].result is Result.WORKED
+    assert met.outcome.rungs["udp"].reason == "no-udp"
+    assert met.street.a.got[0].pipe.medium == "tcp"
+
+
+def test_without_either_nothing_works() -> None:
+    """The twin of both: with the rungs off no other way connects them."""
+    met = meet(HOMES, udp=False, tcp=False)
+    assert not met.connected and not met.outcome.worked
+
+
+@pytest.mark.parametrize("kinds", [("udp-blocked", "public"), ("public", "udp-blocked")])
+def test_where_udp_is_blocked_it_says_so(kinds: tuple[str, str]) -> None:
+    met = meet(kinds, tcp=False)
+    assert not met.connected
+    assert met.outcome.rungs["udp"].reason == "udp-blocked"
+
+
+def test_what_the_firewall_blocks_leaves_the_other_rung() -> None:
+    no_udp = frozenset((TCP, port) for port in range(1024, 65536))
+    met = meet(HOMES, knobs=({"allow": no_udp}, {}))
+    assert met.connected and met.street.a.got[0].pipe.medium == "tcp"
+    no_tcp = frozenset((UDP, port) for port in range(1024, 65536))
+    met = meet(HOMES, knobs=({"allow": no_tcp}, {}))
+    assert met.connected and met.street.a.got[0].pipe.medium == "udp"
+
+
+@pytest.mark.parametrize("names", [("anna", "bert"), ("bert", "anna")])
+@pytest.mark.parametrize("skew", [0.15, -0.15])
+def test_whoever_offers_and_is_early(names: tuple[str, str], skew: float) -> None:
+    for udp in (True, False):
+        met = meet(("public", "linux-drop"), names=names, skew=skew, udp=udp, tcp=not udp)
+        assert met.connected
+        assert met.street.a.worked[0].client is (names[0] == "anna")
+
+
+def test_a_router_that_remembers_early_packets_is_passed_in_the_second_round() -> None:
+    met = meet(("linux-drop", "linux-accept"), skew=0.15, tcp=False)
+    assert met.connected and met.outcome.rounds == 2
+    one = meet(("linux-drop", "linux-accept"), skew=0.15, tcp=False, limits=Limits(rounds=1))
+    assert not one.connected, "the twin: the first round alone fails there"
+
+
+def test_a_birthday_search_finds_a_symmetric_nat_s_port() -> None:
+    met = meet(("linux-random", "linux-drop"), tcp=False)
+    assert met.connected and met.outcome.rungs["prediction"].result is Result.WORKED
+    for side in (met.street.a, met.street.b):
+        target = met.street.b.gate if side is met.street.a else met.street.a.gate
+        assert target is not None
+        spent = 1500 - side.puncher.budget.datagrams_left(target.address, 20.0)
+        assert 200 < spent <= 1500
+    assert len(met.street.a.puncher._tools.extra) == 1, "of 256 sockets the one in use is left"
+
+
+def test_the_twin_without_the_search_does_not_find_it() -> None:
+    street = Street(("linux-random", "linux-drop"), tcp=False)
+
+    async def body(street: Street) -> Outcome:
+        street.a.nat = street.b.nat = NATS["linux-drop"]  # they are told so, wrongly
+        street.a.observers = street.a.observers[:1]
+        return await punch(street.a)
+
+    assert not street.run(body).worked
+
+
+def test_two_random_symmetric_nats_are_told_why_not() -> None:
+    met = meet(("linux-random", "apdm-apdf"))
+    assert not met.connected
+    rung = met.outcome.rungs["prediction"]
+    assert (rung.result, rung.reason) == (Result.NOT_POSSIBLE, "symmetric-both")
+
+
+COUNTS = {"ports": "sequential"}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "knobs"),
+    [
+        (("apdm-apdf", "linux-drop"), (COUNTS, {})),
+        (("linux-accept", "apdm-apdf"), ({}, COUNTS)),
+        (("apdm-apdf", "apdm-apdf"), (COUNTS, COUNTS)),
+    ],
+)
+def test_a_nat_that_counts_is_predicted(kinds: tuple[str, str], knobs: Any) -> None:
+    """Though nobody knew that it counts before."""
+
+    async def body(street: Street) -> Outcome:
+        for side, knob in ((street.a, knobs[0]), (street.b, knobs[1])):
+            side.nat = Nat() if knob else side.nat
+        return await punch(side=street.a)
+
+    outcome = Street(kinds, knobs=knobs, tcp=False).run(body)
+    assert outcome.rungs["prediction"].result is Result.WORKED
+
+
+def test_an_unknown_symmetric_nat_is_found_out_in_time() -> None:
+    async def body(street: Street) -> Outcome:
+        street.a.nat = street.b.nat = Nat()
+        return await punch(street.a)
+
+    assert Street(("apdm-apdf", "linux-drop"), tcp=False).run(body).worked
+
+
+def test_the_own_network_is_preferred() -> None:
+    street = Street(("linux-drop", "public"))
+    street.b.computer = street.world.host("neighbour", behind=street.a.gate)
+    street.a.link.computer = street.b.computer
+    for side in (street.a, street.b):
+        side.same_site = True
+
+    async def body(street: Street) -> set[Way]:
+        assert (await punch(street.a)).worked
+        await trio.sleep(1)
+        return {got.way for got in street.a.worked}
+
+    assert street.run(body) == {Way.LAN}
+
+
+@pytest.mark.parametrize("udp", [True, False])
+def test_ipv6_through_two_firewalls(udp: bool) -> None:
+    street = Street(("firewall6", "firewall6"), udp=udp, tcp=not udp)
+    for side in (street.a, street.b):
+        six = {ip for ip in side.computer.addresses() if ":" in ip}
+        side.other.vouched = {side.gate.address, *six}  # type: ignore[union-attr]
+
+    async def body(street: Street) -> set[str]:
+        assert (await punch(street.a)).worked
+        await trio.sleep(1)
+        return {got.pipe.remote[0] for got in street.a.worked}
+
+    found = street.run(body)
+    if udp:
+        assert all(":" in ip for ip in found), "IPv6 is preferred: no mapping that may end"
+    assert found
+
+
+# Agreeing.
+
+
+def test_two_offers_that_cross_are_one_attempt() -> None:
+    async def body(street: Street) -> list[Outcome]:
+        found: list[Outcome] = []
+
+        async def one(side: Side) -> None:
+            found.append(await punch(side))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one, street.a)
+            nursery.start_soon(one, street.b)
+        await trio.sleep(3)
+        assert len({got.pipe.medium for got in street.a.got}) == len(street.a.got)
+        return found
+
+    outcomes = Street(HOMES).run(body)
+    assert len(outcomes) == 2 and all(outcome.worked for outcome in outcomes)
+
+
+def test_who_asks_again_meanwhile_gets_the_same_attempt() -> None:
+    async def body(street: Street) -> list[Outcome]:
+        found: list[Outcome] = []
+
+        async def one() -> None:
+            found.append(await punch(street.a))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(one)
+        assert street.a.link.calls == 1
+        return found
+
+    assert all(outcome.worked for outcome in Street(HOMES).run(body))
+
+
+def test_the_outcome_is_kept_on_both_sides() -> None:
+    met = meet(HOMES)
+    for side in (met.street.a, met.street.b):
+        assert side.puncher.outcomes[side.other.endpoint.peer].worked
+
+
+def test_a_peer_that_does_not_answer_the_offer() -> None:
+    async def body(street: Street) -> Outcome:
+        async def never(call: Call) -> Reply:
+            await trio.sleep_forever()
+            raise AssertionError
+
+        street.b.endpoint.handlers[METHOD] = never
+        outcome = await punch(street.a)
+        assert not street.a.puncher._attempts and not street.a.puncher._offered
+        return outcome
+
+    outcome = Street(HOMES).run(body)
+    assert {(rung.result, rung.reason) for rung in outcome.rungs.values()} == {
+        (Result.REFUSED, "timeout")
+    }
+
+
+def test_all_ends_in_time_and_nothing_is_left_open() -> None:
+    async def body(street: Street) -> None:
+        began = trio.current_time()
+        outcome = await punch(street.a)
+        assert not outcome.worked
+        assert trio.current_time() - began < 12
+        await trio.sleep(10)
+        for side in (street.a, street.b):
+            assert not side.puncher._attempts and not side.puncher._tools.extra
+
+    Street(("linux-random", "linux-random")).run(body)
+
+
+def test_searches_at_a_time_are_bounded() -> None:
+    met = meet(("linux-random", "linux-drop"), tcp=False, limits=Limits(searches=0))
+    assert not met.connected
+    rung = met.outcome.rungs["prediction"]
+    assert (rung.result, rung.reason) == (Result.NOT_POSSIBLE, "busy")
+
+
+def test_cancelling_at_any_time_leaves_nothing() -> None:
+    for tenths in range(0, 30, 3):
+
+        async def body(street: Street, after: float = tenths / 10) -> None:
+            with trio.move_on_after(after):
+                await punch(street.a)
+            await trio.sleep(12)
+            assert not street.a.puncher._attempts and not street.a.puncher._offered
+            assert len(street.a.puncher._tools.extra) <= 1
+
+        Street(("linux-random", "linux-drop"), tcp=False).run(body)
+
+
+def test_sockets_of_connections_that_have_ended_are_closed() -> None:
+    async def body(street: Street) -> None:
+        assert (await punch(street.a)).worked
+        await trio.sleep(2)
+        assert len(street.a.puncher._tools.extra) == 1
+        for got in street.a.got:
+            got.pipe.close()
+        await trio.sleep(120)
+        assert not street.a.puncher._tools.extra
+
+    Street(("linux-random", "linux-drop"), tcp=False).run(body)
+
+
+# Hostile peers.
+
+
+def refused(kinds: tuple[str, str], *calls: dict[str, Any]) -> list[str | None]:
+    """What `anna` answers to these offers of `bert`, one after the other; None: yes."""
+
+    async def body(street: Street) -> list[str | None]:
+        found: list[str | None] = []
+        for changed in calls:
+            answer = await street.a.computer.run(
+                street.a.puncher.offered, offers(street.a, **changed)
+            )
+            found.append(answer.code if isinstance(answer, Refusal) else None)
+        return found
+
+    found: list[str | None] = Street(kinds).run(body)
+    return found
+
+
+def test_malformed_offers_are_refused() -> None:
+    assert refused(HOMES, {"c": [["11.0.0.1", 4001, "observed", "udp"]] * 10_000}, {"k": 3}) == [
+        "bad-offer",
+        "bad-offer",
+    ]
+
+
+def test_offers_out_of_turn_are_refused() -> None:
+    codes = refused(
+        HOMES, {"r": 2}, {}, {"a": b"another!"}, {}, {"r": 3}, {"r": 2}, {"r": 3}, {"r": 4}
+    )
+    assert codes == ["no-such-attempt", None, "busy", "busy", "busy", None, None, "busy"]
+
+
+def test_a_peer_may_not_ask_all_the_time() -> None:
+    async def body(street: Street) -> list[str | None]:
+        codes: list[str | None] = []
+        for n in range(12):
+            call = offers(street.a, a=n.to_bytes(8), c=[])
+            answer = await street.a.computer.run(street.a.puncher.offered, call)
+            codes.append(answer.code if isinstance(answer, Refusal) else None)
+            for attempt in street.a.puncher._attempts.values():
+                attempt.give_up()
+            await trio.sleep(0.1)
+        return codes
+
+    codes = Street(HOMES).run(body)
+    assert codes == [None] * 8 + ["too-often"] * 4
+
+
+def test_attempts_at_a_time_are_bounded() -> None:
+    async def body(street: Street) -> list[str | None]:
+        codes: list[str | None] = []
+        for n in range(6):
+            call = offers(street.a)
+            call = Call(PeerId(f"peer{n}"), call.header, b"")
+            answer = await street.a.computer.run(street.a.puncher.offered, call)
+            codes.append(answer.code if isinstance(answer, Refusal) else None)
+        return codes
+
+    codes = Street(HOMES, limits=Limits(attempts=4)).run(body)
+    assert codes == [None] * 4 + ["busy"] * 2
+
+
+def aimed(
+    kinds: tuple[str, str], *, same_site: bool = False, open_: bool = False
+) -> dict[str, int]:
+    """How many packets hit a victim whom `bert` names in an offer, by protocol."""
+    hits = {"udp": 0, "tcp": 0}
+
+    async def body(street: Street) -> None:
+        victim = street.world.host("victim")
+        ip = victim.addresses()[0]
+        take = victim.take
+
+        def count(packet: Any) -> None:
+            hits["udp" if packet.proto == 17 else "tcp"] += 1
+            take(packet)
+
+        victim.take = count  # type: ignore[method-assign]
+        if open_:
+            street.a.vouched = {ip}
+        street.a.same_site = same_site
+        places = [(ip, PORT + n, "observed", t) for n in range(8) for t in ("udp", "tcp")]
+        call = offers(
+            street.a,
+            c=[[*each] for each in places],
+            b=[[ip, 6000]] * 7,
+            s=[ip, 5000, 1],
+            n=["address-and-port-dependent"] * 2 + [False, False, True],
+        )
+        answer = await street.a.computer.run(street.a.puncher.offered, call)
+        assert isinstance(answer, Reply)
+        await trio.sleep(20)
+
+    Street(kinds).run(body)
+    return hits
+
+
+def test_nobody_is_hit_whom_only_the_peer_named() -> None:
+    assert aimed(HOMES) == {"udp": 0, "tcp": 0}
+    assert aimed(HOMES, same_site=True) == {"udp": 0, "tcp": 0}
+
+
+def test_the_twin_a_vouched_address_is_hit_within_the_budget() -> None:
+    hits = aimed(HOMES, open_=True)
+    assert 1000 < hits["udp"] <= 1500 and 0 < hits["tcp"] <= 120
+
+
+def test_the_hit_is_bounded_over_many_offers() -> None:
+    """The same victim in offer after offer, ten minutes long: never above the budget."""
+    limits = Limits()
+
+    async def body(street: Street) -> int:
+        sent = 0
+        victim = ("11.0.0.77", PORT)
+        street.a.vouched = {victim[0]}
+        send = street.a.udp.send
+
+        def counted(data: bytes, to: Any, socket: Any = None) -> bool:
+            nonlocal sent
+            sent += to[0] == victim[0]
+            return send(data, to, socket)
+
+        street.a.udp.send = counted  # type: ignore[method-assign]
+        for n in range(40):
+            call = offers(
+                street.a,
+                a=n.to_bytes(8),
+                c=[[*victim, "observed", "udp"]],
+                n=["address-and-port-dependent"] * 2 + [False, False, True],
+            )
+            await street.a.computer.run(street.a.puncher.offered, call)
+            await trio.sleep(14)
+        return sent
+
+    assert 1300 < Street(HOMES, limits=limits).run(body) <= 1500
+
+
+def test_a_reply_that_is_none_ends_the_attempt() -> None:
+    for answer in ({}, {"c": "?"}, {"a": b"87654321"}):
+
+        async def body(street: Street, answer: dict[str, Any] = answer) -> Outcome:
+            async def lie(call: Call) -> Reply:
+                good = offers(street.b).header | {"a": call.header["a"]}
+                return Reply(good | answer if answer else {})
+
+            street.b.endpoint.handlers[METHOD] = lie
+            return await punch(street.a)
+
+        assert Street(HOMES).run(body).rungs["udp"].reason == "bad-answer"
+
+
+def test_stun_of_strangers_is_left_to_others() -> None:
+    async def body(street: Street) -> None:
+        puncher = street.a.puncher
+        assert not puncher.on_stun(b"\0" * 20, ("11.0.0.9", 1), object())  # type: ignore[arg-type]
+        assert not puncher.on_stun(b"garbage", ("11.0.0.9", 1), object())  # type: ignore[arg-type]
+
+    Street(HOMES).run(body)
+
+
+def test_it_is_the_same_again() -> None:
+    first, second = (meet(("linux-random", "linux-drop"), seed=5) for _ in range(2))
+    assert first.seconds == second.seconds and first.outcome == second.outcome
+
+
+# Everybody with everybody.
+
+TABLE = (
+    "public",
+    "eim-eif",
+    "eim-adf",
+    "eim-apdf",
+    "linux-drop",
+    "linux-accept",
+    "adm-apdf",
+    "apdm-apdf",
+)
+HARD = {"adm-apdf", "apdm-apdf"}
+STRICT = {"eim-apdf", "linux-drop", "linux-accept"}
+
+
+def show(met: Met) -> tuple[Any, ...]:
+    return met.street.a.gate, met.street.b.gate, met.outcome
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("skew", [0.0, 0.15, -0.15])
+def test_the_whole_table_by_udp(skew: float) -> None:
+    """All that can be is direct: 60 of 64, and the four others say why not."""
+    for a in TABLE:
+        for b in TABLE:
+            met = meet((a, b), skew=skew, tcp=False)
+            assert met.connected is not (a in HARD and b in HARD), show(met)
+            if not met.connected:
+                assert met.outcome.rungs["prediction"].reason == "symmetric-both"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("skew", [0.0, 0.15, -0.15])
+def test_the_whole_table_by_tcp(skew: float) -> None:
+    """A hard side is reached where the other lets any port in, and nowhere else."""
+    for a in TABLE:
+        for b in TABLE:
+            met = meet((a, b), skew=skew, udp=False)
+            hopeless = (a in HARD and b in STRICT | HARD) or (b in HARD and a in STRICT | HARD)
+            assert met.connected is not hopeless, show(met)
+
+
+def test_a_row_of_the_table() -> None:
+    for kind in TABLE:
+        assert meet(("linux-drop", kind)).connected, kind
+
+
+def test_candidates_of_a_mapped_port_say_so() -> None:
+    mapped = Candidate(("11.0.0.1", 4001), Kind.MAPPED, Transport.TCP)
+    assert wire.decode(wire.encode(wire.Offer(b"12345678", 1, b"k" * 20, Nat(), [mapped])))

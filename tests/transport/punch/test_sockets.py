@@ -1,0 +1,83 @@
+"""Fresh sockets of an attempt."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.transport.datagrams import Datagrams, Place
+from shoal.transport.errors import HostError
+from shoal.transport.punch.budget import Budget
+from shoal.transport.punch.defaults import Limits
+from shoal.transport.punch.needs import Tools
+from shoal.transport.punch.sockets import Sockets, discard
+
+pytestmark = pytest.mark.trio
+
+
+class FakeSocket:
+    port = 1
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def send(self, data: bytes, to: Place) -> bool:
+        return True
+
+    async def receive(self) -> Any:
+        await trio.sleep_forever()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeWorld:
+    """A host that has so many sockets, and a UDP port that serves them."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.most = most
+        self.served: list[Datagrams] = []
+
+    async def datagrams(self, address: str, port: int) -> Datagrams:
+        await trio.lowlevel.checkpoint()
+        if self.most == 0:
+            raise HostError("too many open files")
+        self.most -= 1
+        return FakeSocket()
+
+    def add(self, socket: Datagrams) -> None:
+        self.served.append(socket)
+
+    def remove(self, socket: Datagrams) -> None:
+        self.served.remove(socket)
+
+
+def make(world: FakeWorld) -> tuple[Sockets, Tools]:
+    limits = Limits()
+    fake: Any = world
+    tools = Tools(fake, fake, lambda: 1, Budget(limits), limits, lambda *pipe: None)
+    return Sockets(tools, fake), tools
+
+
+async def test_all_but_the_one_in_use_are_closed() -> None:
+    world = FakeWorld()
+    sockets, tools = make(world)
+    found = await sockets.open(5)
+    assert world.served == found and tools.extra == {*found}
+    sockets.close(keep=found[2])
+    assert world.served == [found[2]] and tools.extra == {found[2]}
+    assert [socket.closed for socket in found] == [True, True, False, True, True]  # type: ignore[attr-defined]
+    discard(tools, tools.udp, found[2])  # type: ignore[arg-type]
+    assert not world.served and not tools.extra
+
+
+async def test_where_the_system_has_no_more_there_are_fewer() -> None:
+    sockets, _ = make(FakeWorld(most=3))
+    assert len(await sockets.open(256)) == 3
+
+
+async def test_none_is_opened_once_the_attempt_is_over() -> None:
+    world = FakeWorld()
+    sockets, tools = make(world)
+    sockets.close(keep=None)
+    assert await sockets.open(3) == [] and not tools.extra and not world.served

@@ -1,0 +1,105 @@
+"""Asks nodes that may relay whether they do, and how far away they are."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from ..address import Address
+from ..endpoint import Endpoint
+from ..errors import CallRefused, DialFailed, LinkClosed
+from ..host import Host
+from ..link import Link
+from .choice import Candidate, Choice
+from .defaults import ANSWER_S, DIAL_S, GATHER_S
+
+
+class Survey:
+    """Measures candidates; what fails is noted in `choice`. The other arguments are
+    `RelayClient`'s."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        choice: Choice,
+        *,
+        relayed: Callable[[Link], bool],
+        reach: Callable[[Address, float], Awaitable[Link]] | None,
+    ) -> None:
+        self.reach = reach or self._reach_by_tcp
+        self.relayed = relayed
+        self._host = host
+        self._endpoint = endpoint
+        self._choice = choice
+
+    async def measure(
+        self, trying: Sequence[Candidate], on_answer: Callable[[Candidate], Awaitable[None]]
+    ) -> list[Candidate]:
+        """Ask all at once; those that answered as relays, with their round trip.
+
+        Once one has answered, the others get a moment more: who answers late is far.
+        `on_answer` is called for each, and may be cancelled."""
+        answered: list[Candidate] = []
+        first, all_done = trio.Event(), trio.Event()
+        left = len(trying)
+
+        async def ask(candidate: Candidate) -> None:
+            nonlocal left
+            if await self._ask(candidate):
+                answered.append(candidate)
+                first.set()
+                await on_answer(candidate)
+            left -= 1
+            if not left:
+                first.set()
+                all_done.set()
+
+        if trying:
+            async with trio.open_nursery() as nursery:
+                for candidate in trying:
+                    nursery.start_soon(ask, candidate)
+                await first.wait()
+                with trio.move_on_after(GATHER_S):
+                    await all_done.wait()
+                nursery.cancel_scope.cancel()
+        return answered
+
+    async def link_at(self, address: Address, timeout: float) -> Link:
+        """The link to the relay there; one that has no direct path gets one. Raises DialFailed."""
+        link = None if address.peer is None else self._endpoint.link(address.peer)
+        if link is not None and link.connected and not self.relayed(link):
+            await trio.lowlevel.checkpoint()
+            return link
+        return await self.reach(address, timeout)
+
+    async def _ask(self, candidate: Candidate) -> bool:
+        """Whether a candidate relays; measures its round trip."""
+        try:
+            link = await self._link_to(candidate)
+            began = self._host.now()
+            await link.call("relay.info", timeout=ANSWER_S)
+        except (DialFailed, CallRefused, LinkClosed) as error:
+            self._choice.failed(candidate.peer, error.code, self._host.now())
+            return False
+        if self.relayed(link):
+            self._choice.failed(candidate.peer, "relayed", self._host.now())
+            return False
+        candidate.rtt = self._host.now() - began
+        return True
+
+    async def _link_to(self, candidate: Candidate) -> Link:
+        """The link to a relay by whichever of its addresses answers. Raises DialFailed."""
+        failure = DialFailed("unreachable", "no address is known")
+        deadline = self._host.now() + DIAL_S
+        for index, address in enumerate(list(candidate.addresses)):
+            patience = (deadline - self._host.now()) / (len(candidate.addresses) - index)
+            try:
+                return await self.link_at(address, patience)
+            except DialFailed as error:
+                failure = error
+        raise failure
+
+    async def _reach_by_tcp(self, address: Address, timeout: float) -> Link:
+        if address.transport != "tcp":
+            raise DialFailed("no-udp", f"`{address}`: nothing here dials UDP")
+        return await self._endpoint.reach(address, timeout=timeout)
