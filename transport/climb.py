@@ -63,7 +63,7 @@ def order(addresses: Sequence[Address], peer: PeerId, allows: Allows) -> list[At
     if allows.relay:
         found += [
             Attempt(peer, address, Way.RELAYED, first + index * step)
-            for index, address in enumerate(circuits[: defaults.CLIMB_CIRCUITS])
+            for index, address in enumerate(_spread(circuits)[: defaults.CLIMB_CIRCUITS])
         ]
     return sorted(found, key=lambda each: each.after)
 
@@ -76,6 +76,15 @@ def _alternate(addresses: Sequence[Address]) -> list[Address]:
     while six or four:
         found += [pile.pop(0) for pile in (six, four) if pile]
     return found
+
+
+def _spread(circuits: Sequence[Address]) -> list[Address]:
+    """One address of each relay first, then further ones of them."""
+    first: dict[PeerId | None, Address] = {}
+    for each in circuits:
+        if each.relay is not None:
+            first.setdefault(each.relay.peer, each)
+    return list(dict.fromkeys([*first.values(), *circuits]))
 
 
 def _way(address: Address) -> Way:

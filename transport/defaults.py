@@ -121,6 +121,10 @@ CLIMB_S: Final = 10.0
 """How long one address may take, in seconds."""
 CLIMB_ADDRESSES: Final = 8
 CLIMB_CIRCUITS: Final = 4
+BOTH_S: Final = 0.3
+"""How long a relay's other IP version is waited for, in seconds, once one has answered."""
+FAMILY_S: Final = 60.0
+"""Between two tries of an IP version of a relay, in seconds."""
 FIND_S: Final = 0.5
 """Between two rounds of looking for a path of a link that has none, in seconds."""
 PUNCH_PAUSES_S: Final = (4.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)

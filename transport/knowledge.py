@@ -45,11 +45,16 @@ class Knowledge:
     def vouch(self, peer: PeerId, seen: Vouched | None) -> None:
         """A relay says where it sees a peer."""
         if seen is not None:
-            _note(self._vouched, peer, seen.ip)
+            for ip in filter(None, (seen.other, seen.ip)):
+                _note(self._vouched, peer, ip)
 
     def found(self, peer: PeerId, ip: str) -> None:
         """A peer answers on the own network."""
         _note(self._found, peer, ip)
+
+    def found_at(self, peer: PeerId) -> list[str]:
+        """Where a peer answered on the own network."""
+        return list(self._found.get(peer, ()))
 
     # What punching asks.
 

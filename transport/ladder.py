@@ -19,6 +19,7 @@ from .climb import Attempt, Climb, order
 from .datagrams import Datagrams, Place
 from .endpoint import Endpoint
 from .errors import AddressInUse, DialFailed, HostError
+from .families import Families, places_of
 from .host import Host, Interface
 from .identity import PeerId
 from .knowledge import Knowledge
@@ -41,6 +42,7 @@ from .relay.service import RelayService
 from .relay.vouch import Vouched
 from .udp.port import UdpPort
 from .udp.quic import QuicPipe
+from .whereabouts import Whereabouts
 
 DIALBACK_BYTE: Final = 0x01
 _PORT_TRIES: Final = 8
@@ -92,11 +94,13 @@ class Ladder:
         self.reach = Reach(host, endpoint, self.udp, volunteer=observes, seen_at=self._seen_at)
         self.mapper = PortMapper(host, key=key)
         self.lan: LanDiscovery | None = None
-        self.relays = RelayClient(host, endpoint, relayed=_is_relayed)
+        self.relays = RelayClient(host, endpoint, relayed=_is_relayed, reach=self._reach_relay)
         self.relaying = RelayService(
             host, endpoint, relaying or RelayLimits(), seen=seen_at, relayed=_is_relayed
         )
         self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
+        self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
+        self._families = Families(host, endpoint, book)
         limits = PunchLimits()
         if not rungs.punch_tcp:
             limits = replace(limits, tcp_tries=0)
@@ -112,7 +116,7 @@ class Ladder:
         endpoint.handle_first_byte(DIALBACK_BYTE, self._dialled_back)
         endpoint.on_observed(self._observed)
         endpoint.on_path(self._path_found)
-        self.relays.on_change(self._changed)
+        self.relays.on_change(self._relays_changed)
         self.relays.on_circuit(self._circuit_came)
         self.mapper.on_change(self._mapped)
         if self.udp is not None:
@@ -122,19 +126,8 @@ class Ladder:
     # What others use.
 
     def addresses(self) -> list[Address]:
-        """Where others can reach this node beside the addresses of its interfaces, best first:
-        what the router maps, what peers got through to, and relays."""
-        found: dict[Address, None] = {}
-        peer, port = self.endpoint.peer, self.endpoint.port
-        if (mapping := self.mapper.mapping) is not None and mapping.tcp_port:
-            found[Address(mapping.address, mapping.tcp_port, peer)] = None
-        for place in self.reach.reachability.reached("tcp"):
-            found[Address(*place, peer)] = None
-        for place in self.reach.reachability.reached("udp"):
-            found[Address(*place, peer, transport="udp")] = None
-        own = {(item.address, port) for item in self._host.interfaces()}
-        outside = [each for each in found if (each.host, each.port) not in own]
-        return [*outside, *self.relays.addresses()]
+        """Where others can reach this node (`Whereabouts.addresses`)."""
+        return self.whereabouts.addresses()
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """`callback()` whenever `addresses` may have changed."""
@@ -298,11 +291,8 @@ class Ladder:
     async def _watch_reach(self) -> None:
         version = 0
         while True:
-            own = {item.address for item in self._host.interfaces()}
-            public = self.reach.reachability.public
-            if public is None:  # nobody could tell: a public address of our own will do
-                public = any(way_to(address) is Way.DIRECT for address in own)
-            self.relays.reachable = public
+            self.relays.everywhere = self.whereabouts.everywhere()
+            self.relays.reachable = self.whereabouts.reachable()
             self._changed()
             version = await self.reach.changed(version)
 
@@ -321,7 +311,8 @@ class Ladder:
         return climb
 
     async def _run_climb(self, climb: Climb, addresses: Sequence[Address], timeout: float) -> None:
-        attempts = order(addresses, climb.peer, self.rungs)
+        found = self.knowledge.found_at(climb.peer)
+        attempts = order(self.whereabouts.dialable(addresses, found), climb.peer, self.rungs)
         try:
             with trio.move_on_after(timeout):
                 await climb.run(attempts, self._attempt)
@@ -339,7 +330,7 @@ class Ladder:
             return await self._dial_udp(address, attempt.peer)
         return await self.endpoint.reach(address, timeout=defaults.CLIMB_S)
 
-    async def _dial_udp(self, address: Address, peer: PeerId) -> Link:
+    async def _dial_udp(self, address: Address, peer: PeerId | None) -> Link:
         if self.udp is None:
             raise DialFailed("no-udp", "this node has no UDP port")
         try:
@@ -349,7 +340,17 @@ class Ladder:
         way = way_to(address.host)
         return await self.endpoint.join(pipe, way, expect=peer, server=False, name=str(address))
 
+    async def _reach_relay(self, address: Address, timeout: float) -> Link:
+        """A direct path to a relay."""
+        if address.transport == "tcp":
+            return await self.endpoint.reach(address, timeout=timeout)
+        with trio.move_on_after(timeout):
+            return await self._dial_udp(address, address.peer)
+        raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
+
     async def _through(self, relay: Address, peer: PeerId) -> Link:
+        if self._nursery is not None:
+            await self._families.meet(relay, self._nursery)
         pipe = await self.relays.dial(relay, peer, timeout=defaults.CLIMB_S)
         name = f"{peer} through {relay.peer}"
         try:
@@ -463,8 +464,10 @@ class Ladder:
             self.puncher.met(link.peer, medium)
         if link.identities.dialled and medium == "tcp" and link.identities.port:
             place = link.address[0], link.identities.port
+            known = [each for each in self.book(link.peer) if each.relay is None]
             if place[0]:
-                self.relays.offer([(link.peer, Address(*place, link.peer))])
+                known.append(Address(*place, link.peer))
+            self.relays.offer([(link.peer, each) for each in known])
 
     def _mapped(self, mapping: Mapping | None) -> None:
         self.reach.port_mapped(
@@ -494,6 +497,13 @@ class Ladder:
         link = self.endpoint.link(peer)
         return seen_at(link).ip or None if link is not None else None
 
+    def _relays_changed(self) -> None:
+        for held in self.relays.relays:
+            address = self.relays.address(held.relay)
+            if self._nursery is not None and address is not None:
+                self._nursery.start_soon(self._families.meet, address, self._nursery)
+        self._changed()
+
     def _changed(self) -> None:
         for callback in self._on_change:
             callback()
@@ -501,17 +511,14 @@ class Ladder:
 
 def seen_at(link: Link) -> Vouched:
     """Where this node itself sees the other end of a link; nowhere for one that is relayed."""
-    ip, tcp, udp = "", 0, 0
-    for leg in link.status.legs:
-        if leg.way is Way.RELAYED or not leg.address[0] or ip not in ("", leg.address[0]):
-            continue
-        ip = leg.address[0]
-        if leg.medium == "tcp":
-            tcp = leg.address[1]
-        elif leg.medium == "udp":
-            udp = leg.address[1]
-    return Vouched(ip, tcp, udp)
+    places = places_of(link)
+    four = [ip for ip in places if ":" not in ip]
+    six = [ip for ip in places if ":" in ip]
+    if not places:
+        return Vouched("")
+    ip = (four or six)[0]
+    return Vouched(ip, *places[ip], six[0] if four and six else "")
 
 
 def _is_relayed(link: Link) -> bool:
-    return not seen_at(link).ip
+    return not places_of(link)

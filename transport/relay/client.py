@@ -1,6 +1,7 @@
 """How a node that cannot be dialled stays reachable: places at several relays, and circuits.
 
-While `reachable` is not true it keeps reservations at a few near relays of different networks,
+While `reachable` is not true it keeps reservations at a few near relays of different networks (and
+one on TCP 443 always, for those whose network lets out nothing else),
 renews them at half their life, and replaces one whose link is lost at once. Anybody's `dial`
 goes through a relay, whether reachable or not.
 """
@@ -71,6 +72,8 @@ class RelayClient:
         self._endpoint = endpoint
         self._wanted = wanted
         self._relayed = relayed
+        self.everywhere = False
+        """Whether others reach this node on TCP 443 as well, and so from any network."""
         self._reachable = False
         self._choice = Choice()
         self._survey = Survey(host, endpoint, self._choice, relayed=relayed, reach=reach)
@@ -116,6 +119,11 @@ class RelayClient:
                 if address is not None:
                     found[address.through(self._endpoint.peer)] = None
         return list(found)
+
+    def address(self, relay: PeerId) -> Address | None:
+        """Where a relay was first said to be."""
+        candidate = self._choice.find(relay)
+        return candidate.addresses[0] if candidate is not None else None
 
     def offer(self, relays: Sequence[tuple[PeerId, Address]]) -> None:
         """Nodes that say they relay, with an address; a node may be named several times."""
@@ -208,25 +216,35 @@ class RelayClient:
     async def _tend(self) -> float:
         """Renew, find, improve what is due; when to come again."""
         if self._reachable:
-            self._release_all()
-            return math.inf
+            self._release_all(but=0 if self.everywhere else 1)
         await self._renew()
         if self._missing():
             await self._find()
-        elif self._host.now() >= self._improve:
+        elif self._held and self._host.now() >= self._improve:
             await self._improve_one()
         return self._next_due()
 
+    @property
+    def _goal(self) -> int:
+        """At how many relays a place is to be held. One on TCP 443 is all that a node needs which
+        is reached from outside."""
+        if not self._reachable:
+            return self._wanted
+        return int(not self.everywhere and (bool(self._held) or self._may_find_443()))
+
     def _missing(self) -> int:
         """How many more reservations are wanted."""
-        missing = max(0, self._wanted - len(self._held))
+        goal = self._goal
+        missing = max(0, goal - len(self._held))
         lacking = self._choice.lacks_443(self._held) and self._may_find_443()
-        return missing or int(lacking and len(self._held) == self._wanted)
+        return missing or int(lacking and 0 < goal == len(self._held))
 
     def _next_due(self) -> float:
         now = self._host.now()
         times = [held.renew for held in self._held.values()]
-        if len(self._held) < self._wanted:
+        if self._goal == 0:
+            return min(times, default=math.inf)
+        if len(self._held) < self._goal:
             times.append(max(self._choice.next_try(self._held), now + GATHER_S))
         else:
             times.append(self._improve)
@@ -249,13 +267,14 @@ class RelayClient:
 
     async def _find(self) -> None:
         """Measure some that are free to be tried, and reserve at the best of those."""
-        measured = await self._measure(self._missing() + SPARE, hurry=True)
+        measured = await self._measure(self._missing() + SPARE, hurry=not self._reachable)
         left = [each for each in measured if each.peer not in self._held]
         for candidate in self._choice.rank(left, self._held, self._missing()):
-            full = len(self._held) >= self._wanted  # one more is for the sake of 443
-            if self._missing() and (candidate.everywhere or not full):
+            # A place beyond the goal, and that of a node that is reached, is for the sake of 443.
+            only_443 = self._reachable or len(self._held) >= self._goal
+            if self._missing() and (candidate.everywhere or not only_443):
                 await self._reserve_at(candidate)
-        if len(self._held) > self._wanted:
+        if len(self._held) > self._goal:
             self._give_up_the_farthest()
 
     async def _improve_one(self) -> None:
@@ -349,9 +368,12 @@ class RelayClient:
             link.post("relay.release", priority=Priority.CONTROL)
         self._drop(relay)
 
-    def _release_all(self) -> None:
+    def _release_all(self, *, but: int = 0) -> None:
+        """Give up every place, but for so many of the nearest on TCP 443."""
+        kept = [each.relay for each in self.relays if not self._choice.lacks_443([each.relay])]
         for relay in list(self._held):
-            self._give_up(relay)
+            if relay not in kept[:but]:
+                self._give_up(relay)
 
     def _changed(self) -> None:
         for callback in self._on_change:
