@@ -22,6 +22,7 @@ from .errors import AddressInUse, DialFailed, HostError
 from .families import Families, places_of
 from .host import Host, Interface
 from .identity import PeerId
+from .improving import Improving
 from .knowledge import Knowledge
 from .lan.mdns import LanDiscovery
 from .link import Link
@@ -88,7 +89,6 @@ class Ladder:
         self._host = host
         self._nursery: trio.Nursery | None = None
         self._climbs: dict[PeerId, Climb] = {}
-        self._improving: dict[PeerId, trio.Event] = {}
         self._on_change: list[Callable[[], None]] = []
         self.udp = UdpPort(host) if rungs.udp else None
         self.reach = Reach(host, endpoint, self.udp, volunteer=observes, seen_at=self._seen_at)
@@ -112,6 +112,7 @@ class Ladder:
             self._punched,
             limits=limits,
         )
+        self._improving = Improving(self.puncher)
         endpoint.finder = self._find
         endpoint.handle_first_byte(DIALBACK_BYTE, self._dialled_back)
         endpoint.on_observed(self._observed)
@@ -157,8 +158,7 @@ class Ladder:
         self.mapper.refresh()
         for link in self.endpoint.links():
             link.look()
-        for event in self._improving.values():
-            event.set()
+        self._improving.hurry()
 
     # Running.
 
@@ -284,6 +284,7 @@ class Ladder:
             if now != before or later - wall > defaults.SLEPT_S:
                 self.network_changed()
             before, wall = now, later
+            self._improve_relayed()
 
     def _interfaces(self) -> list[Interface]:
         return self._host.interfaces()
@@ -312,7 +313,9 @@ class Ladder:
 
     async def _run_climb(self, climb: Climb, addresses: Sequence[Address], timeout: float) -> None:
         found = self.knowledge.found_at(climb.peer)
-        attempts = order(self.whereabouts.dialable(addresses, found), climb.peer, self.rungs)
+        linked = {link.peer for link in self.endpoint.links() if not _is_relayed(link)}
+        addresses = self.whereabouts.dialable(addresses, found)
+        attempts = order(addresses, climb.peer, self.rungs, linked)
         try:
             with trio.move_on_after(timeout):
                 await climb.run(attempts, self._attempt)
@@ -376,25 +379,15 @@ class Ladder:
                 await climb.first()
             await trio.sleep(defaults.FIND_S)
 
-    # From a relayed path to a direct one.
-
     def _improve(self, link: Link, *, at_once: bool) -> None:
-        if self._nursery is not None and link.peer not in self._improving:
-            self._improving[link.peer] = trio.Event()
-            self._nursery.start_soon(self._keep_improving, link, at_once)
+        if self._nursery is not None:
+            self._improving.begin(link, self._nursery, at_once=at_once)
 
-    async def _keep_improving(self, link: Link, at_once: bool) -> None:
-        """Punch, again and again with longer pauses, until the link is direct or over."""
-        try:
-            for pause in (0.0, *defaults.PUNCH_PAUSES_S) if at_once else defaults.PUNCH_PAUSES_S:
-                with trio.move_on_after(pause):
-                    await self._improving[link.peer].wait()
-                self._improving[link.peer] = trio.Event()
-                if not link.alive or link.way is not Way.RELAYED:
-                    return
-                await self.puncher.punch(link)
-        finally:
-            del self._improving[link.peer]
+    def _improve_relayed(self) -> None:
+        """Links that have lost their direct path and live on by a relay."""
+        for link in self.endpoint.links():
+            if link.way is Way.RELAYED:
+                self._improve(link, at_once=self.endpoint.peer < link.peer)
 
     # What comes.
 
