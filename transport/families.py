@@ -33,37 +33,26 @@ class Families:
         self._tried: dict[tuple[PeerId, bool], float] = {}
 
     async def meet(self, relay: Address, nursery: trio.Nursery) -> None:
-        """Dial a relay by what is missing, in `nursery`. Returns when it is linked, and has had a
-        moment for the rest; at once where nothing is missing but the first link."""
-        missing = self._missing(relay)
-        linked = bool(self._seen(relay.peer))
-        if len(missing) < (1 if linked else 2):
-            return
-        first, left = trio.Event(), len(missing)
-        rest = trio.Event()
+        """Dial a relay that is linked by the IP version that is missing, in `nursery`. Returns
+        when that is done, or has had a moment."""
+        for address in self._missing(relay):
+            done = trio.Event()
+            nursery.start_soon(self._dial, address, done)
+            with trio.move_on_after(defaults.BOTH_S):
+                await done.wait()
 
-        async def dial(address: Address) -> None:
-            nonlocal left
-            with suppress(DialFailed):
-                await self._endpoint.reach(address, timeout=defaults.CLIMB_S)
-                first.set()
-            left -= 1
-            if not left:
-                first.set()
-                rest.set()
-
-        for address in missing:
-            nursery.start_soon(dial, address)
-        if not linked:
-            await first.wait()
-        with trio.move_on_after(defaults.BOTH_S):
-            await rest.wait()
+    async def _dial(self, address: Address, done: trio.Event) -> None:
+        with suppress(DialFailed):
+            await self._endpoint.reach(address, timeout=defaults.CLIMB_S)
+        done.set()
 
     def _missing(self, relay: Address) -> list[Address]:
         """An address for each IP version that both have and no path goes by."""
         if relay.peer is None or relay.transport != "tcp":
             return []
         ours, theirs = self._ours(), self._seen(relay.peer)
+        if not theirs:
+            return []
         by: dict[bool, Address] = {}
         for each in (relay, *self._book(relay.peer)):
             if each.relay is None and each.transport == "tcp" and way_to(each.host) is Way.DIRECT:
@@ -92,8 +81,8 @@ class Families:
             if way_to(ip) is Way.DIRECT or (":" not in ip and way_to(ip) is Way.LAN)
         }
 
-    def _seen(self, peer: PeerId | None) -> set[bool]:
-        link = None if peer is None else self._endpoint.link(peer)
+    def _seen(self, peer: PeerId) -> set[bool]:
+        link = self._endpoint.link(peer)
         return set() if link is None else {":" in ip for ip in places_of(link)}
 
 

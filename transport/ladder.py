@@ -351,9 +351,19 @@ class Ladder:
             return await self._dial_udp(address, address.peer)
         raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
 
+    async def _link_relay(self, relay: Address) -> None:
+        """A direct link to a relay, by the address that is given or any that is known of it, and
+        by both IP versions where there are both. Raises DialFailed."""
+        if relay.peer is None or self._nursery is None:
+            return
+        link = self.endpoint.link(relay.peer)
+        if link is None or not link.connected:
+            known = [relay, *(each for each in self.book(relay.peer) if each.relay is None)]
+            await self._climb(relay.peer, known, defaults.CLIMB_S).first()
+        await self._families.meet(relay, self._nursery)
+
     async def _through(self, relay: Address, peer: PeerId) -> Link:
-        if self._nursery is not None:
-            await self._families.meet(relay, self._nursery)
+        await self._link_relay(relay)
         pipe = await self.relays.dial(relay, peer, timeout=defaults.CLIMB_S)
         name = f"{peer} through {relay.peer}"
         try:
@@ -455,12 +465,18 @@ class Ladder:
     def _path_found(self, link: Link, way: Way, medium: str) -> None:
         if way is not Way.RELAYED:
             self.puncher.met(link.peer, medium)
-        if link.identities.dialled and medium == "tcp" and link.identities.port:
-            place = link.address[0], link.identities.port
-            known = [each for each in self.book(link.peer) if each.relay is None]
-            if place[0]:
-                known.append(Address(*place, link.peer))
-            self.relays.offer([(link.peer, each) for each in known])
+        if link.identities.dialled and way is not Way.RELAYED:
+            self._offer_relay(link, medium)
+
+    def _offer_relay(self, link: Link, medium: str) -> None:
+        """Whoever was dialled, and so can be, may relay."""
+        known = [each for each in self.book(link.peer) if each.relay is None]
+        ip, port = link.address
+        if ip and medium == "tcp" and link.identities.port:
+            known.append(Address(ip, link.identities.port, link.peer))
+        elif ip and medium == "udp":
+            known.append(Address(ip, port, link.peer, transport="udp"))
+        self.relays.offer([(link.peer, each) for each in known])
 
     def _mapped(self, mapping: Mapping | None) -> None:
         self.reach.port_mapped(

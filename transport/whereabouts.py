@@ -5,6 +5,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from .address import Address
+from .datagrams import Place
 from .endpoint import Endpoint
 from .host import Host
 from .pipe import Way
@@ -50,12 +51,20 @@ class Whereabouts:
             found[Address(mapping.address, mapping.tcp_port, peer)] = None
         for place in self._reach.reachability.reached("tcp"):
             found[Address(*place, peer)] = None
-        for place in self._reach.reachability.reached("udp"):
-            if place[0] not in own:
-                found[Address(*place, peer, transport="udp")] = None
+        for place in self._udp_places():
+            found[Address(*place, peer, transport="udp")] = None
         mine = {(ip, self._endpoint.port) for ip in self._interfaces() if ":" not in ip}
-        outside = [each for each in found if (each.host, each.port) not in mine]
+        outside = [
+            each for each in found if each.transport == "udp" or (each.host, each.port) not in mine
+        ]
         return [*outside, *self._relays.addresses()]
+
+    def _udp_places(self) -> list[Place]:
+        """Where UDP got through; where nobody tried, public IPv4 addresses of its own."""
+        known, port = self._reach.reachability, self._endpoint.udp_port
+        tried = {item.place for item in known.dialled if item.answer != Answer.UNKNOWN}
+        own = [(ip, port) for ip in self._public() if ":" not in ip and port]
+        return [*known.reached("udp"), *(place for place in own if place not in tried)]
 
     def reachable(self) -> bool:
         """Whether anybody with IPv4 can dial it, and will be able to: at a public address of its

@@ -71,6 +71,8 @@ def is_stale(own: Own, now: float, limits: defaults.Limits) -> bool:
     """Whether the own port may be seen elsewhere by now, or never was by several. A NAT that
     counts has gone on, one that draws forgets an idle port; one that preserves ports does neither
     harm."""
+    if not own.nat.udp:
+        return False  # no observer would hear of it
     if own.nat.mapping is Behaviour.UNKNOWN or (own.nat.hard and own.nat.counts):
         return True
     if own.nat.preserves or own.nat.mapping is Behaviour.NONE:
