@@ -62,6 +62,7 @@ class Rungs:
     mapping: bool = True  # asking the router for a port
     punch_tcp: bool = True
     punch_udp: bool = True
+    prediction: bool = True  # finding the port of a NAT that draws one for each peer
     relay: bool = True  # using relays; whether to be one is `RelayLimits.volunteer`
 
 
@@ -104,6 +105,8 @@ class Ladder:
         limits = PunchLimits()
         if not rungs.punch_tcp:
             limits = replace(limits, tcp_tries=0)
+        if not rungs.prediction:
+            limits = replace(limits, searches=0)
         self.puncher = Puncher(
             host,
             endpoint,
