@@ -122,6 +122,7 @@ class Ladder:
         endpoint.on_path(self._path_found)
         self.relays.on_change(self._relays_changed)
         self.relays.on_circuit(self._circuit_came)
+        self.relays.on_seen(self.knowledge.vouch)
         self.mapper.on_change(self._mapped)
         if self.udp is not None:
             self.udp.on_stun(self._stun)
@@ -464,6 +465,8 @@ class Ladder:
         path, place = connected.path, connected.hello.observed
         if connected.dialled and path.medium == "tcp" and place is not None:
             self.reach.observed_tcp(connected.peer, path.address[0], place, path.local_port)
+            if path.local_port == self.endpoint.port:
+                self.knowledge.observed(place)
 
     def _path_found(self, link: Link, way: Way, medium: str) -> None:
         if way is not Way.RELAYED:
@@ -528,8 +531,8 @@ def seen_at(link: Link) -> Vouched:
     six = [ip for ip in places if ":" in ip]
     if not places:
         return Vouched("")
-    ip = (four or six)[0]
-    return Vouched(ip, *places[ip], six[0] if four and six else "")
+    ip = (four or six)[-1]  # where it came from last: the other one may be dead already
+    return Vouched(ip, *places[ip], six[-1] if four and six else "")
 
 
 def _is_relayed(link: Link) -> bool:

@@ -9,11 +9,12 @@ goes through a relay, whether reachable or not.
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import trio
 
 from ..address import Address
-from ..calls import Reply
+from ..calls import Call, Refusal, Reply
 from ..endpoint import Endpoint
 from ..errors import CallRefused, DialFailed, LinkClosed
 from ..frame import Priority
@@ -84,6 +85,9 @@ class RelayClient:
         self._news = trio.Event()
         self._on_change: list[Callable[[], None]] = []
         self._on_circuit: list[OnCircuit] = []
+        self._on_seen: list[Callable[[PeerId, Vouched | None], None]] = []
+        self._circuits: WeakKeyDictionary[CircuitPipe, PeerId] = WeakKeyDictionary()
+        endpoint.handle("relay.seen", self._seen_elsewhere)
         endpoint.handle_stream("relay.accept", self._on_accept)
         endpoint.on_link_lost(self._on_link_lost)
         endpoint.on_link_quiet(self._on_link_quiet)
@@ -144,6 +148,23 @@ class RelayClient:
         own to close; on it, this side is the TLS server."""
         self._on_circuit.append(callback)
 
+    def on_seen(self, callback: Callable[[PeerId, Vouched | None], None]) -> None:
+        """`callback(peer, seen)` when a relay sees the other end of a circuit elsewhere than
+        before, or at a further address."""
+        self._on_seen.append(callback)
+
+    def _seen_elsewhere(self, call: Call) -> Reply | Refusal:
+        """Only the relay of a circuit may say so, and of its other end."""
+        peer, link = call.header.get("peer"), self._endpoint.link(call.peer)
+        circuits = list(self._circuits.items())
+        known = [other for pipe, other in circuits if (pipe.relay, other) == (call.peer, peer)]
+        if link is None or not known:
+            return Refusal("no-circuit", "there is no such circuit")
+        seen = read_vouched(call.header.get("seen"), link.status.address[0])
+        for callback in self._on_seen:
+            callback(known[0], seen)
+        return Reply()
+
     # Dialling.
 
     async def dial(
@@ -170,7 +191,9 @@ class RelayClient:
         except (CallRefused, LinkClosed) as error:
             raise DialFailed(error.code, f"`{relay}`: {error.message}") from None
         stream.narrow(WINDOW_BYTES)
-        return CircuitPipe(stream, link.peer, voucher=link.status.address[0])
+        pipe = CircuitPipe(stream, link.peer, voucher=link.status.address[0])
+        self._circuits[pipe] = peer
+        return pipe
 
     # Arriving circuits.
 
@@ -191,6 +214,7 @@ class RelayClient:
             return
         seen = read_vouched(incoming.header.get("seen"), link.status.address[0])
         pipe = CircuitPipe(stream, relay, seen=seen)
+        self._circuits[pipe] = PeerId(source)
         self._arriving += 1
         try:
             for callback in self._on_circuit:
