@@ -108,12 +108,13 @@ class _Parsed(click.ParamType[Any]):
             raise Misused(error.message, error.hint, context, parameter) from None
 
     def parse(self, text: str) -> Any:
-        from ..node.config import parse_layers, parse_listen, parse_memory
+        from ..node.config import parse_layers, parse_listen, parse_memory, parse_rate
         from ..transport.address import Address
 
         parsers: dict[str, Callable[[str], Any]] = {
             "layers": parse_layers,
             "memory": parse_memory,
+            "rate": parse_rate,
             "listen": parse_listen,
             "bootstrap": Address.parse,
         }
@@ -142,6 +143,21 @@ def node_options(command: Command) -> Command:
         click.option("--links", type=click.IntRange(2, 512), metavar="N", default=64,
                      show_default=True,
                      help="Dial members of the swarm up to so many links."),
+        click.option("--relay", type=_Parsed("rate"), metavar="RATE",
+                     help="Carry others' traffic, up to so many bytes a second, e.g. 1MB "
+                     "(default: none)."),
+        click.option("--port-443", is_flag=True,
+                     help="Listen on TCP port 443 too, which nearly every network lets out."),
+        click.option("--up", type=_Parsed("rate"), metavar="RATE",
+                     help="Send at most so many bytes a second, e.g. 500kB or 4Mbit "
+                     "(default: no limit)."),
+        click.option("--down", type=_Parsed("rate"), metavar="RATE",
+                     help="Receive at most so many bytes a second (default: no limit)."),
+        click.option("--no-lan", is_flag=True,
+                     help="Neither announce this node on the own network nor look for others."),
+        click.option("--no-port-mapping", is_flag=True,
+                     help="Do not ask the router to open a port (UPnP, NAT-PMP, PCP)."),
+        click.option("--no-udp", is_flag=True, help="Use TCP only."),
         click.option("--private", is_flag=True,
                      help="Make a swarm key: only invited nodes are let in."),
         click.option("--parent-fd", type=int, hidden=True),
@@ -156,6 +172,9 @@ def node_config(
     data: Path,
     listen: tuple[str, int | None] | None,
     bootstrap: "tuple[Address, ...]",
+    no_lan: bool,
+    no_port_mapping: bool,
+    no_udp: bool,
     **more: Any,
 ) -> "NodeConfig":
     """The daemon's settings out of what the person typed."""
@@ -163,9 +182,17 @@ def node_config(
 
     from ..node.config import NodeConfig
     from ..node.defaults import LISTEN_ADDRESS
+    from ..transport.ladder import Rungs
 
     host, port = listen or (LISTEN_ADDRESS, None)
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    rungs = Rungs(udp=not no_udp, lan=not no_lan, mapping=not no_port_mapping)
     return NodeConfig(
-        data=data, listen=host, port=port, bootstrap=bootstrap, runtime=runtime, **more
+        data=data,
+        listen=host,
+        port=port,
+        bootstrap=bootstrap,
+        rungs=rungs,
+        runtime=runtime,
+        **more,
     )

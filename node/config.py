@@ -36,6 +36,8 @@ class NodeConfig:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     links: int = MEMBER_LINKS  # members are dialled while there are fewer
     relay: int | None = None  # bytes per second lent to others as a relay; None: no relay
+    up: int | None = None  # bytes per second sent at most; None: without limit
+    down: int | None = None  # bytes per second received at most; None: without limit
     port_443: bool = False  # listen on TCP 443 as well, for those who can go nowhere else
     rungs: Rungs = ALL_RUNGS  # the ways to others that this node takes
     private: bool = False  # make a swarm key: only peers that prove it are let in
@@ -105,6 +107,22 @@ def parse_memory(text: str) -> int:
     if found is None or found[2] not in UNITS:
         raise BadSetting(f"`{text}` is not a size", hint="`--memory 4GiB` or `--memory 512MiB`")
     return int(float(found[1]) * UNITS[found[2]])
+
+
+def parse_rate(text: str) -> int:
+    """`1MB`, `2.5MiB/s`, `8Mbit/s`, or bytes per second. Raises BadSetting."""
+    found = re.fullmatch(
+        r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?i?)(b|bit)?(?:/s)?", text.strip().lower()
+    )
+    hint = "bytes per second, as `1MB`, or bits, as `8Mbit`"
+    if found is None or found[2] not in UNITS:
+        raise BadSetting(f"`{text}` is not a rate", hint=hint)
+    rate = int(float(found[1]) * UNITS[found[2]] / (8 if found[3] == "bit" else 1))
+    if rate < defaults.RATE_LEAST:
+        raise BadSetting(
+            f"`{text}` is too little: at least {defaults.RATE_LEAST // 1000} kB a second", hint=hint
+        )
+    return rate
 
 
 def parse_listen(text: str) -> tuple[str, int | None]:

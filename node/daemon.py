@@ -41,6 +41,7 @@ from .bootstrap import Bootstrap, join
 from .config import NodeConfig
 from .control import ControlServer
 from .credentials import Credentials
+from .diagnosis import Diagnosis
 from .embedded import embedded_folder, import_embedded
 from .errors import NodeError
 from .folder import (
@@ -142,6 +143,7 @@ class Node:
             key=identity.seed,
             book=self.directory.where,
         )
+        self.diagnosis = Diagnosis(self.ladder, config.listen, port_443=config.port_443)
         self.exchange = Exchange(host, self.endpoint, library)
         self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
 

@@ -61,6 +61,8 @@ class Endpoint:
         self.peer = identity.peer
         self.incarnation = host.entropy(defaults.INCARNATION_BYTES)
         self.port = 0
+        self.listening: list[tuple[str, int]] = []
+        """IP addresses and ports that are listened on."""
         self.finder: Finder | None = None
         self._host = host
         self._identity = identity
@@ -176,9 +178,11 @@ class Endpoint:
         listeners = [await self._host.listen(listen, port)]
         try:
             self.port = self._door.port = int(listeners[0].socket.getsockname()[1])
+            self.listening = [(listen, self.port)]
             for address, other in further:
                 with suppress(HostError):
                     listeners.append(await self._host.listen(address, other or self.port))
+                    self.listening.append((address, other or self.port))
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._links.tick)
@@ -187,6 +191,7 @@ class Endpoint:
                 task_status.started(self.port)
         finally:
             self._nursery = None
+            self.listening = []
             for listener in listeners:
                 listener.socket.close()
 
