@@ -108,15 +108,16 @@ class _Parsed(click.ParamType[Any]):
             raise Misused(error.message, error.hint, context, parameter) from None
 
     def parse(self, text: str) -> Any:
-        from ..node.config import parse_layers, parse_listen, parse_memory, parse_rate
+        from ..node import config
         from ..transport.address import Address
 
         parsers: dict[str, Callable[[str], Any]] = {
-            "layers": parse_layers,
-            "memory": parse_memory,
-            "rate": parse_rate,
-            "listen": parse_listen,
-            "bootstrap": Address.parse,
+            "layers": config.parse_layers,
+            "memory": config.parse_memory,
+            "rate": config.parse_rate,
+            "listen": config.parse_listen,
+            "browsers": config.parse_browsers,
+            "address": Address.parse,
         }
         return parsers[self.name](text)
 
@@ -128,7 +129,7 @@ def node_options(command: Command) -> Command:
         click.option("--listen", type=_Parsed("listen"), metavar="ADDR",
                      help="Listen there: IP:PORT, IP, or :PORT (default: all addresses, "
                      "a free port that is remembered)."),
-        click.option("--bootstrap", type=_Parsed("bootstrap"), metavar="ADDR", multiple=True,
+        click.option("--bootstrap", type=_Parsed("address"), metavar="ADDR", multiple=True,
                      help="A node to learn of the others from; may be repeated."),
         click.option("--model", metavar="NAME", help="Serve this model (default: what the "
                      "swarm needs; alone, the embedded one)."),
@@ -158,6 +159,11 @@ def node_options(command: Command) -> Command:
         click.option("--no-port-mapping", is_flag=True,
                      help="Do not ask the router to open a port (UPnP, NAT-PMP, PCP)."),
         click.option("--no-udp", is_flag=True, help="Use TCP only."),
+        click.option("--libp2p-relay", "libp2p_relays", type=_Parsed("address"), metavar="ADDR",
+                     multiple=True, help="Be reached through this relay of the libp2p kind as "
+                     "well; may be repeated."),
+        click.option("--browsers", type=_Parsed("browsers"), metavar="IP:PORT",
+                     help="Let browsers in there (default: none): a page to join by, and WebRTC."),
         click.option("--private", is_flag=True,
                      help="Make a swarm key: only invited nodes are let in."),
         click.option("--parent-fd", type=int, hidden=True),

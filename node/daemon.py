@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -38,6 +39,7 @@ from ..transport.relay.defaults import RelayLimits
 from . import defaults
 from .addresses import own_addresses
 from .bootstrap import Bootstrap, join
+from .browsers import serve_browsers
 from .config import NodeConfig
 from .control import ControlServer
 from .credentials import Credentials
@@ -142,6 +144,7 @@ class Node:
             relaying=_relaying(config),
             key=identity.seed,
             book=self.directory.where,
+            foreign=config.libp2p_relays,
         )
         self.diagnosis = Diagnosis(self.ladder, config.listen, port_443=config.port_443)
         self.exchange = Exchange(host, self.endpoint, library)
@@ -268,10 +271,16 @@ class Node:
         await nursery.start(self.stage.run)
         if self.engine is not None:
             nursery.start_soon(self._run_engine, self.engine)
+        page = ""
+        if self.config.browsers is not None:
+            start = partial(serve_browsers, self.host, self.endpoint, self.config.browsers)
+            page = await nursery.start(start)
         await nursery.start(self.control.run)
         self._say(f"shoal {__version__}, peer {self.identity.peer}")
         for address in self.addresses:
             self._say(f"address {address}")
+        if page:
+            self._say(f"browsers {page}")
 
     async def _run_engine(self, engine: ManagedEngine) -> None:
         """A node whose engine cannot be had stays a member."""

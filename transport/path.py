@@ -7,6 +7,7 @@ from typing import Final
 import trio
 
 from . import defaults
+from .browser.clear import Clear
 from .errors import TransportError
 from .pipe import Pipe, TcpPipe
 from .tls import Tls
@@ -29,21 +30,22 @@ class PathLost(Exception):
 
 
 class Path:
-    """`tls` over `pipe`. One task reads, one writes; `first` was read from the pipe before.
+    """`tls` over `pipe` (`Clear` over a browser's, which is encrypted as it is).
 
-    `turn` makes a TLS server, for the case that the other end began as a client too: two that
-    dial each other at the same moment get one TCP connection (RFC 9293, section 3.5).
+    One task reads, one writes; `first` was read from the pipe before. `turn` makes a TLS server,
+    for the case that the other end began as a client too: two that dial each other at the same
+    moment get one TCP connection (RFC 9293, section 3.5).
     """
 
     def __init__(
         self,
         pipe: Pipe,
-        tls: Tls,
+        tls: Tls | Clear,
         first: bytes = b"",
         *,
         turn: Callable[[], Tls] | None = None,
     ) -> None:
-        self.tls = tls
+        self.tls: Tls | Clear = tls
         self._turn = None if tls.server else turn
         self.address = pipe.remote
         self.medium = pipe.medium

@@ -103,6 +103,7 @@ async def test_a_published_method_is_called(autojump_clock: Any) -> None:
         (request("echo", {}, "text"), "bad-request"),
         (request("echo", {"a": b"x" * 40_000}), "bad-request"),
         (request("echo", {"a": [{}] * 40_000}), "bad-request"),
+        (request("echo", {"a": [[{}] * 20_000] * 10}), "bad-request"),
         (request("x" * 65), "bad-request"),
         (b"\xc1", "bad-request"),
         (b"", "bad-request"),

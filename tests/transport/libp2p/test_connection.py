@@ -23,7 +23,7 @@ def serving(limits: Libp2pLimits | None = None) -> tuple[Any, list[Connection]]:
         seen.append(make(*args))
         return seen[-1]
 
-    ours._connection = kept  # type: ignore[method-assign]
+    ours._connection = kept  # type: ignore[method-assign, assignment]
     return ours, seen
 
 

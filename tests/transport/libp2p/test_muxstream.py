@@ -95,6 +95,7 @@ async def test_closing_ends_who_waits(autojump_clock: Any, wait: str) -> None:
             near.close()
             near.close()  # again does no harm
         assert ended
+        await trio.sleep(1)
         with pytest.raises(OSError, match="gone"):
             far.write_ready(memoryview(b"x"))
         with pytest.raises(ConnectionResetError):
