@@ -25,6 +25,7 @@ async def serve_browsers(
     Raises NodeError `port-in-use`, and HostError, also where aiortc is not installed.
     """
     listen, port = place
+    taken = False
     async with trio.open_nursery() as nursery:
 
         async def join(session: BrowserSession) -> None:
@@ -37,14 +38,16 @@ async def serve_browsers(
         gate = Gate(host, endpoint.identity, deliver)
         try:
             bound: int = await nursery.start(gate.run, listen, port)
+            task_status.started(f"http://{_in_url(listen)}:{bound}/")
         except AddressInUse:
-            raise NodeError(
-                "port-in-use",
-                f"port {port} on {listen} is in use",
-                hint=f"`--browsers {_url_host(listen)}:0` takes a free one",
-            ) from None
-        task_status.started(f"http://{_url_host(listen)}:{bound}/")
+            taken = True
+    if taken:
+        raise NodeError(
+            "port-in-use",
+            f"port {port} on {listen} is in use",
+            hint=f"`--browsers {_in_url(listen)}:0` takes a free one",
+        )
 
 
-def _url_host(ip: str) -> str:
+def _in_url(ip: str) -> str:
     return f"[{ip}]" if ":" in ip else ip

@@ -59,16 +59,18 @@ class Diagnosis:
 
     def _rungs(self) -> tuple[set[Rung], set[Rung]]:
         """Those that made a path since the start, and those that were tried and never did."""
-        worked, failed = set(self._taken), set[Rung]()
+        worked, failed, came = set(self._taken), set[Rung](), set[Rung]()
         for outcome in self._ladder.puncher.outcomes.values():
             for name, rung in outcome.rungs.items():
                 if rung.result is Result.WORKED:
-                    worked.add(_PUNCHED[name])
+                    came.add(_PUNCHED[name])  # or what was dialled was open to everybody
                 elif rung.result is Result.NO_ANSWER or rung.reason in _LOST:
                     failed.add(_PUNCHED[name])
+        if Rung.PREDICTION in came:
+            worked.add(Rung.PREDICTION)
         if any(self._held_by_443()):
             worked.add(Rung.TCP_443)
-        return worked, failed - worked
+        return worked, failed - worked - came
 
     def _held_by_443(self) -> Iterator[bool]:
         for held in self._ladder.relays.relays:
@@ -125,6 +127,7 @@ class Diagnosis:
         rungs = [each for each in general if each.code.startswith("rung-")]
         return [
             *self._own_parts(),
+            *self._company(),
             *self._as_the_mapper_says([each for each in general if each not in rungs]),
             *self._relays(),
             *self._switched_off(rungs),
@@ -155,11 +158,8 @@ class Diagnosis:
 
     def _as_the_mapper_says(self, general: list[Finding]) -> Iterator[Finding]:
         """The same, with what the mapper knows of the router in place of the short sentence."""
-        outcome = self._ladder.mapper.outcome
-        said = outcome.sentences()
+        said = self._ladder.mapper.outcome.sentences()
         codes = {each.code for each in general}
-        if self._ladder.rungs.mapping and not codes & set(_SAID_BY_THE_MAPPER):
-            yield Finding("port-mapping", said[0])
         for each in general:
             if each.code not in _SAID_BY_THE_MAPPER:
                 yield each
@@ -167,6 +167,19 @@ class Diagnosis:
             yield replace(each, sentence=said[0])
             if each.code == "mapped" and "double-nat" not in codes:
                 yield from (Finding("double-nat", words) for words in said[1:])
+        silent = not codes & set(_SAID_BY_THE_MAPPER)
+        if silent and self._ladder.rungs.mapping and not self._ladder.reach.reachability.public:
+            yield Finding("port-mapping", said[0])
+
+    def _company(self) -> Iterator[Finding]:
+        if not self._endpoint.links():
+            yield Finding(
+                "alone",
+                "no other node is linked",
+                "`shoal node --bootstrap ADDR` or `shoal join CODE` names one to begin with; where "
+                "a network lets out nothing but the web, only nodes started with `--port-443` "
+                "can be reached from it",
+            )
 
     def _relays(self) -> Iterator[Finding]:
         ladder = self._ladder

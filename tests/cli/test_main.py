@@ -45,6 +45,8 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["node", "--up", "5"], 2, "`5` is too little: at least 10 kB a second", "`1MB`"),
     (["node", "--down", "1e9"], 2, "`1e9` is not a rate", "`8Mbit`"),
     (["join", "x", "--down", "fast"], 2, "`fast` is not a rate", "`1MB`"),
+    (["node", "--browsers", ":80"], 2, "not an address and port for browsers", "--browsers 127"),
+    (["node", "--libp2p-relay", "1.2.3.4"], 2, "the port is missing", ":4001"),
     (["node", "--no-lan", "x"], 2, "unexpected extra argument", "`shoal node --help`"),
     (["doctor"], 10, "no daemon is running on", "`shoal node --data"),
     (["doctor", "--agian"], 2, "no such option `--agian`, did you mean", "`shoal doctor --help`"),

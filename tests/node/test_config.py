@@ -2,7 +2,13 @@
 
 import pytest
 
-from shoal.node.config import parse_layers, parse_listen, parse_memory, parse_rate
+from shoal.node.config import (
+    parse_browsers,
+    parse_layers,
+    parse_listen,
+    parse_memory,
+    parse_rate,
+)
 from shoal.node.errors import BadSetting
 
 
@@ -92,3 +98,24 @@ def test_listen(text: str, listen: tuple[str, int | None]) -> None:
 def test_bad_listen(text: str) -> None:
     with pytest.raises(BadSetting, match="listen"):
         parse_listen(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("127.0.0.1:8080", ("127.0.0.1", 8080)),
+        ("[::1]:0", ("::1", 0)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+    ],
+)
+def test_browsers(text: str, place: tuple[str, int]) -> None:
+    assert parse_browsers(text) == place
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8080", ":8080", "127.0.0.1", "localhost:80", "1.2.3.4:99999", "::1:80", "[::1]"]
+)
+def test_bad_browsers(text: str) -> None:
+    with pytest.raises(BadSetting, match="for browsers") as raised:
+        parse_browsers(text)
+    assert raised.value.hint
