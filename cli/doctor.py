@@ -13,6 +13,7 @@ import click
 from . import defaults, render
 from .options import data_option, example, json_option
 
+LOCAL = "loopback"  # the code of a node that nobody else can reach, so nobody measures it
 RUNG = "rung-"  # a finding of that code is about one way to reach others
 
 
@@ -59,7 +60,8 @@ def report(answer: dict[str, Any], width: int) -> Iterator[str]:
     if rungs:
         yield from ("", "ways to other nodes")
         yield from (f"  {line}" for line in render.fields(list(map(_rung, rungs))).splitlines())
-    yield from ("", *_wrapped("", _measured(answer), width))
+    if answer["verdict"]["code"] != LOCAL:
+        yield from ("", *_wrapped("", _measured(answer), width))
 
 
 def _rung(finding: dict[str, Any]) -> tuple[str, str]:

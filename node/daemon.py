@@ -238,7 +238,9 @@ class Node:
         self.ladder.on_change(self._publish_addresses)
 
     async def _bind(self, nursery: trio.Nursery, port: int) -> int:
-        further = (("0.0.0.0", HTTPS),) if self.config.port_443 else ()
+        listen = self.config.listen
+        places = ("0.0.0.0", "::") if listen == "0.0.0.0" else (listen,)
+        further = tuple((place, HTTPS) for place in places if self.config.port_443)
 
         async def run(*, task_status: TaskStatus[int]) -> None:
             await self.ladder.run(

@@ -115,7 +115,19 @@ class Diagnosis:
             return Finding("measuring", "not known yet: it is being measured")
         if held:
             return Finding("relayed", f"{through}; from where else, no linked node could try")
+        if self._among_neighbours():
+            words = "by the nodes on its own network; from outside nobody has tried"
+            return Finding("lan-only", words)
         return Finding("unknown", "not known: no linked node could try it from outside")
+
+    def _among_neighbours(self) -> bool:
+        """Whether all that are linked are on its own networks."""
+        return bool(self._endpoint.links()) and not self._has_company()
+
+    def _has_company(self) -> bool:
+        """Whether somebody outside of its own networks is linked."""
+        near = (Way.LAN, Way.LOOPBACK, None)
+        return any(link.way not in near for link in self._endpoint.links())
 
     def findings(self) -> list[Finding]:
         """Everything worth saying, the most important first."""
@@ -186,7 +198,7 @@ class Diagnosis:
         held, volunteers = len(ladder.relays.relays), ladder.relaying.book.limits.volunteer
         if held:
             yield Finding("relays", f"{_count(held, 'relay')} will carry what cannot come directly")
-        elif ladder.rungs.relay and not ladder.relays.reachable and self._endpoint.links():
+        elif ladder.rungs.relay and not ladder.relays.reachable and self._has_company():
             yield Finding(
                 "no-relay",
                 "no relay has a place for this node: those that it does not call itself may not "

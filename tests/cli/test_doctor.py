@@ -50,6 +50,11 @@ def test_who_measured(links: int, observers: int, measured: float | None, words:
     assert words in " ".join(report(answer, 100))
 
 
+def test_nobody_measures_a_node_of_this_computer_alone() -> None:
+    answer = {**DOCTOR, "verdict": {**DOCTOR["verdict"], "code": "loopback"}, "findings": []}
+    assert list(report(answer, 80)) == ["reachable: through 1 relay"]
+
+
 def test_the_wait_is_told_apart_from_the_answer(
     fake_daemon: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,3 +80,22 @@ async def test_what_the_owner_switched_off_is_said(world: World) -> None:
     for code, flag in (("lan", "lan"), ("mapped", "port-mapping"), ("udp-punch", "udp")):
         assert said[f"rung-{code}"].endswith(f"(`--no-{flag}`)")
     assert not codes(answer) & {"no-map", "port-mapping", "no-udp-port"}
+
+
+async def test_two_on_one_network_have_nobody_to_try_from_outside(world: World) -> None:
+    gateway = world.gateway("router", "linux-drop")
+    first, second = (world.host(name, behind=gateway) for name in ("desk", "sofa"))
+    desk = await first.start(Daemon(engine=False))
+    await second.start(Daemon(engine=False))
+    await trio.sleep(30)  # they find each other by themselves
+    answer = await desk.ask("doctor")
+    assert answer["verdict"]["code"] == "lan-only" and "no-relay" not in codes(answer)
+    (link,) = (await desk.ask("links"))["links"]
+    assert link["path"] == "lan"
+
+
+async def test_port_443_is_that_of_the_address_listened_on(world: World) -> None:
+    everywhere = await world.host("all").start(Daemon(engine=False, port_443=True))
+    assert ("0.0.0.0", 443) in everywhere.node.endpoint.listening
+    local = await world.host("one").start(Daemon(engine=False, port_443=True, listen="127.0.0.1"))
+    assert local.node.endpoint.listening == [("127.0.0.1", 4001), ("127.0.0.1", 443)]
