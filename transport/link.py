@@ -30,6 +30,7 @@ from .linkstatus import Identities, LegStatus, LinkStatus
 from .outbox import OutCall
 from .path import Path, PathLost
 from .pipe import Way
+from .queueing import Yielding
 from .serving import (
     HANDLER_ERRORS,
     CallServer,
@@ -247,7 +248,9 @@ class Link:
             path.close()
             return
         now = self._host.now()
-        connection = self._lane.attach(now)
+        # On this machine no modem buffers, and what looks like a queue is a busy processor.
+        yielding = None if way is Way.LOOPBACK else Yielding(now)
+        connection = self._lane.attach(now, yielding)
         writer = Writer(self._host, self._lane, connection, path, self._wake_senders)
         leg = Leg(path, way, connection, writer, now)
         self._legs.append(leg)
@@ -280,6 +283,7 @@ class Link:
         for leg in list(self._legs):
             if leg.due <= now:
                 leg.due = leg.connection.tick(now)
+                leg.path.tls.release()
                 if leg.connection.is_silent(now):
                     self._silent = True
                     self.broken = False
@@ -392,7 +396,9 @@ class Link:
     def _say_goodbye(self) -> None:
         """On the leg that carries the link, or another that takes the words."""
         for leg in sorted(self._legs, key=lambda leg: leg is not self._leg):
-            if leg.path.blocked or not (words := self._lane.take(leg.connection, 1 << 16)):
+            if leg.path.blocked or not (
+                words := self._lane.take(leg.connection, 1 << 16, self._host.now())
+            ):
                 continue
             with suppress(PathLost):
                 leg.path.send(words)
