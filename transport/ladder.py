@@ -96,6 +96,7 @@ class Ladder:
         self._climbs: dict[PeerId, Climb] = {}
         self._on_change: list[Callable[[], None]] = []
         self.udp = UdpPort(host) if rungs.udp else None
+        self._udp_runs = trio.Lock()
         self.reach = Reach(host, endpoint, self.udp, volunteer=observes, seen_at=self._seen_at)
         self.mapper = PortMapper(host, key=key)
         self.lan: LanDiscovery | None = None
@@ -281,8 +282,8 @@ class Ladder:
                 return number
         return port
 
-    @staticmethod
     async def _run_udp(
+        self,
         udp: UdpPort,
         scope: trio.CancelScope,
         addresses: list[str],
@@ -291,7 +292,8 @@ class Ladder:
         task_status: trio.TaskStatus[int],
     ) -> None:
         with scope:
-            await udp.run(addresses, port, task_status=task_status)
+            async with self._udp_runs:  # one given up may still be closing its sockets
+                await udp.run(addresses, port, task_status=task_status)
 
     async def _discover(self, port: int) -> None:
         """On the own network, for the swarm that this node is in now: joining changes it."""
