@@ -140,14 +140,16 @@ class Connection:
         self.least_rtt = self.rtt if self.least_rtt is None else min(self.least_rtt, self.rtt)
         self._ping_sent = None
 
-    def tick(self, now: float) -> float:
-        """Ping when the peer is quiet; returns when to come again (on the same clock).
-
-        A tick that comes late means that this side's loop stood still, and bytes of the
-        peer's may be waiting unread: that time does not count against the peer.
-        """
+    def forgive(self, now: float) -> None:
+        """A tick that comes late means that this side's loop stood still, and bytes of the
+        peer's may be waiting unread: that time does not count against the peer."""
         if (late := now - self._ticked) > STALL_S:
             self.heard = min(now, self.heard + late)
+            self._ticked = now
+
+    def tick(self, now: float) -> float:
+        """Ping when the peer is quiet; returns when to come again (on the same clock)."""
+        self.forgive(now)
         if self._ping_sent is None:
             ping_at = min(self.heard + self._quiet_for(), self._pinged + PING_S)
             if now < ping_at:

@@ -37,6 +37,7 @@ IDLE_S: Final = 2.0
 SILENT_S: Final = 3.5
 QUIET_S: Final = 4.5
 GRACE_S: Final = 20.0
+HOLD_S: Final = 120.0
 
 # The core's own pace.
 REORDERED_IDS: Final = 16 * KIB
@@ -83,6 +84,9 @@ REDIAL_S: Final = 0.25
 """Between two attempts to resume a link."""
 RESTORE_S: Final = 1.0
 """The least time, in seconds, a lost link gets to find a connection again."""
+ROUND_S: Final = (3.0, 10.0)
+"""A round of looking for a path holds up the next for so many seconds, in the first `GRACE_S` and
+later."""
 PROBE_S: Final = 1.0
 """Between two looks, in seconds, whether the peer that dialled still listens."""
 DUPLICATE_S: Final = 2.0

@@ -39,6 +39,8 @@ from .relay.client import RelayClient
 from .relay.defaults import RelayLimits
 from .relay.service import RelayService
 from .relay.vouch import Vouched
+from .rescue import pace
+from .rounds import Rounds
 from .udp.port import UdpPort
 from .udp.quic import QuicPipe
 
@@ -87,6 +89,7 @@ class Ladder:
         self._nursery: trio.Nursery | None = None
         self._climbs: dict[PeerId, Climb] = {}
         self._improving: dict[PeerId, trio.Event] = {}
+        self._searches: set[Rounds[None]] = set()
         self._on_change: list[Callable[[], None]] = []
         self.udp = UdpPort(host) if rungs.udp else None
         self.reach = Reach(host, endpoint, self.udp, volunteer=observes, seen_at=self._seen_at)
@@ -164,8 +167,15 @@ class Ladder:
         self.mapper.refresh()
         for link in self.endpoint.links():
             link.look()
+        self._search_again()
         for event in self._improving.values():
             event.set()
+
+    def _search_again(self) -> None:
+        """The network may be back: who looks for a path does so at once."""
+        self.endpoint.rescue.wake()
+        for search in self._searches:
+            search.wake()
 
     # Running.
 
@@ -369,11 +379,17 @@ class Ladder:
 
     async def _find(self, link: Link) -> None:
         """A link has lost all paths: look for one until cancelled."""
-        while True:
-            with suppress(DialFailed):
-                climb = self._climb(link.peer, self.book(link.peer), defaults.CLIMB_S)
-                await climb.first()
-            await trio.sleep(defaults.FIND_S)
+        rounds: Rounds[None] = Rounds(pause=defaults.FIND_S, every=pace(self._host))
+        self._searches.add(rounds)
+        try:
+            await rounds.run(lambda: self._look_once(link.peer))
+        finally:
+            self._searches.discard(rounds)
+
+    async def _look_once(self, peer: PeerId) -> None:
+        with trio.move_on_after(defaults.CLIMB_S):
+            attempts = order(self.book(peer), peer, self.rungs)
+            await Climb(peer, self.endpoint).run(attempts, self._attempt)
 
     # From a relayed path to a direct one.
 
@@ -459,6 +475,7 @@ class Ladder:
             self.reach.observed_tcp(connected.peer, path.address[0], place, path.local_port)
 
     def _path_found(self, link: Link, way: Way, medium: str) -> None:
+        self._search_again()
         if way is not Way.RELAYED:
             self.puncher.met(link.peer, medium)
         if link.identities.dialled and medium == "tcp" and link.identities.port:
