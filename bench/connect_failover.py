@@ -43,7 +43,7 @@ from shoal.transport.stream import Stream
 TIMEOUT_S = 15.0
 READY_S = 5.0
 CALLS_PER_S = 3.0
-SIZES = ((128, 80), (8 * 1024, 15), (100 * 1024, 5))
+SIZES = ((128, 88), (4 * 1024, 11), (64 * 1024, 1))
 BLOCK = 1000
 BLOCK_S = 0.2
 AFTER_S = 12.0

@@ -53,6 +53,10 @@ DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
 """A connection is pinged after so many seconds and round trips with frames under way and nothing
 heard, and left for another one as long after that."""
+SUSPECT_S: Final = 1.5
+"""So long, in seconds, after the last byte a way beside a doubtful relayed one is looked for."""
+UNKNOWN_RTT_S: Final = 0.3
+"""What the round trip counts as before the first pong, in seconds."""
 LEGS: Final = 3
 """Connections that carry one link, a count."""
 REDUNDANT_S: Final = 15.0

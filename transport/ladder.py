@@ -379,7 +379,7 @@ class Ladder:
 
     async def _find(self, link: Link) -> None:
         """A link has lost all paths: look for one until cancelled."""
-        rounds: Rounds[None] = Rounds(pause=defaults.FIND_S, every=pace(self._host))
+        rounds: Rounds[None] = Rounds(self._host, pause=defaults.FIND_S, every=pace(self._host))
         self._searches.add(rounds)
         try:
             await rounds.run(lambda: self._look_once(link.peer))

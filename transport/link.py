@@ -298,6 +298,19 @@ class Link:
                 self._drop(leg)
         if self._legs:
             self.due = min(leg.due for leg in self._legs)
+        if self._rescue_scope is None and self._is_suspect(now):
+            self._changed.unpark_all()
+
+    def _is_suspect(self, now: float) -> bool:
+        """Whether to look for another path before this one is given up: a relay may be gone
+        that others can stand in for. A peer that is merely slow is not dialled for it."""
+        leg = self._leg
+        return (
+            leg is not None
+            and leg.way is Way.RELAYED
+            and now >= leg.connection.heard + defaults.SUSPECT_S
+            and leg.connection.is_doubtful(now)
+        )
 
     def _choose(self, now: float) -> None:
         """Send by the best leg."""
@@ -313,9 +326,9 @@ class Link:
         leg.writer.flush()
 
     async def _tend(self) -> None:
-        """See to the grace after the last leg is lost, each time it is."""
+        """See to the grace after the last leg is lost, each time it is, or seems to be."""
         while self.alive:
-            if not self._legs:
+            if not self._legs or self._is_suspect(self._host.now()):
                 await self._restore()
             else:
                 self._flush()
@@ -453,13 +466,22 @@ class Link:
         if leg.writer.has_output:
             leg.writer.flush(at_once=True)
         if leg is not self._leg and self._leg is not None:
-            if received != leg.connection.received:  # the peer prefers this one: why?
-                self._leg.connection.ping_soon(now)
-                self._leg.due = self.due = now
+            if received != leg.connection.received:
+                self._preferred(leg, now)
             self._leg.writer.flush(at_once=True)
         if backlog > self._limits.backlog_bytes >= self._lane.outbox.backlog:
             self._room.unpark_all()
         self._account()
+
+    def _preferred(self, leg: Leg, now: float) -> None:
+        """The peer sends by another one than we: does ours work? Of equals the side that was
+        dialled takes the other's choice: one that carries both ways shows at once when it dies."""
+        if not self.identities.dialled:
+            leg.wanted = now
+            self._choose(now)
+        if self._leg is not None:
+            self._leg.connection.ping_soon(now)
+            self._leg.due = self.due = now
 
     def _account(self) -> None:
         if self.alive:

@@ -42,7 +42,7 @@ class Rescue:
 
     async def __call__(self, link: Link) -> str | None:
         """Until it is cancelled; the code by which the link must end at once."""
-        rounds: Rounds[str] = Rounds(pause=defaults.REDIAL_S, every=pace(self._host))
+        rounds: Rounds[str] = Rounds(self._host, pause=defaults.REDIAL_S, every=pace(self._host))
         self._rounds.add(rounds)
         try:
             async with trio.open_nursery() as nursery:

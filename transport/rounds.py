@@ -6,31 +6,37 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
+from .host import Host
+
 T = TypeVar("T")
 
-_AT_ONCE: Final = 2
+_AT_ONCE: Final = 3
+_LONGER: Final = 1.3
+_APART_S: Final = 1.0
 
 
 class Rounds(Generic[T]):
-    """A new round begins `pause` seconds after one has failed, and at the latest `every()` seconds
-    after it began: a dial into a dead network waits ever longer between its packets, a new
-    one sends at once. Two are under way at most; a third ends the older one."""
+    """A new round begins `pause` seconds after one has failed, a little longer each time, and at
+    the latest `every()` seconds after it began: a dial into a dead network waits ever longer
+    between its packets, a new one sends at once. Three are under way at most; a fourth ends the
+    oldest one."""
 
-    def __init__(self, *, pause: float, every: Callable[[], float]) -> None:
+    def __init__(self, host: Host, *, pause: float, every: Callable[[], float]) -> None:
+        self._host = host
         self._pause = pause
         self._every = every
-        self._wait = trio.CancelScope()
-        self._woken = False
+        self._began = host.now()  # the latest round
+        self._next = trio.CancelScope()  # the wait for the one after
         self._result: T | None = None
 
     def wake(self) -> None:
         """Something has changed: a new round is worth a try now."""
-        self._woken = True
-        self._wait.cancel()
+        self._next.deadline = min(self._next.deadline, self._began + _APART_S)
 
     async def run(self, once: Callable[[], Awaitable[T | None]]) -> T:
         """Until one of them returns something."""
         scopes: deque[trio.CancelScope] = deque()
+        pause = self._pause
         async with trio.open_nursery() as nursery:
             while self._result is None:
                 if len(scopes) == _AT_ONCE:
@@ -38,12 +44,11 @@ class Rounds(Generic[T]):
                 scope, over = trio.CancelScope(), trio.Event()
                 scopes.append(scope)
                 nursery.start_soon(self._one, once, scope, over, nursery)
-                self._woken = False
-                await trio.sleep(self._pause)
-                with trio.move_on_after(self._every() - self._pause) as self._wait:
-                    if not self._woken:
-                        await over.wait()
-            nursery.cancel_scope.cancel()
+                self._began = self._host.now()
+                with trio.CancelScope(deadline=self._began + self._every()) as self._next:
+                    await over.wait()
+                    await trio.sleep(pause)
+                    pause *= _LONGER
         assert self._result is not None
         return self._result
 
