@@ -1,14 +1,13 @@
 """Whole ladders on a simulated internet: who reaches whom, by which way, and what then happens."""
 
 from collections.abc import Callable
+from functools import partial
 
-import pytest
 import trio
 
 from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.host import Host
 from shoal.netsim.world import World
-from shoal.transport.ladder import Rungs
 from shoal.transport.link import Link
 from shoal.transport.pipe import Way
 from shoal.transport.relay.defaults import RelayLimits
@@ -50,13 +49,17 @@ async def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
             await trio.sleep(0.05)
 
 
+def has_place(node: Climber) -> bool:
+    return bool(node.ladder.relays.reachable or node.ladder.relays.relays)
+
+
 async def settle(relays: list[Climber], nodes: list[Climber]) -> None:
     """Everybody knows the relays, and who needs one has a place there."""
     for node in nodes:
         for relay in relays:
             await node.connect(relay.peer, [relay.address()])
     for node in nodes:
-        await until(lambda node=node: node.ladder.relays.reachable or node.ladder.relays.relays)
+        await until(partial(has_place, node))
 
 
 async def meet(

@@ -13,7 +13,7 @@ ASKER = PeerId("asker")
 SEEN = "11.0.0.9"
 VICTIM = "93.184.216.34"
 NONCE = b"n" * 16
-FREE = {"seen": SEEN, "own": ["11.0.1.1"], "paid": 0, "now": 0.0}
+FREE: dict[str, Any] = {"seen": SEEN, "own": ["11.0.1.1"], "paid": 0, "now": 0.0}
 
 
 def gate() -> Gate:
@@ -197,7 +197,8 @@ def test_demands_are_forgotten() -> None:
 
 
 def test_a_nonce_arrives_once_it_is_awaited() -> None:
-    awaited, arrived = Awaited(), []
+    awaited = Awaited()
+    arrived: list[Place] = []
     first = defaults.DIALBACK_BYTE + NONCE
     source: Place = ("11.0.5.5", 1)
     assert not awaited.on_connection(first, source)
