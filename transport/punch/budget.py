@@ -7,9 +7,9 @@ exceeded in any window.
 """
 
 from collections import deque
-from ipaddress import ip_address, ip_network
 from typing import Final
 
+from ..place import network
 from .defaults import Limits
 
 _SLICES: Final = 60
@@ -93,5 +93,4 @@ class Budget:
 
 def target(ip: str) -> str:
     """What counts as one target: an IPv4 address, or an IPv6 /64."""
-    found = ip_address(ip)
-    return ip if found.version == 4 else str(ip_network((found, 64), strict=False))
+    return network(ip, 32)

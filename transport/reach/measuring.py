@@ -2,24 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import ip_address, ip_network
-from typing import Final
 
 import trio
 
 from ..datagrams import Place
 from ..errors import HostError
 from ..host import Host
+from ..place import CARRIER, is_public, parse_ip
 from . import asking, defaults
-from .dialback import Awaited, Wanted, is_public
+from .dialback import Awaited, Wanted
 from .natkind import Request
 from .neighbours import Neighbours
 from .offers import Neighbour, observers, spread
 from .probing import classify
 from .reachability import Answer, Behaviour, Dialled, Ipv6, Reachability, UdpKind
-
-_CARRIER: Final = ip_network("100.64.0.0/10")
-"""RFC 6598: between a carrier's NAT and its customers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +138,7 @@ class Measurement:
         if wan is not None:
             outside = so_far.udp.public_ip or (so_far.tcp_place or (None, 0))[0]
             return True if not is_public(wan) else None if outside is None else wan != outside
-        if any(ip_address(ip) in _CARRIER for ip in self._own if ":" not in ip):
+        if any(parse_ip(ip) in CARRIER for ip in self._own if ":" not in ip):
             return True
         return False if so_far.udp.mapping is Behaviour.NONE else None
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..identity import PeerId
-from .dialback import is_public
+from ..place import is_public, region
 from .natkind import Observer
-from .rates import region
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def can_observe(ip: str) -> bool:
 
 
 def spread(neighbours: Sequence[Neighbour]) -> list[Neighbour]:
-    """First one of each region (`rates.py`), then a second one of each, and so on: who owns one
+    """First one of each region (`place.region`), then a second one of each, and so on: who owns one
     network shall not make the majority."""
     rank: dict[str, int] = {}
     ranked = []

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.transport.datagrams import Place
 from shoal.transport.identity import PeerId
-from shoal.transport.reach import defaults, dialback
+from shoal.transport.reach import defaults
 from shoal.transport.reach.dialback import Awaited, Gate, Go, No, Pay, Wanted, parse_wanted
 
 ASKER = PeerId("asker")
@@ -216,8 +216,3 @@ def test_awaited_is_bounded() -> None:
     for n in range(1000):
         awaited.expect(n.to_bytes(16), lambda _: None)
     assert len(awaited._arrived) == defaults.AWAITED
-
-
-def test_public() -> None:
-    assert dialback.is_public("8.8.8.8") and dialback.is_public("2600::1")
-    assert not dialback.is_public("10.0.0.1")
