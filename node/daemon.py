@@ -142,6 +142,7 @@ class Node:
             relaying=_relaying(config),
             key=identity.seed,
             book=self.directory.where,
+            foreign=config.libp2p_relays,
         )
         self.exchange = Exchange(host, self.endpoint, library)
         self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)

@@ -105,20 +105,6 @@ ADDRESS_LETTERS: Final = 400
 CERTIFICATE_BYTES: Final = 4 * KIB
 TLS_HANDSHAKE_BYTES: Final = 64 * KIB
 
-# Connections of libp2p programs (libp2p.py), which may only identify and ping.
-LIBP2P_CONNECTIONS: Final = 16
-LIBP2P_CONNECTION_BYTES: Final = 512 * KIB
-"""What one may send us in its whole life: the muxer below keeps to no window."""
-LIBP2P_OPEN_STREAMS: Final = 8
-LIBP2P_STREAMS: Final = 256
-"""Streams in a connection's whole life, a count."""
-LIBP2P_READ_BYTES: Final = 4 * KIB
-LIBP2P_RATE: Final = 16 * KIB
-LIBP2P_BURST_BYTES: Final = 128 * KIB
-"""Bytes per second, and at once, from all of them together: 4 bytes can cost us 80 µs."""
-LIBP2P_IDLE_S: Final = 60.0
-"""Without an answered request, after which the connection is closed."""
-
 # The ladder (ladder.py, climb.py).
 STAGGER_S: Final = 0.25
 """Between two addresses of a peer that are tried, in seconds (RFC 8305, section 8)."""
@@ -126,6 +112,8 @@ CLIMB_S: Final = 10.0
 """How long one address may take, in seconds."""
 CLIMB_ADDRESSES: Final = 8
 CLIMB_CIRCUITS: Final = 4
+FOREIGN_S: Final = 15.0
+"""Between two looks whether the place at a relay of libp2p's is still held, in seconds."""
 FIND_S: Final = 0.5
 """Between two rounds of looking for a path of a link that has none, in seconds."""
 PUNCH_PAUSES_S: Final = (4.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)

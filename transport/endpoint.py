@@ -64,17 +64,18 @@ class Endpoint:
         self.port = 0
         self.finder: Finder | None = None
         self._host = host
-        self._identity = identity
         self._limits = limits or Limits()
         self._certificate = Certificate.generate(identity, host)
         self._door = Door(identity.peer, self.incarnation, admission, self._limits)
         self._links = Links(host, identity.peer, self.incarnation, self._limits, self._rescue)
         self._half_open = HalfOpen(self._limits)
         self._nursery: trio.Nursery | None = None
-        self._libp2p = libp2p
-        self._responder: Libp2pResponder | None = None
+        self.identity = identity
         self._published: set[str] = set()
-        self._relay_book: RelayBook | None = None
+        self.libp2p: Libp2pResponder | None = None
+        """What answers libp2p programs; None where nothing does."""
+        if libp2p:
+            self.relay_for_libp2p(None)
         self._firsts: dict[int, Greeter] = {}
         self._admission_news = trio.lowlevel.ParkingLot()
 
@@ -103,9 +104,16 @@ class Endpoint:
         by then, and cheap."""
         self._published.add(method)
 
-    def relay_for_libp2p(self, book: RelayBook) -> None:
-        """Relay between libp2p programs as well, within the limits of this book."""
-        self._relay_book = book
+    def relay_for_libp2p(self, book: RelayBook | None) -> None:
+        """Answer libp2p programs from now on, and relay between them within the limits of a book.
+        Before `run`."""
+        self.libp2p = Libp2pResponder(
+            self._host,
+            self.identity,
+            addresses=self._own_addresses,
+            published=self._open_to_strangers,
+            relay=book,
+        )
 
     def handle_stream(self, method: str, handler: StreamHandler) -> None:
         """Serve streams of that name, each in a task of its own."""
@@ -223,7 +231,13 @@ class Endpoint:
             pipe.close()
             raise DialFailed("not-running", "the endpoint is not running")
         name = name or f"{pipe.remote[0]} port {pipe.remote[1]}"
-        path = await self._secure(pipe, expect, name, server=server)
+        first = b""
+        if server and pipe.medium == "circuit":  # a libp2p program may come that way as well
+            first = await self._first_of(pipe, name)
+            if first[:1] == MULTISTREAM_BYTE and self.libp2p is not None:
+                await self.libp2p.serve_pipe(pipe, first, relayed=True)
+                raise DialFailed("libp2p", f"`{name}` was a libp2p program")
+        path = await self._secure(pipe, expect, name, server=server, first=first)
         if path.tls.server:
             return await self._join_as_server(path, way, name)
         return await self._introduce(path, way, pipe.remote[1], name)
@@ -310,18 +324,10 @@ class Endpoint:
         raise _unreachable(name, "its hello was not acceptable")
 
     async def _serve_libp2p(self, stream: trio.SocketStream, first: bytes) -> None:
-        if not self._libp2p:
+        if self.libp2p is None:
             stream.socket.close()
-            return
-        if self._responder is None:
-            self._responder = Libp2pResponder(
-                self._host,
-                self._identity,
-                addresses=self._own_addresses,
-                published=self._open_to_strangers,
-                relay=self._relay_book,
-            )
-        await self._responder.serve(stream, first)
+        else:
+            await self.libp2p.serve(stream, first)
 
     def _open_to_strangers(self) -> dict[str, Handler]:
         calls = self._links.handlers.calls
@@ -412,11 +418,34 @@ class Endpoint:
             link.close("peer-restarted")
         raise DialFailed(refused.code, f"`{name}` refused us: {refused.words}")
 
-    async def _secure(self, pipe: Pipe, expect: PeerId | None, name: str, *, server: bool) -> Path:
+    async def _first_of(self, pipe: Pipe, name: str) -> bytes:
+        """The first bytes of a pipe. Raises DialFailed."""
+        try:
+            while True:
+                await pipe.wait_readable()
+                with suppress(BlockingIOError):
+                    return pipe.read_ready(defaults.SMALL_READ_BYTES)
+        except (OSError, trio.ClosedResourceError):
+            pipe.close()
+            raise _unreachable(name, "it hung up") from None
+        except BaseException:
+            pipe.close()
+            raise
+
+    async def _secure(
+        self,
+        pipe: Pipe,
+        expect: PeerId | None,
+        name: str,
+        *,
+        server: bool,
+        first: bytes = b"",
+    ) -> Path:
         """TLS over a pipe. Raises DialFailed."""
         path = Path(
             pipe,
             Tls(self._certificate, server=server, expect=expect),
+            first,
             turn=lambda: Tls(self._certificate, server=True, expect=expect),
         )
         try:

@@ -23,6 +23,8 @@ from .host import Host, Interface
 from .identity import PeerId
 from .knowledge import Knowledge
 from .lan.mdns import LanDiscovery
+from .libp2p.client import CircuitClient
+from .libp2p.muxstream import MuxStream
 from .link import Link
 from .meeting import Connected
 from .pipe import Pipe, Way
@@ -78,7 +80,9 @@ class Ladder:
         observes: bool = True,
         key: bytes = b"",
         book: AddressBook = lambda peer: (),
+        foreign: Sequence[Address] = (),
     ) -> None:
+        """`foreign` are relays of the libp2p kind, not shoal's, at which a place is held."""
         self.endpoint = endpoint
         self.rungs = rungs = rungs or Rungs()
         self.book = book
@@ -108,7 +112,17 @@ class Ladder:
             self._punched,
             limits=limits,
         )
-        endpoint.relay_for_libp2p(self.relaying.book)
+        if endpoint.libp2p is not None:
+            endpoint.relay_for_libp2p(self.relaying.book)
+        self.foreign = CircuitClient(
+            host,
+            endpoint.identity,
+            protocols=endpoint.libp2p.protocols if endpoint.libp2p is not None else dict,
+            port=lambda: endpoint.port,
+        )
+        self._foreign_relays = tuple(foreign)
+        self.foreign.on_circuit(self._foreign_circuit_came)
+        self.foreign.on_change(self._changed)
         endpoint.finder = self._find
         endpoint.handle_first_byte(DIALBACK_BYTE, self._dialled_back)
         endpoint.on_observed(self._observed)
@@ -135,7 +149,7 @@ class Ladder:
             found[Address(*place, peer, transport="udp")] = None
         own = {(item.address, port) for item in self._host.interfaces()}
         outside = [each for each in found if (each.host, each.port) not in own]
-        return [*outside, *self.relays.addresses()]
+        return [*outside, *self.relays.addresses(), *self.foreign.addresses()]
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """`callback()` whenever `addresses` may have changed."""
@@ -215,6 +229,9 @@ class Ladder:
             near = way_to(listen) is Way.LOOPBACK  # nobody but this machine can come
             if self.rungs.relay:
                 nursery.start_soon(self.relays.run)
+                await nursery.start(self.foreign.run)
+                for relay in self._foreign_relays:
+                    nursery.start_soon(self._keep_foreign, relay)
             if self.rungs.mapping and not near:
                 nursery.start_soon(self.mapper.run, port, self.udp.port if self.udp else 0)
             if self.rungs.lan and not near:
@@ -366,7 +383,12 @@ class Ladder:
         raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
 
     async def _through(self, relay: Address, peer: PeerId) -> Link:
-        pipe = await self.relays.dial(relay, peer, timeout=defaults.CLIMB_S)
+        try:
+            pipe = await self.relays.dial(relay, peer, timeout=defaults.CLIMB_S)
+        except DialFailed as error:
+            if error.code not in ("tls-failed", "unreachable"):
+                raise
+            return await self._through_foreign(relay, peer)
         name = f"{peer} through {relay.peer}"
         try:
             with trio.fail_after(defaults.CLIMB_S):
@@ -382,6 +404,29 @@ class Ladder:
         self.knowledge.vouch(peer, pipe.seen)
         self._improve(link, at_once=True)
         return link
+
+    async def _through_foreign(self, relay: Address, peer: PeerId) -> Link:
+        """By a relay that does not speak as we do: perhaps libp2p's."""
+        with trio.move_on_after(defaults.CLIMB_S):
+            pipe = await self.foreign.dial(relay.through(peer))
+            link = await self.endpoint.join(
+                pipe, Way.RELAYED, expect=peer, server=False, name=f"{peer} through {relay.peer}"
+            )
+            self._improve(link, at_once=True)
+            return link
+        raise DialFailed("timeout", f"`{peer}` through `{relay}` did not answer")
+
+    async def _keep_foreign(self, relay: Address) -> None:
+        """Hold a place at a foreign relay, asked for again where it is lost."""
+        while True:
+            held = any(each.relay == relay for each in self.foreign.addresses())
+            if not held and not self.relays.reachable:
+                with suppress(DialFailed), trio.move_on_after(defaults.CLIMB_S):
+                    await self.foreign.reserve(relay)
+            await trio.sleep(defaults.FOREIGN_S)
+
+    def _foreign_circuit_came(self, pipe: MuxStream, source: PeerId, relay: Address) -> None:
+        self._join_soon(pipe, Way.RELAYED, None, server=True)
 
     async def _find(self, link: Link) -> None:
         """A link has lost all paths: look for one until cancelled."""

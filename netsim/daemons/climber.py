@@ -41,6 +41,7 @@ class Climber:
         book: Callable[[PeerId], Sequence[Address]] = lambda peer: (),
         admission: Admission | None = None,
         limits: Limits | None = None,
+        foreign: Sequence[Address] = (),
     ) -> None:
         self.computer = computer
         self.identity = Identity.from_seed(seed)
@@ -58,6 +59,7 @@ class Climber:
         self._book = book
         self._admission = admission
         self._limits = limits
+        self._foreign = foreign
 
     @property
     def peer(self) -> PeerId:
@@ -84,6 +86,7 @@ class Climber:
                 relaying=self._relaying,
                 key=self.identity.seed,
                 book=self._book,
+                foreign=self._foreign,
             )
             await nursery.start(
                 lambda task_status: self.ladder.run(

@@ -6,10 +6,16 @@ from functools import partial
 import trio
 
 from shoal.netsim.daemons.climber import Climber
+from shoal.netsim.daemons.host import SimulatedHost
+from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
 from shoal.netsim.world import World
+from shoal.transport.address import Address
+from shoal.transport.identity import Identity
+from shoal.transport.libp2p import Libp2pResponder
 from shoal.transport.link import Link
 from shoal.transport.pipe import Way
+from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits
 
 VOLUNTEER = RelayLimits(volunteer=True)
@@ -82,3 +88,35 @@ async def test_two_homes_meet_through_a_relay_and_then_directly(world: World) ->
     await until(lambda: link.way is not Way.RELAYED)
     assert trio.current_time() - began < 5
     assert (await a.call(link, header={"n": 2})).header == {"n": 2}
+
+
+async def plain_relay(world: World, nursery: trio.Nursery) -> Address:
+    """A computer that relays as libp2p does, and is no shoal node."""
+    computer = world.host("plain-relay")
+    host = SimulatedHost(computer, PROFILES["desktop"], nursery)
+    identity = Identity.from_seed(b"r" * 32)
+    book = RelayBook(VOLUNTEER, trio.current_time())
+    responder = Libp2pResponder(host, identity, addresses=list, relay=book)
+
+    async def serve() -> None:
+        listener = await host.listen("0.0.0.0", 4001)
+        while True:
+            stream = await listener.accept()
+            nursery.start_soon(responder.serve, stream, b"")
+
+    computer.start_soon(nursery, serve)
+    await trio.sleep(0.1)
+    return Address(computer.addresses()[0], 4001, identity.peer)
+
+
+async def test_a_relay_of_the_libp2p_kind_carries_a_link(world: World) -> None:
+    async with trio.open_nursery() as nursery:
+        relay = await plain_relay(world, nursery)
+        town = Town(world)
+        a = await town.home("a", "linux-drop", foreign=[relay])
+        b = await town.home("b", "linux-drop", foreign=[relay])
+        await until(lambda: b.ladder.foreign.addresses())
+        link = await a.connect(b.peer)
+        assert link.way is Way.RELAYED
+        assert (await a.call(link, header={"n": 1}, payload=bytes(40_000))).header == {"n": 1}
+        nursery.cancel_scope.cancel()
