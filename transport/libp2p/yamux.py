@@ -16,7 +16,6 @@ from .wire import Fault
 HEADER: Final = struct.Struct(">BBHII")
 DATA, WINDOW, PING, GO_AWAY = range(4)
 SYN, ACK, FIN, RST = 1, 2, 4, 8
-PROTOCOL_ERROR: Final = 1
 _WINDOW: Final = defaults.YAMUX_WINDOW_BYTES
 _PIECE: Final = 16 * 1024  # of a write: streams take turns at this size
 

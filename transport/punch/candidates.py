@@ -28,7 +28,6 @@ class Kind(StrEnum):
     PUBLIC = "public"  # of an interface, and reachable as it is
     OBSERVED = "observed"  # others see it
     MAPPED = "mapped"  # the router was asked to lead it here
-    PREDICTED = "predicted"  # what a NAT that counts will give next
 
 
 class Transport(StrEnum):

@@ -21,9 +21,7 @@ COOKIE: Final = 0x2112A442
 TRANSACTION_BYTES: Final = 12
 _FINGERPRINT_XOR: Final = 0x5354554E
 
-UNAUTHENTICATED: Final = 401
 UNKNOWN_ATTRIBUTE: Final = 420
-ROLE_CONFLICT: Final = 487  # RFC 8445, 7.3.1.1
 
 _HEADER: Final = struct.Struct("!HHI12s")
 _ATTRIBUTE: Final = struct.Struct("!HH")
@@ -34,7 +32,6 @@ _OPTIONAL: Final = 0x8000
 
 # Attribute types (RFC 8489, 18.3; RFC 5780, 7; RFC 8445, 16.1).
 _MAPPED_ADDRESS: Final = 0x0001
-_CHANGE_REQUEST: Final = 0x0003
 _USERNAME: Final = 0x0006
 _INTEGRITY: Final = 0x0008
 _ERROR_CODE: Final = 0x0009

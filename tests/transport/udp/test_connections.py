@@ -10,7 +10,8 @@ from shoal.netsim.world import World
 from shoal.transport.udp import connections as module
 from shoal.transport.udp.connection import Connection
 from shoal.transport.udp.defaults import UdpLimits
-from tests.transport.udp.nodes import PORT, Node, joined, link, pair, read, running, write
+from tests.transport.pipes import read, write
+from tests.transport.udp.nodes import PORT, Node, joined, link, pair, running
 from tests.transport.udp.test_gate import first_packet
 
 
