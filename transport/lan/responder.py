@@ -19,7 +19,7 @@ from .defaults import (
     KNOWN_ANSWERS,
     PORT,
     QUERY_S,
-    Limits,
+    LanLimits,
 )
 from .neighbours import Neighbours
 from .service import Announcement, Found, query
@@ -35,7 +35,7 @@ class Responder:
         self,
         announcement: Announcement,
         interface: Interface,
-        limits: Limits,
+        limits: LanLimits,
         luck: Callable[[], float],
         now: float,
     ) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 from ..place import network
-from .defaults import Limits
+from .defaults import PunchLimits
 
 _SLICES: Final = 60
 
@@ -36,9 +36,9 @@ class _Account:
 
 
 class Budget:
-    """Counts datagrams and TCP connections by target; at most `Limits.targets` of each."""
+    """Counts datagrams and TCP connections by target; at most `PunchLimits.targets` of each."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PunchLimits) -> None:
         self.refused = 0  # datagrams and connections that were not sent for it
         self._limits = limits
         self._slice_s = limits.window_s / _SLICES

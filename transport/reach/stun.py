@@ -126,6 +126,11 @@ def encode(message: Message, key: bytes | None = None, *, sha256: bool = True) -
     return begin + _attribute(_FINGERPRINT, _fingerprint(begin))
 
 
+def request(transaction: bytes) -> bytes:
+    """A Binding request, padded so that no answer is larger (`observer.py`)."""
+    return encode(Message(Kind.REQUEST, transaction, padding=defaults.PADDING_BYTES))
+
+
 def decode(data: bytes) -> Message | None:
     """A Binding message; None for what is none, or is malformed, or has a wrong FINGERPRINT."""
     if not is_stun(data) or len(data) > defaults.STUN_BYTES:
