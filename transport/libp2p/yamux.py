@@ -10,8 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..frame import Fault
 from . import defaults
-from .wire import Fault
 
 HEADER: Final = struct.Struct(">BBHII")
 DATA, WINDOW, PING, GO_AWAY = range(4)

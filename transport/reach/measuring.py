@@ -11,9 +11,9 @@ from ..host import Host
 from ..place import CARRIER, is_public, parse_ip
 from . import asking, defaults
 from .dialback import Awaited, Wanted
+from .linkedpeers import LinkedPeers
 from .natkind import Request
-from .neighbours import Neighbours
-from .offers import Neighbour, observers, spread
+from .offers import LinkedPeer, observers, spread
 from .probing import classify
 from .reachability import Answer, Behaviour, Dialled, Ipv6, Reachability, UdpKind
 
@@ -37,29 +37,29 @@ class Ports:
 
 
 class Measurement:
-    """Asks `neighbours`, whose dial-backs arrive at `awaited`."""
+    """Asks `linked`, whose dial-backs arrive at `awaited`."""
 
     def __init__(
         self,
         host: Host,
-        neighbours: Neighbours,
+        linked: LinkedPeers,
         awaited: Awaited,
         *,
         ports: Ports,
         mapped: Mapped,
     ) -> None:
         self._host = host
-        self._neighbours = neighbours
+        self._linked = linked
         self._awaited = awaited
         self._ports = ports
         self._mapped = mapped
         self._own = tuple(item.address for item in host.interfaces())
 
-    async def classify(self, known: Sequence[Neighbour]) -> UdpKind:
+    async def classify(self, known: Sequence[LinkedPeer]) -> UdpKind:
         """What the NAT does with UDP."""
 
         async def ask_back(request: Request) -> bool:
-            link = self._neighbours.link(request.peer)
+            link = self._linked.link(request.peer)
             wanted = Wanted("udp", request.place, request.nonce)
             return link is not None and await asking.ask(link, wanted)
 
@@ -68,7 +68,7 @@ class Measurement:
         except HostError:  # no socket to be had: nothing is known
             return UdpKind()
 
-    async def complete(self, so_far: Reachability, known: Sequence[Neighbour]) -> Reachability:
+    async def complete(self, so_far: Reachability, known: Sequence[LinkedPeer]) -> Reachability:
         """Have all addresses dialled, and say the rest."""
         places = list(dict.fromkeys(self._places(so_far)))[: defaults.OWN_PLACES]
         found: dict[tuple[str, Place], Dialled] = {}
@@ -99,14 +99,14 @@ class Measurement:
             if self._ports.udp is not None:
                 yield "udp", (ip, self._ports.udp)
 
-    async def _dial(self, transport: str, place: Place, known: Sequence[Neighbour]) -> list[bool]:
+    async def _dial(self, transport: str, place: Place, known: Sequence[LinkedPeer]) -> list[bool]:
         """What came of the dial-backs of the first few peers that sent any."""
         able = [each for each in known if each.offer.dials and is_public(each.ip)]
         able = spread(able)
         answers: list[bool] = []
 
-        async def ask(each: Neighbour) -> None:
-            link = self._neighbours.link(each.peer)
+        async def ask(each: LinkedPeer) -> None:
+            link = self._linked.link(each.peer)
             if link is None:
                 return
             answer = await asking.dialled_back(self._host, link, self._awaited, transport, place)

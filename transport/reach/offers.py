@@ -36,7 +36,7 @@ def parse_offer(header: Mapping[str, Any]) -> Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class LinkedPeer:
     """A linked peer: the IP address at which this node reaches it, and what it offers."""
 
     peer: PeerId
@@ -48,9 +48,9 @@ class Neighbour:
         return Observer(self.peer, self.ip, self.offer.ports)
 
 
-def observers(neighbours: Iterable[Neighbour]) -> list[Observer]:
+def observers(peers: Iterable[LinkedPeer]) -> list[Observer]:
     """Those that can tell what the internet sees, far apart from each other first."""
-    able = [each for each in neighbours if each.offer.ports and can_observe(each.ip)]
+    able = [each for each in peers if each.offer.ports and can_observe(each.ip)]
     return [each.observer for each in spread(able)]
 
 
@@ -59,12 +59,12 @@ def can_observe(ip: str) -> bool:
     return ":" not in ip and is_public(ip)
 
 
-def spread(neighbours: Sequence[Neighbour]) -> list[Neighbour]:
+def spread(peers: Sequence[LinkedPeer]) -> list[LinkedPeer]:
     """First one of each region (`place.region`), then a second one of each, and so on: who owns one
     network shall not make the majority."""
     rank: dict[str, int] = {}
     ranked = []
-    for each in neighbours:
+    for each in peers:
         where = region(each.ip)
         rank[where] = rank.get(where, -1) + 1
         ranked.append((rank[where], each))
