@@ -109,6 +109,9 @@ LINGER_S: Final = 0.25
 REFUSAL_S: Final = 1.0
 """How long a refusal may take to leave before its connection is closed."""
 
+RATE_KEYS: Final = 4096
+"""Keys whose rate is remembered, a count (rates.py)."""
+
 # Peers: what is looked at before anything is known of them.
 ADDRESS_LETTERS: Final = 400
 CERTIFICATE_BYTES: Final = 4 * KIB

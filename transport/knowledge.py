@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import Final
 
 from .datagrams import Place
 from .endpoint import Endpoint
 from .host import Host
 from .identity import PeerId
+from .place import is_public, plain_ip
 from .portmap.mapper import PortMapper
-from .punch.candidates import Candidate, Seen, Transport, gather, plain_ip
+from .punch.candidates import Candidate, Seen, Transport, gather
 from .punch.needs import Own
 from .punch.predict import Nat
 from .reach.service import Reach
@@ -130,7 +130,7 @@ class Knowledge:
         known = self._reach.reachability
         ours = {place[0] for place in (known.udp_place, known.tcp_place) if place is not None}
         ours |= {held.seen.ip for held in self._relays.relays if held.seen is not None}
-        return any(ip in ours and ip_address(ip).is_global for ip in vouched)
+        return any(ip in ours and is_public(ip) for ip in vouched)
 
     def rtt(self, peer: PeerId) -> float | None:
         link = self._endpoint.link(peer)

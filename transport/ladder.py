@@ -34,7 +34,7 @@ from .pipe import Pipe, Way
 from .place import way_to
 from .portmap.mapper import PortMapper
 from .portmap.mapping import Mapping
-from .punch.defaults import Limits as PunchLimits
+from .punch.defaults import PunchLimits
 from .punch.outcome import Outcome
 from .punch.puncher import Puncher
 from .reach.measuring import Mapped

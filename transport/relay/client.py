@@ -23,7 +23,7 @@ from ..frame import Priority
 from ..host import Host
 from ..identity import PeerId, parse_peer_id
 from ..link import Link
-from ..reach.rates import Rate, Rates
+from ..rates import Rate, Rates
 from ..serving import IncomingStream
 from .choice import Candidate, Choice
 from .circuit import CircuitPipe
@@ -240,7 +240,7 @@ class RelayClient:
             self._arriving.total() < ARRIVING
             and self._arriving[relay] < ARRIVING_PER_RELAY
             and self._sources[source] < ARRIVING_PER_SOURCE
-            and self._arrivals.allow(relay, self._host.now())
+            and self._arrivals.take(relay, self._host.now())
         )
 
     # Reservations.
