@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -16,7 +17,7 @@ from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..state.defaults import MODELS
 from ..state.membership import Membership
-from ..state.reach import dialable, seen_at
+from ..state.reach import dialable
 from ..state.record import Capacity, ModelName
 from ..tasks.courier import Courier
 from ..tasks.engine.errors import EngineUnavailable
@@ -34,13 +35,16 @@ from ..transport.host import Host
 from ..transport.identity import Identity, PeerId, load_or_create_identity
 from ..transport.ladder import Ladder
 from ..transport.link import Link
+from ..transport.place import nearness_at
 from ..transport.relay.defaults import RelayLimits
 from . import defaults
 from .addresses import own_addresses
 from .bootstrap import Bootstrap, join
+from .browsers import serve_browsers
 from .config import NodeConfig
 from .control import ControlServer
 from .credentials import Credentials
+from .diagnosis import Diagnosis
 from .embedded import embedded_folder, import_embedded
 from .errors import NodeError
 from .folder import (
@@ -141,7 +145,11 @@ class Node:
             relaying=_relaying(config),
             key=identity.seed,
             book=self.directory.where,
+            foreign=config.libp2p_relays,
         )
+        if config.up or config.down:
+            self.health.report("caps", "`--up` and `--down` are not enforced yet")
+        self.diagnosis = Diagnosis(self.ladder, config.listen, port_443=config.port_443)
         self.exchange = Exchange(host, self.endpoint, library)
         self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
 
@@ -233,7 +241,9 @@ class Node:
         self.ladder.on_change(self._publish_addresses)
 
     async def _bind(self, nursery: trio.Nursery, port: int) -> int:
-        further = (("0.0.0.0", HTTPS),) if self.config.port_443 else ()
+        listen = self.config.listen
+        places = ("0.0.0.0", "::") if listen == "0.0.0.0" else (listen,)
+        further = tuple((place, HTTPS) for place in places if self.config.port_443)
 
         async def run(*, task_status: TaskStatus[int]) -> None:
             await self.ladder.run(
@@ -266,10 +276,16 @@ class Node:
         await nursery.start(self.stage.run)
         if self.engine is not None:
             nursery.start_soon(self._run_engine, self.engine)
+        page = ""
+        if self.config.browsers is not None:
+            start = partial(serve_browsers, self.host, self.endpoint, self.config.browsers)
+            page = await nursery.start(start)
         await nursery.start(self.control.run)
         self._say(f"shoal {__version__}, peer {self.identity.peer}")
         for address in self.addresses:
             self._say(f"address {address}")
+        if page:
+            self._say(f"browsers {page}")
 
     async def _run_engine(self, engine: ManagedEngine) -> None:
         """A node whose engine cannot be had stays a member."""
@@ -397,7 +413,7 @@ class Node:
         known = []
         for peer, record in self.directory.members().items():
             if (link := self.endpoint.link(peer)) is not None:
-                near = seen_at(link.status.address[0])
+                near = nearness_at(link.status.address[0])
                 known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
         if not known:
             return False

@@ -14,10 +14,9 @@ from . import defaults
 from .address import Address
 from .errors import DialFailed
 from .pipe import Way
-from .place import way_to
+from .place import plain_ip, way_to
 from .punch.budget import Budget, target
-from .punch.candidates import plain_ip
-from .punch.defaults import Limits
+from .punch.defaults import PunchLimits
 
 
 class Aim:
@@ -32,7 +31,7 @@ class Aim:
         targets: int = defaults.AIM_TARGETS,
     ) -> None:
         self._now = now
-        self._budget = Budget(replace(Limits(), target_datagrams=misses, targets=targets))
+        self._budget = Budget(replace(PunchLimits(), target_datagrams=misses, targets=targets))
         self._under_way: Counter[str] = Counter()
 
     @contextmanager

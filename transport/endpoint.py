@@ -26,12 +26,13 @@ from .identity import Identity, PeerId
 from .libp2p import Libp2pResponder
 from .limits import Arrivals, HalfOpen, Limits
 from .link import Link
-from .links import Finder, Links
+from .links import Links
 from .meeting import Connected, Door, Refused
 from .path import Path, PathLost
 from .pipe import Pipe, TcpPipe, Way
 from .place import way_to
 from .relay.book import RelayBook
+from .rescue import Finder, Rescue
 from .serving import StreamHandler
 from .tls import Tls
 
@@ -63,21 +64,24 @@ class Endpoint:
         self.peer = identity.peer
         self.incarnation = host.entropy(defaults.INCARNATION_BYTES)
         self.port = 0
-        self.finder: Finder | None = None
+        self.listening: list[tuple[str, int]] = []
+        """IP addresses and ports that are listened on."""
         self._host = host
-        self._identity = identity
         self._limits = limits or Limits()
         self._certificate = Certificate.generate(identity, host)
         self._door = Door(identity.peer, self.incarnation, admission, self._limits)
-        self._links = Links(host, identity.peer, self.incarnation, self._limits, self._rescue)
+        self._aim = Aim(host.now)
+        self.rescue = Rescue(host, self.reach, self._aim, self._limits.handshake_s)
+        self._links = Links(host, identity.peer, self.incarnation, self._limits, self.rescue)
         self._half_open = HalfOpen(self._limits)
         self._arrivals = Arrivals(self._limits)
-        self._aim = Aim(host.now)
         self._nursery: trio.Nursery | None = None
-        self._libp2p = libp2p
-        self._responder: Libp2pResponder | None = None
+        self.identity = identity
         self._published: set[str] = set()
-        self._relay_book: RelayBook | None = None
+        self.libp2p: Libp2pResponder | None = None
+        """What answers libp2p programs; None where nothing does."""
+        if libp2p:
+            self.relay_for_libp2p(None)
         self._firsts: dict[int, Greeter] = {}
         self._admission_news = trio.lowlevel.ParkingLot()
 
@@ -106,9 +110,16 @@ class Endpoint:
         by then, and cheap."""
         self._published.add(method)
 
-    def relay_for_libp2p(self, book: RelayBook) -> None:
-        """Relay between libp2p programs as well, within the limits of this book."""
-        self._relay_book = book
+    def relay_for_libp2p(self, book: RelayBook | None) -> None:
+        """Answer libp2p programs from now on, and relay between them within the limits of a book.
+        Before `run`."""
+        self.libp2p = Libp2pResponder(
+            self._host,
+            self.identity,
+            addresses=self._own_addresses,
+            published=self._open_to_strangers,
+            relay=book,
+        )
 
     def handle_stream(self, method: str, handler: StreamHandler) -> None:
         """Serve streams of that name, each in a task of its own."""
@@ -153,6 +164,15 @@ class Endpoint:
         return self._links.all()
 
     @property
+    def finder(self) -> Finder | None:
+        """Asked for a path where a link has lost its last one."""
+        return self.rescue.finder
+
+    @finder.setter
+    def finder(self, finder: Finder | None) -> None:
+        self.rescue.finder = finder
+
+    @property
     def udp_port(self) -> int:
         """The UDP port that hellos name, 0: none."""
         return self._door.udp_port
@@ -180,9 +200,11 @@ class Endpoint:
         listeners = [await self._host.listen(listen, port)]
         try:
             self.port = self._door.port = int(listeners[0].socket.getsockname()[1])
+            self.listening = [(listen, self.port)]
             for address, other in further:
                 with suppress(HostError):
                     listeners.append(await self._host.listen(address, other or self.port))
+                    self.listening.append((address, other or self.port))
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._links.tick)
@@ -191,6 +213,7 @@ class Endpoint:
                 task_status.started(self.port)
         finally:
             self._nursery = None
+            self.listening = []
             for listener in listeners:
                 listener.socket.close()
 
@@ -226,7 +249,13 @@ class Endpoint:
             pipe.close()
             raise DialFailed("not-running", "the endpoint is not running")
         name = name or f"{pipe.remote[0]} port {pipe.remote[1]}"
-        path = await self._secure(pipe, expect, name, server=server)
+        first = b""
+        if server and pipe.medium == "circuit":  # a libp2p program may come that way as well
+            first = await self._first_of(pipe, name)
+            if first[:1] == MULTISTREAM_BYTE and self.libp2p is not None:
+                await self.libp2p.serve_pipe(pipe, first, relayed=True)
+                raise DialFailed("libp2p", f"`{name}` was a libp2p program")
+        path = await self._secure(pipe, expect, name, server=server, first=first)
         if path.tls.server:
             return await self._join_as_server(path, way, name)
         return await self._introduce(path, way, pipe.remote[1], name)
@@ -317,18 +346,10 @@ class Endpoint:
         raise _unreachable(name, "its hello was not acceptable")
 
     async def _serve_libp2p(self, stream: trio.SocketStream, first: bytes) -> None:
-        if not self._libp2p:
+        if self.libp2p is None:
             stream.socket.close()
-            return
-        if self._responder is None:
-            self._responder = Libp2pResponder(
-                self._host,
-                self._identity,
-                addresses=self._own_addresses,
-                published=self._open_to_strangers,
-                relay=self._relay_book,
-            )
-        await self._responder.serve(stream, first)
+        else:
+            await self.libp2p.serve(stream, first)
 
     def _open_to_strangers(self) -> dict[str, Handler]:
         calls = self._links.handlers.calls
@@ -387,13 +408,13 @@ class Endpoint:
         try:
             if peer == self.peer:
                 raise DialFailed("self", f"`{name}` is this node itself")
+            if (known := self.link(peer)) is not None:
+                return await self._carry_on(known, path, way)
             proving = await self._links.prove_alone(peer)
             try:
-                link = self.link(peer)
-                resume = None if link is None else link.identities.peer_incarnation
-                connected = await self._door.introduce(path, resume)
-                if resume is not None and self._links.add(connected, way) is link is not None:
-                    return link
+                if (known := self.link(peer)) is not None:
+                    return await self._carry_on(known, path, way)
+                connected = await self._door.introduce(path, None)
                 link = self._links.register(connected, port)
             finally:
                 proving.done()
@@ -409,6 +430,14 @@ class Endpoint:
         await self._nursery.start(self._links.run, link, connected, way)
         return link
 
+    async def _carry_on(self, link: Link, path: Path, way: Way) -> Link:
+        """A further connection of a link. Another one may come up meanwhile: no dial waits for
+        another here, or one that hangs would hold up those that work."""
+        connected = await self._door.introduce(path, link.identities.peer_incarnation)
+        if not self._links.add(connected, way, link):
+            raise DialFailed("closed", f"the link to `{link.peer}` has ended meanwhile")
+        return link
+
     async def _after_refusal(self, peer: PeerId, refused: Refused, name: str) -> Link:
         if refused.code == "duplicate":  # the peer's own dial is the one that stays
             with trio.move_on_after(defaults.DUPLICATE_S):
@@ -419,11 +448,34 @@ class Endpoint:
             link.close("peer-restarted")
         raise DialFailed(refused.code, f"`{name}` refused us: {refused.words}")
 
-    async def _secure(self, pipe: Pipe, expect: PeerId | None, name: str, *, server: bool) -> Path:
+    async def _first_of(self, pipe: Pipe, name: str) -> bytes:
+        """The first bytes of a pipe. Raises DialFailed."""
+        try:
+            while True:
+                await pipe.wait_readable()
+                with suppress(BlockingIOError):
+                    return pipe.read_ready(defaults.SMALL_READ_BYTES)
+        except (OSError, trio.ClosedResourceError):
+            pipe.close()
+            raise _unreachable(name, "it hung up") from None
+        except BaseException:
+            pipe.close()
+            raise
+
+    async def _secure(
+        self,
+        pipe: Pipe,
+        expect: PeerId | None,
+        name: str,
+        *,
+        server: bool,
+        first: bytes = b"",
+    ) -> Path:
         """TLS over a pipe. Raises DialFailed."""
         path = Path(
             pipe,
             Tls(self._certificate, server=server, expect=expect),
+            first,
             turn=lambda: Tls(self._certificate, server=True, expect=expect),
         )
         try:
@@ -438,39 +490,6 @@ class Endpoint:
             path.close()
             raise
         return path
-
-    # Links that lost their last path.
-
-    async def _rescue(self, link: Link) -> str | None:
-        async with trio.open_nursery() as nursery:
-            if self.finder is not None:
-                nursery.start_soon(self.finder, link)
-            while True:
-                code = await self._dial_again(link)
-                if code is not None:
-                    nursery.cancel_scope.cancel()
-                    return code
-                await trio.sleep(defaults.REDIAL_S)
-
-    async def _dial_again(self, link: Link) -> str | None:
-        """Where the peer was last, at the port on which it listens."""
-        ip, port = link.address[0], link.identities.port
-        if not ip or not port:
-            await trio.sleep(defaults.PROBE_S)
-            return None
-        address = Address(ip, port, link.peer)
-        try:
-            if link.identities.dialled:
-                await self.reach(address, timeout=self._limits.handshake_s)
-            else:  # the port is but the peer's word
-                with self._aim.at(address):
-                    await self.reach(address, timeout=self._limits.handshake_s)
-        except DialFailed as error:
-            # Behind a router it may be the router that refuses.
-            near = way_to(ip) in (Way.LOOPBACK, Way.LAN)
-            if near and link.broken and error.code in ("refused", "wrong-peer"):
-                return "peer-gone"
-        return None
 
 
 Greeter = Callable[[bytes, trio.SocketStream], Awaitable[None]]

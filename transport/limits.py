@@ -2,10 +2,12 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address, ip_network
 
 from . import defaults
-from .reach.rates import Rate, Rates
+from .place import Nearness, nearness_of, network
+from .rates import Rate, Rates
+
+_LOOPBACK = "loopback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Limits:
     for everything new."""
     grace_s: float = defaults.GRACE_S
     """Seconds since the last byte heard after which a link without a connection ends."""
+    hold_s: float = defaults.HOLD_S
+    """The same while calls, their answers, or streams are open on it."""
 
 
 class Arrivals:
@@ -67,51 +71,54 @@ class Arrivals:
 
     def allow(self, subnet: str, now: float) -> bool:
         """Whether one more may be accepted now; if so, it counts."""
-        return subnet == _LOOPBACK or self._rates.allow(subnet, now)
+        return subnet == _LOOPBACK or self._rates.take(subnet, now)
 
 
-class HalfOpen:
-    """Counts accepted connections that have not been let in yet, in all and by subnet."""
+class Crowd:
+    """Counts connections in all and by subnet (/24, or /64 of IPv6)."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, most: int, per_subnet: int, loopback: int, *, apart: bool = False) -> None:
+        """At most so many in all, from one subnet, from this machine. `apart`: those from this
+        machine are not counted among all."""
+        self._most = most
+        self._per_subnet = per_subnet
+        self._loopback = loopback
+        self._apart = apart
         self._by_subnet: Counter[str] = Counter()
 
     @property
     def count(self) -> int:
-        """Half-open connections now."""
+        """Connections now."""
         return self._by_subnet.total()
 
-    def enter(self, address: str) -> str | None:
+    def enter(self, ip: str) -> str | None:
         """Count a connection from an IP address; its subnet, or None where it is one too many."""
-        subnet = subnet_of(address)
-        loopback = subnet == _LOOPBACK
-        most = self._limits.half_open_loopback if loopback else self._limits.half_open_per_subnet
-        remote = self.count - self._by_subnet[_LOOPBACK]
-        if self._by_subnet[subnet] >= most or (not loopback and remote >= self._limits.half_open):
+        subnet = subnet_of(ip)
+        near = subnet == _LOOPBACK
+        if self._by_subnet[subnet] >= (self._loopback if near else self._per_subnet):
+            return None
+        among_all = self.count - (self._by_subnet[_LOOPBACK] if self._apart else 0)
+        if among_all >= self._most and not (near and self._apart):
             return None
         self._by_subnet[subnet] += 1
         return subnet
 
     def leave(self, subnet: str) -> None:
-        """The connection was let in, refused or closed."""
+        """The connection is no longer one of them."""
         self._by_subnet[subnet] -= 1
         if not self._by_subnet[subnet]:
             del self._by_subnet[subnet]
 
 
-_LOOPBACK = "loopback"
+class HalfOpen(Crowd):
+    """Accepted connections that have not been let in yet. A local swarm that starts all at once
+    does not keep others out."""
+
+    def __init__(self, limits: Limits) -> None:
+        loopback = limits.half_open_loopback
+        super().__init__(limits.half_open, limits.half_open_per_subnet, loopback, apart=True)
 
 
-def subnet_of(address: str) -> str:
-    """What counts as one place: the /24 (IPv4) or /64 (IPv6) of an IP address, this machine."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return "unknown"
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    if found.is_loopback:
-        return _LOOPBACK
-    bits = 24 if found.version == 4 else 64
-    return str(ip_network((found, bits), strict=False))
+def subnet_of(ip: str) -> str:
+    """What counts as one place: the /24 (IPv4) or /64 (IPv6) of an IP address; this machine."""
+    return _LOOPBACK if nearness_of(ip) is Nearness.LOOPBACK else network(ip)

@@ -11,7 +11,7 @@ from shoal.transport.pipe import Way
 from shoal.transport.punch.candidates import Candidate, Kind, Transport
 from shoal.transport.punch.needs import Own
 from shoal.transport.relay.vouch import Vouched
-from tests.transport.test_ladder import Town, settle, until
+from tests.transport.test_ladder import Street, until
 
 NO_MULTICAST = Rungs(lan=False)
 INSIDE = [
@@ -33,8 +33,9 @@ def _lying(foe: Climber) -> None:
 
 async def _hits(world: World, *, believed: bool) -> int:
     """A peer and a relay of one hand; packets at another computer of the victim's home."""
-    town = Town(world)
-    relays = [await town.relay(f"relay{n}") for n in range(3)]
+    street = Street(world)
+    town = street.town
+    await street.relays()
     router = world.gateway("router", "linux-drop")
     victim = await town.node(world.host("victim", behind=router))
     other, hits = world.host("other", behind=router), 0
@@ -47,9 +48,9 @@ async def _hits(world: World, *, believed: bool) -> int:
         take(packet)  # type: ignore[arg-type]
 
     other.take = count  # type: ignore[method-assign]
-    await settle(relays, [victim])
-    evil = await town.relay("evil")
-    foe = await town.home("foe", "linux-drop")
+    await street.settle(victim)
+    evil = await town.relay(world.host("evil"))
+    foe = await street.home("foe", "linux-drop")
     await foe.connect(evil.peer, [evil.address()])
     await until(lambda: foe.ladder.relays.relays)
     seen = Vouched(router.wan.addresses[0], 4001, 4001)
@@ -74,11 +75,13 @@ async def test_it_would_if_any_relay_were_believed(world: World) -> None:
 
 
 async def test_relays_of_our_own_choice_do_where_multicast_does_not(world: World) -> None:
-    town = Town(world)
-    relays = [await town.relay(f"relay{n}") for n in range(3)]
+    street = Street(world)
+    await street.relays()
     router = world.gateway("router", "linux-drop")
-    a, b = [await town.node(world.host(name, behind=router), rungs=NO_MULTICAST) for name in "ab"]
-    await settle(relays, [a, b])
+    a, b = [
+        await street.town.node(world.host(name, behind=router), rungs=NO_MULTICAST) for name in "ab"
+    ]
+    await street.settle(a, b)
     circuits = [each for each in b.addresses() if each.relay is not None]
     link: Link = await a.connect(b.peer, circuits)
     await until(lambda: link.way is Way.LAN)

@@ -5,7 +5,7 @@ from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.errors import DialFailed
 from shoal.transport.hello import OpenSwarm, SwarmKey
-from shoal.transport.limits import Arrivals, HalfOpen, Limits
+from shoal.transport.limits import Arrivals, Crowd, HalfOpen, Limits
 
 
 def test_half_open_connections_are_counted_by_subnet() -> None:
@@ -68,3 +68,27 @@ async def test_a_flood_of_handshakes_is_turned_away(world: World) -> None:
 async def test_without_that_each_costs_one(world: World) -> None:
     limits = Limits(arrivals_burst=1000, all_arrivals_burst=1000)
     assert await _handshakes(world, limits) == 100
+
+
+def test_a_crowd_is_counted_in_all_and_by_subnet() -> None:
+    crowd = Crowd(4, 2, 3)
+    first = crowd.enter("192.0.2.1")
+    assert first is not None and crowd.enter("192.0.2.200") == first
+    assert crowd.enter("192.0.2.3") is None
+    assert crowd.enter("127.0.0.1") == crowd.enter("::1") == "loopback"
+    assert crowd.enter("127.0.0.1") is None  # four are in
+    crowd.leave(first)
+    assert crowd.enter("198.51.100.1") is not None
+
+
+def test_all_nonsense_is_one_subnet() -> None:
+    crowd = Crowd(9, 2, 3)
+    assert crowd.enter("") == crowd.enter("nonsense") == "unknown"
+    assert crowd.enter("more") is None
+
+
+def test_this_machine_may_be_counted_apart() -> None:
+    crowd = Crowd(1, 1, 2, apart=True)
+    assert crowd.enter("127.0.0.1") == crowd.enter("127.0.0.1") == "loopback"
+    assert crowd.enter("192.0.2.1") is not None
+    assert crowd.enter("198.51.100.1") is None

@@ -11,10 +11,10 @@ be reached reserves a place; whoever wants to reach it opens a circuit to it. Re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
-from .defaults import CODES_COUNTED, MEMBER_WEIGHT, SUBNET_BITS, RelayLimits
+from ..place import network
+from .defaults import CODES_COUNTED, MEMBER_WEIGHT, RelayLimits
 from .pacer import Pacer, Share
 
 LIMIT: Final = "limit"
@@ -138,7 +138,7 @@ class RelayBook:
         if (code := self._unwilling(relayed)) is not None:
             return self._refuse(code)
         self._expire(now)
-        subnet = subnet_of(ip)
+        subnet = network(ip)
         held = self._reservations.get(peer)
         if held is None or held.subnet != subnet:
             code = self._find_place(peer, subnet, member=member)
@@ -186,7 +186,7 @@ class RelayBook:
         if held is None:
             return self._refuse("no-reservation")
         trusted = member and held.member
-        subnet = None if trusted else subnet_of(ip)
+        subnet = None if trusted else network(ip)
         if self._is_busy(source, target, subnet):
             return self._refuse("too-many-circuits")
         circuit = Circuit(
@@ -304,14 +304,3 @@ class RelayBook:
         self._subnets[held.subnet] -= 1
         if not self._subnets[held.subnet]:
             del self._subnets[held.subnet]
-
-
-def subnet_of(ip: str) -> str:
-    """The /24 (IPv4) or /64 (IPv6) that counts as one place; all nonsense is one place."""
-    try:
-        found = ip_address(ip)
-    except ValueError:
-        return "unknown"
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return str(ip_network((found, SUBNET_BITS[found.version]), strict=False))

@@ -19,8 +19,6 @@ STRANGER_CIRCUITS_PER_SUBNET: Final = 8
 CIRCUITS_PER_PEER: Final = 16
 CIRCUITS_PER_PAIR: Final = 3
 
-SUBNET_BITS: Final = {4: 24, 6: 64}
-"""Prefix length that counts as one household or operator, by IP version."""
 CODES_COUNTED: Final = 32
 """Different refusals that are counted by name."""
 
@@ -100,8 +98,6 @@ RELAY_ADDRESSES: Final = 4
 """Addresses remembered of each, a count."""
 RELAY_PORT: Final = 443
 """The TCP port that nearly every network lets out."""
-NETWORK_BITS: Final = {4: 16, 6: 32}
-"""Prefix length that counts as one network, by IP version."""
 BACKOFF_S: Final = (5.0, 3600.0)
 """The first and the longest pause before a relay that failed is tried again, in seconds."""
 DIAL_S: Final = 5.0

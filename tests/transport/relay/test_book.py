@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.transport.relay.book import Circuit, RelayBook, Reservation, subnet_of
+from shoal.transport.relay.book import Circuit, RelayBook, Reservation
 from shoal.transport.relay.defaults import RelayLimits
 
 ON = RelayLimits(volunteer=True)
@@ -62,21 +62,6 @@ def test_ipv6_counts_by_64() -> None:
     granted = [book.reserve(str(n), f"2600:1:2:3::{n + 1:x}", 0.0, member=False) for n in range(20)]
     assert sum(isinstance(item, Reservation) for item in granted) == 8
     assert isinstance(book.reserve("x", "2600:1:2:4::1", 0.0, member=False), Reservation)
-
-
-@pytest.mark.parametrize(
-    ("ip", "subnet"),
-    [
-        ("1.2.3.4", "1.2.3.0/24"),
-        ("::ffff:1.2.3.4", "1.2.3.0/24"),
-        ("2600:1:2:3:4::1", "2600:1:2:3::/64"),
-        ("", "unknown"),
-        ("nonsense", "unknown"),
-        ("1.2.3.4%eth0", "unknown"),
-    ],
-)
-def test_subnets(ip: str, subnet: str) -> None:
-    assert subnet_of(ip) == subnet
 
 
 def test_there_is_a_total() -> None:

@@ -31,7 +31,8 @@ from shoal.transport.relay.defaults import (
 from shoal.transport.serving import IncomingStream
 from shoal.transport.stream import Stream
 from tests.transport.fleet import Node, clock, make_node, running, until
-from tests.transport.relay.circuits import Arrived, receive, relayed, send
+from tests.transport.pipes import receive, write
+from tests.transport.relay.circuits import Arrived, relayed
 
 pytestmark = pytest.mark.trio
 OTHER = Identity.from_seed(bytes([7]) * 32).peer
@@ -110,7 +111,7 @@ async def test_the_preface_may_come_in_pieces(cut: int) -> None:
             pipe.read_ready(100)
         await liar.streams[0].send(SEEN[cut:] + b"and more")
         assert await receive(pipe, 3) == b"and"
-        assert pipe.seen == ("127.0.0.1", 4001, 0)
+        assert pipe.seen == ("127.0.0.1", 4001, 0, "")
         pipe.close()
         pipe.close()
 
@@ -300,7 +301,7 @@ async def test_what_waits_for_a_closed_pipe_ends() -> None:
                             pipe.write_ready(memoryview(bytes(1 << 16)))
             ended.append(reading)
 
-        await send(far, b"x")
+        await write(far, b"x")
         await receive(near)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: wait(near, reading=True))

@@ -15,6 +15,7 @@ from shoal.transport.datagrams import Datagrams, Place
 from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicPipe
+from tests.transport.pipes import read, write
 
 PORT = 4001
 UNLIMITED = LinkSpec()
@@ -112,30 +113,6 @@ async def joined(a: Node, b: Node) -> tuple[QuicPipe, QuicPipe]:
     far = await b.accept()
     assert await read(far, 1) == b"!"
     return near, far
-
-
-async def write(pipe: QuicPipe, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        try:
-            left = left[pipe.write_ready(left[:65536]) :]
-        except BlockingIOError:
-            await pipe.wait_writable()
-
-
-async def read(pipe: QuicPipe, size: int) -> bytes:
-    """So many bytes, or fewer at the end."""
-    data = b""
-    while len(data) < size:
-        await pipe.wait_readable()
-        try:
-            part = pipe.read_ready(size - len(data))
-        except BlockingIOError:
-            continue
-        if not part:
-            break
-        data += part
-    return data
 
 
 @dataclass

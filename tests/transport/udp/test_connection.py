@@ -25,7 +25,8 @@ from shoal.transport.udp.certificate import Certificate
 from shoal.transport.udp.connection import Connection, Via, configuration
 from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.window import Extra
-from tests.transport.udp.nodes import PORT, joined, link, pair, read, running, write
+from tests.transport.pipes import read, write
+from tests.transport.udp.nodes import PORT, joined, link, pair, running
 
 A, B, THIRD = ("192.0.2.1", 4001), ("192.0.2.2", 4001), ("203.0.113.9", 53)
 

@@ -13,7 +13,8 @@ from shoal.transport.udp import connections as module
 from shoal.transport.udp.connection import Connection
 from shoal.transport.udp.defaults import MIB, UdpLimits
 from shoal.transport.udp.quic import QuicPipe
-from tests.transport.udp.nodes import PORT, Node, joined, link, pair, read, running, write
+from tests.transport.pipes import read, write
+from tests.transport.udp.nodes import PORT, Node, joined, link, pair, running
 from tests.transport.udp.test_gate import first_packet
 
 
