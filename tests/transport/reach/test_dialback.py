@@ -120,7 +120,6 @@ def test_paying_unasked_or_for_something_else_or_late_is_nothing() -> None:
     assert isinstance(demand, Pay)
     other = ask(at, wanted("93.184.216.35"), paid=demand.size)
     assert isinstance(other, Pay)
-    assert isinstance(ask(at, wanted(VICTIM), paid=100_000), Pay)
     assert isinstance(ask(at, wanted(VICTIM), paid=100_000, now=100.0), Pay)
     assert isinstance(ask(at, wanted(VICTIM), PeerId("other"), paid=100_000), Pay)
 
@@ -194,6 +193,19 @@ def test_demands_are_forgotten() -> None:
     for n in range(10000):
         ask(at, wanted(VICTIM), PeerId(str(n)))
     assert len(at._demands) == defaults.PAYMENTS
+
+
+def test_one_asker_may_ask_for_several_at_once() -> None:
+    """Each is paid for by itself; who asks for ever more pushes out its own alone."""
+    at = gate()
+    both = [(each, ask(at, wanted(VICTIM, transport=each))) for each in ("tcp", "udp")]
+    ask(at, wanted(VICTIM), PeerId("other"))
+    for each, demand in both:
+        assert isinstance(demand, Pay)
+        assert ask(at, wanted(VICTIM, transport=each), paid=demand.size) == Go()
+    for port in range(2000, 2100):
+        ask(at, wanted(VICTIM, port=port))
+    assert len(at._demands) == defaults.PAYMENTS_PER_ASKER + 1
 
 
 def test_a_nonce_arrives_once_it_is_awaited() -> None:
