@@ -12,6 +12,7 @@ import trio
 
 from . import defaults
 from .address import Address
+from .aim import Aim
 from .endpoint import Endpoint
 from .errors import DialFailed
 from .host import Host
@@ -25,11 +26,16 @@ class Families:
     """Dials relays of one node. `book` says at which addresses they are."""
 
     def __init__(
-        self, host: Host, endpoint: Endpoint, book: Callable[[PeerId], Sequence[Address]]
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        book: Callable[[PeerId], Sequence[Address]],
+        aim: Aim,
     ) -> None:
         self._host = host
         self._endpoint = endpoint
         self._book = book
+        self._aim = aim
         self._tried: dict[tuple[PeerId, bool], float] = {}
 
     async def meet(self, relay: Address, nursery: trio.Nursery) -> None:
@@ -42,7 +48,7 @@ class Families:
                 await done.wait()
 
     async def _dial(self, address: Address, done: trio.Event) -> None:
-        with suppress(DialFailed):
+        with suppress(DialFailed), self._aim.at(address):
             await self._endpoint.reach(address, timeout=defaults.CLIMB_S)
         done.set()
 

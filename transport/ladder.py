@@ -111,7 +111,7 @@ class Ladder:
         )
         self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
         self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
-        self._families = Families(host, endpoint, book)
+        self._families = Families(host, endpoint, book, self.aim)
         limits = PunchLimits()
         if not rungs.punch_tcp:
             limits = replace(limits, tcp_tries=0)
@@ -440,7 +440,8 @@ class Ladder:
     async def _through_foreign(self, relay: Address, peer: PeerId) -> Link:
         """By a relay that does not speak as we do: perhaps libp2p's."""
         with trio.move_on_after(defaults.CLIMB_S):
-            pipe = await self.foreign.dial(relay.through(peer))
+            with self.aim.at(relay):
+                pipe = await self.foreign.dial(relay.through(peer))
             link = await self.endpoint.join(
                 pipe, Way.RELAYED, expect=peer, server=False, name=f"{peer} through {relay.peer}"
             )

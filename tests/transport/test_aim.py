@@ -10,8 +10,9 @@ from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.aim import Aim
 from shoal.transport.errors import DialFailed
-from shoal.transport.identity import PeerId
+from shoal.transport.identity import Identity, PeerId
 
+RELAYS = [Identity.from_seed(bytes([200 + n]) * 32).peer for n in range(8)]
 VICTIM = Address("203.0.112.7", 4001)
 
 
@@ -78,8 +79,9 @@ def test_the_own_network_and_names_are_not_counted(host: str) -> None:
     assert all(miss(aim, Address(host, 4001)) for _ in range(5))
 
 
-async def storm(world: World, misses: int) -> int:
-    """Ten peers that all say to be at a victim's address vanish: the packets that it gets."""
+async def storm(world: World, misses: int, *, circuits: bool = False) -> int:
+    """Ten peers that all say to be at a victim's address, or that their relays are there, vanish:
+    the packets that it gets."""
     victim, hits = world.host("victim"), 0
     ip, take = victim.addresses()[0], victim.take
 
@@ -89,7 +91,10 @@ async def storm(world: World, misses: int) -> int:
         take(packet)  # type: ignore[arg-type]
 
     def book(peer: PeerId) -> list[Address]:
-        return [Address(ip, 2000 + n, peer) for n in range(8)]
+        if not circuits:
+            return [Address(ip, 2000 + n, peer) for n in range(8)]
+        relays = [Address(ip, 2000 + n, each) for n, each in enumerate(RELAYS)]
+        return [relay.through(peer) for relay in relays if peer not in RELAYS]
 
     victim.take = count  # type: ignore[method-assign]
     member = Climber(world.host("member"), b"m" * 32, book=book)
@@ -105,9 +110,11 @@ async def storm(world: World, misses: int) -> int:
     return hits
 
 
-async def test_a_swarm_is_not_aimed_at_a_victim(world: World) -> None:
-    assert 0 < await storm(world, 120) <= 120
+@pytest.mark.parametrize("circuits", [False, True])
+async def test_a_swarm_is_not_aimed_at_a_victim(world: World, circuits: bool) -> None:
+    assert 0 < await storm(world, 60, circuits=circuits) <= 60
 
 
-async def test_without_the_bound_it_is(world: World) -> None:
-    assert await storm(world, 1 << 30) > 500
+@pytest.mark.parametrize("circuits", [False, True])
+async def test_without_the_bound_it_is(world: World, circuits: bool) -> None:
+    assert await storm(world, 1 << 30, circuits=circuits) > 120
