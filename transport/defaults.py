@@ -111,11 +111,15 @@ CLIMB_ADDRESSES: Final = 8
 CLIMB_CIRCUITS: Final = 4
 FOREIGN_S: Final = 15.0
 """Between two looks whether the place at a relay of libp2p's is still held, in seconds."""
+BOTH_S: Final = 0.3
+"""How long a relay's other IP version is waited for, in seconds, once one has answered."""
+FAMILY_S: Final = 60.0
+"""Between two tries of an IP version of a relay, in seconds."""
 FIND_S: Final = 0.5
 """Between two rounds of looking for a path of a link that has none, in seconds."""
-PUNCH_PAUSES_S: Final = (4.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
-"""After which a relayed link is punched for again, in seconds; a change of the network comes
-between."""
+PUNCH_PAUSES_S: Final = (4.0, 10.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
+"""After which a relayed link is punched for again, in seconds, the last one for ever; a change of
+the network comes between."""
 NETWORK_S: Final = 2.0
 """Between two looks at the own addresses, in seconds."""
 SLEPT_S: Final = 5.0

@@ -12,11 +12,13 @@ from ..link import Link
 
 
 class Vouched(NamedTuple):
-    """An IP address in its usual spelling, and the TCP and UDP ports seen there; 0: not known."""
+    """An IP address in its usual spelling, and the TCP and UDP ports seen there; 0: not known.
+    A peer that is seen at two, of both IP versions, is at `other` too ("": it is not)."""
 
     ip: str
     tcp: int = 0
     udp: int = 0
+    other: str = ""
 
 
 def seen_at(link: Link) -> Vouched:
@@ -32,17 +34,22 @@ def is_relayed(link: Link) -> bool:
 
 def read_vouched(value: object, voucher: str) -> Vouched | None:
     """What a relay seen at the IP address `voucher` says; None where it is not to be used."""
-    if not isinstance(value, list) or len(value) != 3:
+    if not isinstance(value, list) or len(value) not in (3, 4):
         return None
-    ip, tcp, udp = value
+    ip, tcp, udp, other = (*value, "")[:4]
     if not isinstance(ip, str) or not all(
         type(port) is int and 0 <= port <= 65535 for port in (tcp, udp)
     ):
         return None
-    found, near = _ip(ip), _ip(voucher)
-    if found is None or _nearness(found) > _nearness(near):
+    found = _believed(ip, voucher)
+    if found is None or not isinstance(other, str):
         return None
-    return Vouched(str(found), tcp, udp)
+    return Vouched(found, tcp, udp, _believed(other, voucher) or "")
+
+
+def _believed(ip: str, voucher: str) -> str | None:
+    found, near = _ip(ip), _ip(voucher)
+    return None if found is None or _nearness(found) > _nearness(near) else str(found)
 
 
 def _ip(text: str) -> IPv4Address | IPv6Address | None:
