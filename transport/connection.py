@@ -17,7 +17,9 @@ from .defaults import (
     FRAME_OVERHEAD_BYTES,
     FRAME_PAYLOAD_BYTES,
     PING_S,
+    SLEPT_S,
     STALL_S,
+    UNKNOWN_RTT_S,
 )
 from .frame import Cutter, Fault
 from .lanestream import Entry
@@ -200,14 +202,20 @@ class Connection:
         self.least_rtt = self.rtt if self.least_rtt is None else min(self.least_rtt, self.rtt)
         self._ping_sent = None
 
-    def tick(self, now: float) -> float:
-        """Ping when the peer is quiet; returns when to come again (on the same clock).
-
-        A tick that comes late means that this side's loop stood still, and bytes of the
-        peer's may be waiting unread: that time does not count against the peer.
-        """
-        if (late := now - self._ticked) > STALL_S:
+    def forgive(self, now: float) -> bool:
+        """A tick that comes late means that this side's loop stood still, and bytes of the
+        peer's may be waiting unread: that time does not count against the peer. Returns whether
+        it was so long that the machine may have slept."""
+        late = now - self._ticked
+        if late > STALL_S:
             self.heard = min(now, self.heard + late)
+            self._ticked = now
+        return late > SLEPT_S
+
+    def tick(self, now: float) -> float:
+        """Ping when the peer is quiet; returns when to come again (on the same clock)."""
+        if self.forgive(now):
+            self.ping_soon(now)
         if self._ping_sent is None:
             ping_at = min(self.heard + self._quiet_for(), self._pinged + PING_S)
             if now < ping_at:
@@ -222,7 +230,7 @@ class Connection:
         return self.idle_s if not self._unacked else min(self.idle_s, self._look())
 
     def _look(self) -> float:
-        return DOUBT_S + DOUBT_RTTS * (self.rtt or 0.0)
+        return DOUBT_S + DOUBT_RTTS * (UNKNOWN_RTT_S if self.rtt is None else self.rtt)
 
     def is_silent(self, now: float) -> bool:
         """Whether it counts as lost: a ping is out, and nothing came for long."""

@@ -37,6 +37,7 @@ IDLE_S: Final = 2.0
 SILENT_S: Final = 3.5
 QUIET_S: Final = 4.5
 GRACE_S: Final = 20.0
+HOLD_S: Final = 120.0
 
 # The core's own pace.
 REORDERED_IDS: Final = 16 * KIB
@@ -52,6 +53,10 @@ DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
 """A connection is pinged after so many seconds and round trips with frames under way and nothing
 heard, and left for another one as long after that."""
+SUSPECT_S: Final = 1.5
+"""So long, in seconds, after the last byte a way beside a doubtful relayed one is looked for."""
+UNKNOWN_RTT_S: Final = 0.3
+"""What the round trip counts as before the first pong, in seconds."""
 LEGS: Final = 3
 """Connections that carry one link, a count."""
 REDUNDANT_S: Final = 15.0
@@ -83,6 +88,9 @@ REDIAL_S: Final = 0.25
 """Between two attempts to resume a link."""
 RESTORE_S: Final = 1.0
 """The least time, in seconds, a lost link gets to find a connection again."""
+ROUND_S: Final = (3.0, 10.0)
+"""A round of looking for a path holds up the next for so many seconds, in the first `GRACE_S` and
+later."""
 PROBE_S: Final = 1.0
 """Between two looks, in seconds, whether the peer that dialled still listens."""
 DUPLICATE_S: Final = 2.0

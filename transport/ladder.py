@@ -43,6 +43,8 @@ from .relay.client import RelayClient
 from .relay.defaults import RelayLimits
 from .relay.service import RelayService
 from .relay.vouch import Vouched
+from .rescue import pace
+from .rounds import Rounds
 from .udp.port import UdpPort
 from .udp.quic import QuicPipe
 from .whereabouts import Whereabouts
@@ -94,6 +96,7 @@ class Ladder:
         self._host = host
         self._nursery: trio.Nursery | None = None
         self._climbs: dict[PeerId, Climb] = {}
+        self._searches: set[Rounds[None]] = set()
         self._on_change: list[Callable[[], None]] = []
         self.udp = UdpPort(host) if rungs.udp else None
         self._udp_runs = trio.Lock()
@@ -186,7 +189,14 @@ class Ladder:
         self.mapper.refresh()
         for link in self.endpoint.links():
             link.look()
+        self._search_again()
         self._improving.hurry()
+
+    def _search_again(self) -> None:
+        """The network may be back: who looks for a path does so at once."""
+        self.endpoint.rescue.wake()
+        for search in self._searches:
+            search.wake()
 
     # Running.
 
@@ -343,11 +353,14 @@ class Ladder:
         self._nursery.start_soon(self._run_climb, climb, addresses, timeout)
         return climb
 
-    async def _run_climb(self, climb: Climb, addresses: Sequence[Address], timeout: float) -> None:
-        found = self.knowledge.found_at(climb.peer)
+    def _attempts(self, peer: PeerId, addresses: Sequence[Address]) -> list[Attempt]:
+        """What to try, and when."""
+        found = self.knowledge.found_at(peer)
         linked = {link.peer for link in self.endpoint.links() if not _is_relayed(link)}
-        addresses = self.whereabouts.dialable(addresses, found)
-        attempts = order(addresses, climb.peer, self.rungs, linked)
+        return order(self.whereabouts.dialable(addresses, found), peer, self.rungs, linked)
+
+    async def _run_climb(self, climb: Climb, addresses: Sequence[Address], timeout: float) -> None:
+        attempts = self._attempts(climb.peer, addresses)
         try:
             with trio.move_on_after(timeout):
                 await climb.run(attempts, self._attempt)
@@ -443,11 +456,17 @@ class Ladder:
 
     async def _find(self, link: Link) -> None:
         """A link has lost all paths: look for one until cancelled."""
-        while True:
-            with suppress(DialFailed):
-                climb = self._climb(link.peer, self.book(link.peer), defaults.CLIMB_S)
-                await climb.first()
-            await trio.sleep(defaults.FIND_S)
+        rounds: Rounds[None] = Rounds(self._host, pause=defaults.FIND_S, every=pace(self._host))
+        self._searches.add(rounds)
+        try:
+            await rounds.run(lambda: self._look_once(link.peer))
+        finally:
+            self._searches.discard(rounds)
+
+    async def _look_once(self, peer: PeerId) -> None:
+        with trio.move_on_after(defaults.CLIMB_S):
+            attempts = self._attempts(peer, self.book(peer))
+            await Climb(peer, self.endpoint).run(attempts, self._attempt)
 
     def _improve(self, link: Link, *, at_once: bool) -> None:
         if self._nursery is not None:
@@ -525,6 +544,7 @@ class Ladder:
                 self.knowledge.observed(place)
 
     def _path_found(self, link: Link, way: Way, medium: str) -> None:
+        self._search_again()
         if way is not Way.RELAYED:
             self.puncher.met(link.peer, medium)
         if link.identities.dialled and way is not Way.RELAYED:

@@ -91,6 +91,12 @@ class Lane:
         """Bytes kept for this link: to be sent or acknowledged, unread, or incomplete."""
         return self.outbox.backlog + self._stream_bytes + self._partial_bytes
 
+    @property
+    def at_stake(self) -> bool:
+        """Whether somebody would miss the link: calls or streams are open, or answers have not
+        arrived for sure. Not cheap; asked while nothing carries it."""
+        return bool(self.streams) or self.outbox.at_stake
+
     # Connections.
 
     def attach(self, now: float, yielding: Yielding | None = None) -> Connection:

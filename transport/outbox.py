@@ -15,6 +15,8 @@ from .defaults import FRAME_OVERHEAD_BYTES, FRAME_PAYLOAD_BYTES, SMALL_BATCH_BYT
 from .frame import Bytes, Priority
 from .lanestream import Entry, LaneStream
 
+_MISSED = frozenset((wire.CALL, wire.REPLY, wire.REFUSAL, wire.PART))
+
 
 class OutCall:
     """A call of ours until its answer comes. `context` belongs to the shell."""
@@ -85,6 +87,17 @@ class Outbox:
     def link_room(self) -> int:
         """Bytes the streams together may send now."""
         return min(self.link_limit - self._link_sent, self._backlog_limit - self.backlog)
+
+    @property
+    def at_stake(self) -> bool:
+        """Whether calls wait for their answers, or answers have not arrived for sure. Only
+        what a `carrier` that is gone has given back is seen."""
+        return bool(self.waiting) or any(
+            item.kind in _MISSED
+            for queue in self._queues
+            for items in (queue.messages, queue.resend)
+            for item in items
+        )
 
     def has_output(self, connection: Connection) -> bool:
         """Whether `take` has frames for it."""
