@@ -17,7 +17,7 @@ from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..state.defaults import MODELS
 from ..state.membership import Membership
-from ..state.reach import dialable, seen_at
+from ..state.reach import dialable
 from ..state.record import Capacity, ModelName
 from ..tasks.courier import Courier
 from ..tasks.engine.errors import EngineUnavailable
@@ -35,6 +35,7 @@ from ..transport.host import Host
 from ..transport.identity import Identity, PeerId, load_or_create_identity
 from ..transport.ladder import Ladder
 from ..transport.link import Link
+from ..transport.place import nearness_at
 from ..transport.relay.defaults import RelayLimits
 from . import defaults
 from .addresses import own_addresses
@@ -412,7 +413,7 @@ class Node:
         known = []
         for peer, record in self.directory.members().items():
             if (link := self.endpoint.link(peer)) is not None:
-                near = seen_at(link.status.address[0])
+                near = nearness_at(link.status.address[0])
                 known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
         if not known:
             return False

@@ -8,7 +8,7 @@ from ..transport.ladder import Ladder, Rungs
 from ..transport.link import Link
 from ..transport.linkstatus import LegStatus
 from ..transport.pipe import Way
-from ..transport.punch.outcome import Outcome, Result, Rung
+from ..transport.punch.outcome import Outcome, Result, RungOutcome
 from ..transport.relay.defaults import RelayLimits
 
 Looked = Mapping[PeerId, tuple[bytes, int, int]]
@@ -95,7 +95,8 @@ def why_relayed(way: Way | None, outcome: Outcome | None, rungs: Rungs) -> str |
     if outcome.worked:
         return "a direct path was there and is lost; another one is tried for"
     tcp, udp, prediction = (
-        outcome.rungs.get(name, Rung(Result.NOT_NEEDED)) for name in ("tcp", "udp", "prediction")
+        outcome.rungs.get(name, RungOutcome(Result.NOT_NEEDED))
+        for name in ("tcp", "udp", "prediction")
     )
     if tcp == udp == prediction and tcp.reason:
         code = tcp.reason[:SHOWN_CODE]

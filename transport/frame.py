@@ -53,7 +53,8 @@ class Priority(IntEnum):
 
 
 class Fault(Exception):
-    """A peer's mistake inside the core: `Lane` turns it into a code, it never leaves it."""
+    """A peer's mistake inside a core: `Lane` and libp2p's `Session` turn it into a code, it never
+    leaves them. `code` is a fixed word of docs/spec/lane.md or libp2p.md."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)

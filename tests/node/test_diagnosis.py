@@ -13,7 +13,7 @@ from shoal.transport.lan.mdns import LanDiscovery
 from shoal.transport.portmap.mapping import Mapping
 from shoal.transport.portmap.outcome import Outcome as MapOutcome
 from shoal.transport.punch.outcome import Outcome, Result
-from shoal.transport.punch.outcome import Rung as Tried
+from shoal.transport.punch.outcome import RungOutcome as Tried
 from shoal.transport.reach.findings import PortMap, Rung
 from shoal.transport.reach.reachability import Answer, Dialled
 from shoal.transport.realhost import RealHost

@@ -10,16 +10,16 @@ from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.ladder import ALL_RUNGS, Ladder, Rungs
 from shoal.transport.pipe import Way
-from shoal.transport.punch.outcome import Outcome, Result, Rung, failed
+from shoal.transport.punch.outcome import Outcome, Result, RungOutcome, failed
 from shoal.transport.realhost import RealHost
 from shoal.transport.relay.defaults import RelayLimits
 from tests.transport.fleet import make_node, running
 
 PEER = PeerId("12D3KooWPeer")
-SILENT = Rung(Result.NO_ANSWER)
+SILENT = RungOutcome(Result.NO_ANSWER)
 
 
-def outcome(rounds: int = 1, **rungs: Rung) -> Outcome:
+def outcome(rounds: int = 1, **rungs: RungOutcome) -> Outcome:
     return Outcome(PEER, MappingProxyType(rungs), rounds)
 
 
@@ -32,23 +32,23 @@ def test_what_is_direct_needs_no_reason(way: Way | None) -> None:
     ("came", "words"),
     [
         (None, "has not been tried yet"),
-        (outcome(tcp=Rung(Result.WORKED)), "was there and is lost"),
+        (outcome(tcp=RungOutcome(Result.WORKED)), "was there and is lost"),
         (
-            outcome(tcp=SILENT, udp=SILENT, prediction=Rung(Result.NOT_POSSIBLE, "symmetric-both")),
+            outcome(tcp=SILENT, udp=SILENT, prediction=RungOutcome(Result.NOT_POSSIBLE, "symmetric-both")),
             SYMMETRIC,
         ),
         (
-            outcome(3, tcp=Rung(Result.REFUSED, "reset"), udp=SILENT, prediction=SILENT),
+            outcome(3, tcp=RungOutcome(Result.REFUSED, "reset"), udp=SILENT, prediction=SILENT),
             "did not come through in 3 rounds: over TCP a router answered with resets; "
             "UDP had no answer",
         ),
         (
-            outcome(tcp=SILENT, udp=Rung(Result.NOT_POSSIBLE, "udp-blocked")),
+            outcome(tcp=SILENT, udp=RungOutcome(Result.NOT_POSSIBLE, "udp-blocked")),
             "TCP had no answer; UDP does not get out of one of the two networks",
         ),
-        (outcome(tcp=SILENT, udp=Rung(Result.NOT_POSSIBLE, "no-udp")), "this node has no UDP"),
+        (outcome(tcp=SILENT, udp=RungOutcome(Result.NOT_POSSIBLE, "no-udp")), "this node has no UDP"),
         (
-            outcome(tcp=SILENT, udp=SILENT, prediction=Rung(Result.NOT_POSSIBLE, "busy")),
+            outcome(tcp=SILENT, udp=SILENT, prediction=RungOutcome(Result.NOT_POSSIBLE, "busy")),
             "waits for another one to end",
         ),
         (failed(PEER, Result.REFUSED, "busy"), "one of the two was busy"),

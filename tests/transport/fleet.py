@@ -100,11 +100,15 @@ async def running(*nodes: Node) -> AsyncIterator[trio.Nursery]:
         nursery.cancel_scope.cancel()
 
 
-async def until(condition: Callable[[], object], timeout: float = 20.0) -> None:
-    """Wait for something that other tasks bring about."""
+async def until(
+    condition: Callable[[], object], timeout: float = 20.0, *, every: float = 0.001
+) -> float:
+    """Wait for something that other tasks bring about; seconds it took."""
+    began = trio.current_time()
     with trio.fail_after(timeout):
         while not condition():  # noqa: ASYNC110
-            await trio.sleep(0.001)
+            await trio.sleep(every)
+    return trio.current_time() - began
 
 
 class Proxy:

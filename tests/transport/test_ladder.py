@@ -4,6 +4,7 @@ Each rung has a test in which it is the only one left, and one that is red where
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -284,7 +285,7 @@ async def test_a_peer_that_is_met_again_at_once_is_punched_for_again(world: Worl
     await street.settle(a, b)
     for one, other in ((a, b), (b, a)):
         link = await one.connect(other.peer)
-        await until(lambda link=link: is_direct(link))
+        await until(partial(is_direct, link))
         link.close()
         await trio.sleep(1)
 

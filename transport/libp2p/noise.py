@@ -15,9 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from ..certificate import UNREADABLE, check_signature, peer_id_of_encoded
+from ..frame import Fault
 from ..identity import Identity
 from . import defaults
-from .wire import Fault, Message, bytes_field
+from .wire import Message, bytes_field
 
 _NAME: Final = b"Noise_XX_25519_ChaChaPoly_SHA256"  # 32 bytes, so it is its own first hash
 _STATIC_KEY_WORD: Final = b"noise-libp2p-static-key:"

@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeVar
 
 from ..datagrams import Place
 from ..reach.stun import TRANSACTION_BYTES, Kind, Message, authentic, encode
-from .defaults import Limits
+from .defaults import PunchLimits
 
 S = TypeVar("S")
 """What names a socket here; hashable."""
@@ -82,7 +82,7 @@ class Checks(Generic[S]):
         may_probe: Callable[[str], bool],
         spend: Callable[[str, float], bool],
         entropy: Callable[[int], bytes],
-        limits: Limits,
+        limits: PunchLimits,
     ) -> None:
         self.name = name
         self.controlling = controlling

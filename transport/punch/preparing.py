@@ -67,7 +67,7 @@ class Observing:
         return asking
 
 
-def is_stale(own: Own, now: float, limits: defaults.Limits) -> bool:
+def is_stale(own: Own, now: float, limits: defaults.PunchLimits) -> bool:
     """Whether the own port may be seen elsewhere by now, or never was by several. A NAT that
     counts has gone on, one that draws forgets an idle port; one that preserves ports does neither
     harm."""

@@ -46,8 +46,8 @@ ANSWERS_PER_S: Final = 4.0
 ALL_ANSWERS_BURST: Final = 400
 ALL_ANSWERS_PER_S: Final = 100.0
 """The same to everybody: 100 answers are 5 kB a second."""
-RATE_KEYS: Final = 4096
-"""Subnets or peers whose rate is remembered, a count."""
+SUBNET_BITS: Final = (24, 56)
+"""What counts as one subnet, in bits of IPv4 and IPv6: what a home gets."""
 
 # Dial-backs (dialback.py, dialler.py).
 DIALBACK_BYTE: Final = b"\x01"

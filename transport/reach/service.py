@@ -11,9 +11,9 @@ from . import defaults, stun
 from .dialback import Awaited
 from .dialler import SeenAt
 from .judging import consensus
+from .linkedpeers import LinkedPeers, Links
 from .looking import Looker, StunPort
 from .measuring import Mapped, Measurement, Ports
-from .neighbours import Links, Neighbours
 from .offers import observers
 from .reachability import Reachability
 from .stun import Kind
@@ -43,8 +43,8 @@ class Reach:
         self._host = host
         self._endpoint = endpoint
         self._udp = udp
-        self._neighbours = Neighbours(host, endpoint, seen_at)
-        self._volunteer = Volunteer(host, endpoint, udp, self._neighbours.seen_at, volunteer)
+        self._peers = LinkedPeers(host, endpoint, seen_at)
+        self._volunteer = Volunteer(host, endpoint, udp, self._peers.seen_at, volunteer)
         self._awaited = Awaited()
         self._looker = Looker(host, udp) if udp is not None else None
         self._views = TcpViews()
@@ -108,7 +108,7 @@ class Reach:
     def observers(self) -> list[Place]:
         """UDP places of linked peers that answer Binding requests, far apart from each other
         first; of those whose offer is known."""
-        return [each.places[0] for each in observers(self._neighbours.known())]
+        return [each.places[0] for each in observers(self._peers.known())]
 
     async def look(self, count: int = defaults.LOOK_OBSERVERS) -> list[Place]:
         """Where up to `count` observers see the UDP port now, in the order of asking."""
@@ -170,11 +170,11 @@ class Reach:
 
     async def _watch_links(self) -> None:
         """While there were too few observers, who came lately may be one more."""
-        before = self._neighbours.places()
+        before = self._peers.places()
         while True:
             too_few = self.reachability.udp.asked < defaults.ENOUGH_OBSERVERS
             await trio.sleep(defaults.SETTLE_S if too_few else defaults.LOOK_S)
-            now = self._neighbours.places()
+            now = self._peers.places()
             if too_few and now - before:
                 self._news.set()
             before = now
@@ -182,9 +182,9 @@ class Reach:
     async def _measure(self) -> None:
         ports = Ports(self._endpoint.port, self._udp.port if self._udp is not None else None)
         measurement = Measurement(
-            self._host, self._neighbours, self._awaited, ports=ports, mapped=self._mapped
+            self._host, self._peers, self._awaited, ports=ports, mapped=self._mapped
         )
-        known = await self._neighbours.ask()
+        known = await self._peers.ask()
         kind = await measurement.classify(known)
         places = await self.look()
         now = self._host.now()

@@ -11,10 +11,10 @@ be reached reserves a place; whoever wants to reach it opens a circuit to it. Re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
-from .defaults import CODES_COUNTED, MEMBER_WEIGHT, SUBNET_BITS, RelayLimits
+from ..place import network
+from .defaults import CODES_COUNTED, MEMBER_WEIGHT, RelayLimits
 from .pacer import Pacer, Share
 
 LIMIT: Final = "limit"
@@ -125,6 +125,7 @@ class RelayBook:
         self._subnets: Counter[str] = Counter()
         self._circuits: dict[Circuit, None] = {}
         self._per_peer: Counter[str] = Counter()
+        self._per_pair: Counter[tuple[str, str]] = Counter()  # source, target
         self._strangers: Counter[str] = Counter()  # circuits with one, by the source's subnet
         self._pacer = Pacer(limits.rate, now)
         self._relayed = 0
@@ -137,7 +138,7 @@ class RelayBook:
         if (code := self._unwilling(relayed)) is not None:
             return self._refuse(code)
         self._expire(now)
-        subnet = subnet_of(ip)
+        subnet = network(ip)
         held = self._reservations.get(peer)
         if held is None or held.subnet != subnet:
             code = self._find_place(peer, subnet, member=member)
@@ -185,7 +186,7 @@ class RelayBook:
         if held is None:
             return self._refuse("no-reservation")
         trusted = member and held.member
-        subnet = None if trusted else subnet_of(ip)
+        subnet = None if trusted else network(ip)
         if self._is_busy(source, target, subnet):
             return self._refuse("too-many-circuits")
         circuit = Circuit(
@@ -228,6 +229,9 @@ class RelayBook:
         if circuit.subnet is not None:
             self._strangers[circuit.subnet] -= 1
             self._strangers += Counter()  # drops what is 0
+        self._per_pair[circuit.source, circuit.target] -= 1
+        if not self._per_pair[circuit.source, circuit.target]:
+            del self._per_pair[circuit.source, circuit.target]
         for peer in (circuit.source, circuit.target):
             self._per_peer[peer] -= 1
             if not self._per_peer[peer]:
@@ -241,6 +245,7 @@ class RelayBook:
         if circuit.subnet is not None:
             self._strangers[circuit.subnet] += 1
         self._per_peer.update((circuit.source, circuit.target))
+        self._per_pair[circuit.source, circuit.target] += 1
 
     def _unwilling(self, relayed: bool) -> str | None:
         if not self.limits.volunteer or self.limits.rate <= 0:
@@ -256,6 +261,8 @@ class RelayBook:
         """Whether one more is one too many; strangers get half of what a peer has, so that they
         cannot keep members from it."""
         limits = self.limits
+        if self._per_pair[source, target] >= limits.circuits_per_pair:
+            return True
         per_peer = limits.circuits_per_peer
         if subnet is not None:
             per_peer //= 2
@@ -297,14 +304,3 @@ class RelayBook:
         self._subnets[held.subnet] -= 1
         if not self._subnets[held.subnet]:
             del self._subnets[held.subnet]
-
-
-def subnet_of(ip: str) -> str:
-    """The /24 (IPv4) or /64 (IPv6) that counts as one place; all nonsense is one place."""
-    try:
-        found = ip_address(ip)
-    except ValueError:
-        return "unknown"
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return str(ip_network((found, SUBNET_BITS[found.version]), strict=False))

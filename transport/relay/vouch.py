@@ -5,10 +5,10 @@ probed (docs/spec/punch.md), so what a relay says is checked here: a relay that 
 somebody else's public address, but none in a network that only we can reach.
 """
 
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 
 from ..link import Link
+from ..place import nearness_at, nearness_of, plain_ip
 
 
 class Vouched(NamedTuple):
@@ -48,32 +48,6 @@ def read_vouched(value: object, voucher: str) -> Vouched | None:
 
 
 def _believed(ip: str, voucher: str) -> str | None:
-    found, near = _ip(ip), _ip(voucher)
-    return None if found is None or _nearness(found) > _nearness(near) else str(found)
-
-
-def _ip(text: str) -> IPv4Address | IPv6Address | None:
-    if "%" in text:
-        return None
-    try:
-        found = ip_address(text)
-    except ValueError:
-        return None
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is not None:
-            return _usable(found.ipv4_mapped)
-        if found.sixtofour is not None or found.teredo is not None:
-            return None  # they carry an IPv4 address to wherever
-    return _usable(found)
-
-
-def _usable(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address | None:
-    odd = ip.is_link_local or ip.is_multicast or ip.is_unspecified
-    return None if odd or (ip.is_reserved and not ip.is_loopback) else ip
-
-
-def _nearness(ip: IPv4Address | IPv6Address | None) -> int:
-    """0 public (and where it is not known), 1 of a private network, 2 of this machine."""
-    if ip is None or ip.is_global:
-        return 0
-    return 2 if ip.is_loopback else 1
+    """The address in its usual spelling, if it is not nearer to us than its voucher."""
+    nearness = nearness_of(ip)
+    return None if nearness is None or nearness > nearness_at(voucher) else plain_ip(ip)

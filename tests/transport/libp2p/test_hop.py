@@ -9,6 +9,7 @@ import trio
 
 from shoal.transport.address import Address
 from shoal.transport.budget import Budget
+from shoal.transport.frame import Fault
 from shoal.transport.identity import Identity
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
 from shoal.transport.libp2p import circuit as wire
@@ -16,7 +17,7 @@ from shoal.transport.libp2p.circuit import HopMessage, StopMessage
 from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.session import Session
-from shoal.transport.libp2p.wire import Fault, prefixed
+from shoal.transport.libp2p.wire import prefixed
 from shoal.transport.realhost import RealHost
 from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits

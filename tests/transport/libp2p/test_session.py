@@ -4,10 +4,10 @@ import random
 
 import pytest
 
+from shoal.transport.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits
 from shoal.transport.libp2p.multistream import line
 from shoal.transport.libp2p.session import Session
-from shoal.transport.libp2p.wire import Fault
 from shoal.transport.libp2p.yamux import Opened
 from tests.transport.libp2p.pipes import OURS, THEIRS
 

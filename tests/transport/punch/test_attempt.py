@@ -9,7 +9,7 @@ import trio.testing
 
 from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.transport.punch.attempt import Attempt
-from shoal.transport.punch.defaults import Limits
+from shoal.transport.punch.defaults import PunchLimits
 from shoal.transport.punch.offer import Offer
 from shoal.transport.punch.outcome import Result
 from shoal.transport.punch.predict import Nat, Plan
@@ -46,7 +46,7 @@ def test_it_ends_by_itself() -> None:
     async def body(attempt: Attempt) -> None:
         began = trio.current_time()
         await attempt.over.wait()
-        assert trio.current_time() - began == pytest.approx(Limits().attempt_s)
+        assert trio.current_time() - began == pytest.approx(PunchLimits().attempt_s)
         assert attempt.settled.is_set() and not attempt.outcome().worked
 
     alone(body)
@@ -66,7 +66,7 @@ def test_the_peer_on_another_way_ends_it_after_a_moment() -> None:
         attempt.met("tcp")
         began = trio.current_time()
         await attempt.over.wait()
-        assert trio.current_time() - began == pytest.approx(Limits().grace_s)
+        assert trio.current_time() - began == pytest.approx(PunchLimits().grace_s)
         rungs = attempt.outcome().rungs
         assert rungs["tcp"].result is Result.WORKED
         assert rungs["udp"].result is Result.NOT_NEEDED

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from shoal.transport.punch.candidates import Candidate, Kind, Transport
-from shoal.transport.punch.defaults import COMB, Limits
+from shoal.transport.punch.defaults import COMB, PunchLimits
 from shoal.transport.punch.needs import Own
 from shoal.transport.punch.offer import Counting
 from shoal.transport.punch.predict import Nat
@@ -35,7 +35,7 @@ def own(nat: Nat, seen_at: float | None = 0.0) -> Own:
     ],
 )
 def test_what_has_to_be_looked_at_again(nat: Nat, seen_at: float | None, stale: bool) -> None:
-    assert is_stale(own(nat, seen_at), 100.0, Limits()) is stale
+    assert is_stale(own(nat, seen_at), 100.0, PunchLimits()) is stale
 
 
 def test_what_is_seen_now_takes_the_place_of_what_was() -> None:

@@ -8,7 +8,7 @@ import trio
 from shoal.transport.datagrams import Datagrams, Place
 from shoal.transport.errors import HostError
 from shoal.transport.punch.budget import Budget
-from shoal.transport.punch.defaults import Limits
+from shoal.transport.punch.defaults import PunchLimits
 from shoal.transport.punch.needs import Tools
 from shoal.transport.punch.sockets import Sockets, discard
 
@@ -56,7 +56,7 @@ class FakeWorld:
 
 
 def make(world: FakeWorld) -> tuple[Sockets, Tools]:
-    limits = Limits()
+    limits = PunchLimits()
     fake: Any = world
     tools = Tools(fake, fake, lambda: 1, Budget(limits), limits, lambda *pipe: None)
     return Sockets(tools, fake), tools

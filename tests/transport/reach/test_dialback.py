@@ -6,14 +6,14 @@ import pytest
 
 from shoal.transport.datagrams import Place
 from shoal.transport.identity import PeerId
-from shoal.transport.reach import defaults, dialback
+from shoal.transport.reach import defaults
 from shoal.transport.reach.dialback import Awaited, Gate, Go, No, Pay, Wanted, parse_wanted
 
 ASKER = PeerId("asker")
 SEEN = "11.0.0.9"
 VICTIM = "93.184.216.34"
 NONCE = b"n" * 16
-FREE = {"seen": SEEN, "own": ["11.0.1.1"], "paid": 0, "now": 0.0}
+FREE: dict[str, Any] = {"seen": SEEN, "own": ["11.0.1.1"], "paid": 0, "now": 0.0}
 
 
 def gate() -> Gate:
@@ -210,7 +210,8 @@ def test_demands_are_forgotten() -> None:
 
 
 def test_a_nonce_arrives_once_it_is_awaited() -> None:
-    awaited, arrived = Awaited(), []
+    awaited = Awaited()
+    arrived: list[Place] = []
     first = defaults.DIALBACK_BYTE + NONCE
     source: Place = ("11.0.5.5", 1)
     assert not awaited.on_connection(first, source)
@@ -228,8 +229,3 @@ def test_awaited_is_bounded() -> None:
     for n in range(1000):
         awaited.expect(n.to_bytes(16), lambda _: None)
     assert len(awaited._arrived) == defaults.AWAITED
-
-
-def test_public() -> None:
-    assert dialback.is_public("8.8.8.8") and dialback.is_public("2600::1")
-    assert not dialback.is_public("10.0.0.1")

@@ -82,34 +82,6 @@ async def relayed(
         yield made
 
 
-async def receive(pipe: Pipe, size: int = 1 << 16) -> bytes:
-    """What comes next, b"" at the end."""
-    while True:
-        await pipe.wait_readable()
-        try:
-            return pipe.read_ready(size)
-        except BlockingIOError:
-            continue
-
-
-async def receive_exactly(pipe: Pipe, size: int) -> bytes:
-    got = bytearray()
-    while len(got) < size:
-        piece = await receive(pipe, size - len(got))
-        assert piece, f"the end after {len(got)} of {size} bytes"
-        got += piece
-    return bytes(got)
-
-
-async def send(pipe: Pipe, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[pipe.write_ready(rest) :]
-        except BlockingIOError:
-            await pipe.wait_writable()
-
-
 async def secure(near: Pipe, far: Pipe, a: Identity, b: Identity) -> tuple[Path, Path]:
     """TLS between the two ends, `a` dialling."""
     host = RealHost()

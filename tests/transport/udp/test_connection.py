@@ -25,7 +25,8 @@ from shoal.transport.udp.certificate import Certificate
 from shoal.transport.udp.connection import Connection, Via, configuration
 from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.window import Extra
-from tests.transport.udp.nodes import PORT, joined, link, pair, read, running, write
+from tests.transport.pipes import read, write
+from tests.transport.udp.nodes import PORT, joined, link, pair, running
 
 A, B, THIRD = ("192.0.2.1", 4001), ("192.0.2.2", 4001), ("203.0.113.9", 53)
 
@@ -173,7 +174,7 @@ def test_the_one_stream_does_not() -> None:
 
 def test_more_than_the_window_ends_it() -> None:
     for offset, ends in ((99_999, False), (100_000, True)):
-        two = Two(UdpLimits(window_bytes=100_000))
+        two = Two(UdpLimits(stranger_window_bytes=100_000))
         two.inject(stream_frame(0, offset, b"x"))
         assert two.server.ended is ends
 
