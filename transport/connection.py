@@ -6,6 +6,7 @@ answers for its own count.
 """
 
 from collections import deque
+from math import inf
 
 from . import frame as wire
 from .defaults import (
@@ -31,6 +32,7 @@ class Connection:
 
     __slots__ = (
         "_acked",
+        "_looked",
         "_ping_mark",
         "_ping_sent",
         "_pinged",
@@ -68,6 +70,7 @@ class Connection:
         self._pinged = now
         self._ping_sent: float | None = None
         self._ping_mark = 0
+        self._looked = -inf
         self.ping(now)
 
     # Counted frames.
@@ -134,6 +137,16 @@ class Connection:
         if self._ping_sent is None:
             self.ping(now)
 
+    def look(self, now: float) -> None:
+        """The network may be another than before: is the peer still there?"""
+        self._looked = now
+        self.ping_soon(now)
+
+    @property
+    def unseen(self) -> bool:
+        """Nothing has come since `look`."""
+        return self.heard <= self._looked
+
     def ponged(self, offset: int, now: float) -> None:
         """A pong has come."""
         if self._ping_sent is None or offset != self._ping_mark + 1:
@@ -155,7 +168,7 @@ class Connection:
     def tick(self, now: float) -> float:
         """Ping when the peer is quiet; returns when to come again (on the same clock)."""
         if self.forgive(now):
-            self.ping_soon(now)
+            self.look(now)
         if self._ping_sent is None:
             ping_at = min(self.heard + self._quiet_for(), self._pinged + PING_S)
             if now < ping_at:
