@@ -36,6 +36,8 @@ class NodeConfig:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     links: int = MEMBER_LINKS  # members are dialled while there are fewer
     relay: int | None = None  # bytes per second lent to others as a relay; None: no relay
+    up: int | None = None  # bytes per second sent at most; None: without limit
+    down: int | None = None  # bytes per second received at most; None: without limit
     libp2p_relays: tuple[Address, ...] = ()  # relays that are no shoal nodes, to be reached through
     port_443: bool = False  # listen on TCP 443 as well, for those who can go nowhere else
     rungs: Rungs = ALL_RUNGS  # the ways to others that this node takes

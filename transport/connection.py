@@ -49,6 +49,7 @@ class Connection:
         "cutter",
         "heard",
         "idle_s",
+        "intake",
         "least_rtt",
         "received",
         "rtt",
@@ -62,6 +63,7 @@ class Connection:
         self, *, idle_s: float, silent_s: float, now: float, yielding: Yielding | None = None
     ) -> None:
         self.cutter = Cutter()
+        self.intake: list[int] | None = None  # bytes by class, where somebody counts them
         self.rtt: float | None = None  # seconds, the last ping's
         self.least_rtt: float | None = None
         self.heard = now  # when the last byte came

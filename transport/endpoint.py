@@ -32,6 +32,7 @@ from .pipe import Pipe, TcpPipe, Way
 from .place import way_to
 from .relay.book import RelayBook
 from .serving import StreamHandler
+from .shaper import Shaper
 from .tls import Tls
 
 LANE_BYTE: Final = b"\x16"
@@ -47,7 +48,8 @@ class Endpoint:
 
     A peer has one live link at most. `incarnation` is new with every Endpoint, so peers tell
     a restarted node from one whose connection broke. `finder` is asked for a path where a link
-    has lost its last one and dialling again does not bring it back.
+    has lost its last one and dialling again does not bring it back. `shaper` holds the owner's
+    bandwidth caps; None: there are none.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Endpoint:
         admission: Admission,
         limits: Limits | None = None,
         libp2p: bool = True,
+        shaper: Shaper | None = None,
     ) -> None:
         self.peer = identity.peer
         self.incarnation = host.entropy(defaults.INCARNATION_BYTES)
@@ -67,7 +70,10 @@ class Endpoint:
         self._limits = limits or Limits()
         self._certificate = Certificate.generate(identity, host)
         self._door = Door(identity.peer, self.incarnation, admission, self._limits)
-        self._links = Links(host, identity.peer, self.incarnation, self._limits, self._rescue)
+        self.shaper = shaper
+        self._links = Links(
+            host, identity.peer, self.incarnation, self._limits, self._rescue, shaper
+        )
         self._half_open = HalfOpen(self._limits)
         self._nursery: trio.Nursery | None = None
         self.identity = identity

@@ -27,6 +27,7 @@ from .lanestream import LaneStream
 from .leg import Leg, best, redundant, worst
 from .limits import Limits
 from .linkstatus import Identities, LegStatus, LinkStatus
+from .meter import Meter
 from .outbox import OutCall
 from .path import Path, PathLost
 from .pipe import Way
@@ -40,6 +41,7 @@ from .serving import (
     refusal_of,
     stable,
 )
+from .shaper import Shaper
 from .stream import Stream
 from .writer import Writer
 
@@ -71,9 +73,11 @@ class Link:
         quiet: Told,
         back: Told,
         path: Callable[["Link", Way, str], None],
+        shaper: Shaper | None = None,
     ) -> None:
         """`quiet` is told when the peer has not been heard of for so long that nothing new
-        should be sent to it, `back` when it is there again, `path` of every path that comes."""
+        should be sent to it, `back` when it is there again, `path` of every path that comes.
+        `shaper` holds the node's caps."""
         self.identities = identities
         self.peer = identities.peer
         self.code: str | None = None  # why the link ended
@@ -87,6 +91,7 @@ class Link:
         self._tell_quiet = quiet
         self._tell_back = back
         self._tell_path = path
+        self._shaper = shaper
         self._since = host.now()
         self._legs: list[Leg] = []
         self._leg: Leg | None = None  # the one that carries what this side sends
@@ -251,8 +256,11 @@ class Link:
         # On this machine no modem buffers, and what looks like a queue is a busy processor.
         yielding = None if way is Way.LOOPBACK else Yielding(now)
         connection = self._lane.attach(now, yielding)
-        writer = Writer(self._host, self._lane, connection, path, self._wake_senders)
-        leg = Leg(path, way, connection, writer, now)
+        meter = None
+        if self._shaper is not None and not path.inside:  # else the link outside has one
+            meter = Meter(self._shaper)
+        writer = Writer(self._host, self._lane, connection, path, self._wake_senders, meter)
+        leg = Leg(path, way, connection, writer, now, meter)
         self._legs.append(leg)
         self._new = self._silent = False
         self.due = now
@@ -282,6 +290,8 @@ class Link:
         one task for all links: a timer of its own would wake each of them a few times a second."""
         for leg in list(self._legs):
             if leg.due <= now:
+                if leg.meter is not None and leg.meter.paused:
+                    leg.connection.heard = now
                 leg.due = leg.connection.tick(now)
                 leg.path.tls.release()
                 if leg.connection.is_silent(now):
@@ -368,6 +378,8 @@ class Link:
         self._bytes_in += leg.path.bytes_in
         self._bytes_out += leg.path.bytes_out
         leg.path.close()
+        if leg.meter is not None:
+            leg.meter.leave()
         self._lane.detach(leg.connection)
         if leg is self._leg:
             self._leg = None
@@ -422,11 +434,27 @@ class Link:
                         path.read_less()
                 if leg not in self._legs:
                     return
+                if leg.meter is not None:
+                    await self._keep_to_caps(leg, leg.meter)
                 data = await path.receive()
                 if not data:
                     return
         except PathLost:
             return
+
+    async def _keep_to_caps(self, leg: Leg, meter: Meter) -> None:
+        """Charge what was read, and wait until more may be."""
+        now, path = self._host.now(), leg.path
+        flows = meter.read(leg.connection, path.bytes_in, now)
+        path.read_most = defaults.READ_BYTES
+        while flows:
+            path.read_most, at = meter.room(flows, defaults.READ_BYTES, now)
+            if path.read_most:
+                break
+            meter.paused = True
+            await trio.sleep_until(at)
+            leg.connection.heard = now = self._host.now()
+        meter.paused = False
 
     def _take_in(self, leg: Leg, data: bytes, now: float) -> None:
         backlog = self._lane.outbox.backlog

@@ -13,6 +13,7 @@ from .link import Link, Rescue
 from .meeting import Connected
 from .pipe import Way
 from .serving import Handlers
+from .shaper import Shaper
 
 Told = Callable[[Link], None]
 
@@ -21,7 +22,13 @@ class Links:
     """Keeps them, decides which connections may become one, and runs each in a task."""
 
     def __init__(
-        self, host: Host, peer: PeerId, incarnation: bytes, limits: Limits, rescue: Rescue
+        self,
+        host: Host,
+        peer: PeerId,
+        incarnation: bytes,
+        limits: Limits,
+        rescue: Rescue,
+        shaper: Shaper | None = None,
     ) -> None:
         self.handlers = Handlers()
         self.up: list[Told] = []
@@ -35,6 +42,7 @@ class Links:
         self._incarnation = incarnation
         self._limits = limits
         self._rescue = rescue
+        self._shaper = shaper
         self._budget = Budget(limits.total_bytes)
         self._links: dict[PeerId, Link] = {}
         self._proving: dict[PeerId, trio.Event] = {}  # dials whose TLS has proven the peer
@@ -137,6 +145,7 @@ class Links:
             quiet=lambda link: _tell(self.quiet, link),
             back=lambda link: _tell(self.back, link),
             path=self._tell_path,
+            shaper=self._shaper,
         )
         return link
 

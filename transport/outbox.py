@@ -14,6 +14,7 @@ from .connection import Connection
 from .defaults import FRAME_OVERHEAD_BYTES, FRAME_PAYLOAD_BYTES, SMALL_BATCH_BYTES
 from .frame import Bytes, Priority
 from .lanestream import Entry, LaneStream
+from .meter import Allowance
 
 
 class OutCall:
@@ -148,19 +149,27 @@ class Outbox:
             queue.resend.extendleft(reversed(entries))
 
     def take(
-        self, connection: Connection, room: int, now: float, *, last_words: bool = False
+        self,
+        connection: Connection,
+        room: int,
+        now: float,
+        *,
+        last_words: bool = False,
+        allowance: Allowance | None = None,
     ) -> bytes:
         """Frames to write now, `room` bytes and at most one frame more.
 
         Nothing is cut into fragments larger than `room`. With `last_words` only urgent
-        frames leave: the link has ended.
+        frames leave: the link has ended. Urgent frames do not ask the `allowance`.
         """
         self._fragment = min(FRAME_PAYLOAD_BYTES, max(room, SMALL_BATCH_BYTES))
         carries = connection is self.carrier and not last_words
         received = connection.received
         pieces: list[Bytes] = []
         size = 0
-        while size < room and (entry := self._next(connection, carries, now)) is not None:
+        while (
+            size < room and (entry := self._next(connection, carries, now, allowance)) is not None
+        ):
             kind, flags, ident, offset, head, payload = entry
             length = len(head) + len(payload)
             pieces.append(wire.PREFIX.pack(length, kind, flags, len(head), received, ident, offset))
@@ -169,6 +178,8 @@ class Outbox:
             size += wire.PREFIX_BYTES + length
             if kind >= wire.FIRST_COUNTED:
                 connection.keep(entry, now)
+            if allowance is not None:
+                allowance.count(flags & wire.PRIORITY_MASK, wire.PREFIX_BYTES + length)
         if carries and (mark := connection.probe(now)):
             pieces.append(wire.PREFIX.pack(0, wire.PING, 0, 0, received, 0, mark))
         if not pieces and connection.ack_due and not last_words:
@@ -177,13 +188,19 @@ class Outbox:
             connection.unreported = connection.unreported_bytes = 0
         return b"".join(pieces)
 
-    def _next(self, connection: Connection, carries: bool, now: float) -> Entry | None:
+    def _next(
+        self, connection: Connection, carries: bool, now: float, allowance: Allowance | None
+    ) -> Entry | None:
         if connection.urgent:
             return connection.urgent.popleft()
         if not carries:
             return None
-        for queue in self._queues:
-            if queue is self._queues[Priority.BULK]:
+        for priority, queue in enumerate(self._queues):
+            if allowance is not None:
+                if not queue.waiting or not allowance.left(priority):
+                    continue
+                self._fragment = min(self._fragment, allowance.piece(priority))
+            if priority == Priority.BULK:
                 if not queue.waiting:
                     return None
                 piece = connection.takes_bulk(now)
@@ -193,7 +210,7 @@ class Outbox:
             if queue.resend:
                 return queue.resend.popleft()
             if queue.streams and (queue.turn or not queue.messages):
-                entry = self._next_of_streams(queue)
+                entry = self._next_of_streams(queue, allowance)
                 if entry is not None:
                     return entry
             if queue.messages:
@@ -236,7 +253,7 @@ class Outbox:
         self.backlog += FRAME_OVERHEAD_BYTES
         return entry
 
-    def _next_of_streams(self, queue: _Queue) -> Entry | None:
+    def _next_of_streams(self, queue: _Queue, allowance: Allowance | None) -> Entry | None:
         while queue.streams:
             stream = queue.streams.popleft()
             stream.scheduled = False
@@ -246,6 +263,8 @@ class Outbox:
                 queue.turn = False
                 entry = stream.next_entry(self.link_room, self._fragment)
                 self._link_sent += len(entry.payload)
+                if allowance is not None and stream.lent:
+                    allowance.lend(stream.priority, len(entry.payload))
                 self.backlog += FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
                 self.schedule(stream)
                 if stream.done:
