@@ -197,6 +197,7 @@ class Endpoint:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._links.tick)
+                nursery.start_soon(self._links.run_alarm)
                 for listener in listeners:
                     nursery.start_soon(self._accept, listener, nursery)
                 task_status.started(self.port)

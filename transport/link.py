@@ -9,6 +9,7 @@ both sides look for a new one (docs/spec/lane.md, section 5).
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -73,11 +74,12 @@ class Link:
         quiet: Told,
         back: Told,
         path: Callable[["Link", Way, str], None],
+        alarm: Callable[[float], None],
         shaper: Shaper | None = None,
     ) -> None:
         """`quiet` is told when the peer has not been heard of for so long that nothing new
         should be sent to it, `back` when it is there again, `path` of every path that comes.
-        `shaper` holds the node's caps."""
+        `alarm` is told when `expire` should be called; `shaper` holds the node's caps."""
         self.identities = identities
         self.peer = identities.peer
         self.code: str | None = None  # why the link ended
@@ -91,6 +93,7 @@ class Link:
         self._tell_quiet = quiet
         self._tell_back = back
         self._tell_path = path
+        self._alarm = alarm
         self._shaper = shaper
         self._since = host.now()
         self._legs: list[Leg] = []
@@ -174,12 +177,15 @@ class Link:
         a lost connection goes on over the next; the peer executes it once at most.
         """
         payload = self._checked(payload)
-        with trio.move_on_after(timeout):
-            while self._lane.outbox.backlog > self._limits.backlog_bytes:
-                await self._room.park()
-                self._check_alive()
-            return _unwrap(await self._answer_to(method, header, payload, priority), method)
-        raise CallRefused("timeout", f"`{method}` had no answer within {timeout:g} s")
+        deadline = self._host.now() + timeout
+        answered = None
+        if self._lane.outbox.backlog <= self._limits.backlog_bytes or await self._has_room(
+            deadline
+        ):
+            answered = await self._answer_to(method, header, payload, priority, deadline)
+        if answered is None:
+            raise CallRefused("timeout", f"`{method}` had no answer within {timeout:g} s")
+        return _unwrap(answered, method)
 
     def post(
         self,
@@ -532,9 +538,24 @@ class Link:
 
     # Calls in flight.
 
+    async def _has_room(self, deadline: float) -> bool:
+        """Wait until the backlog is short enough for a new call; False at the deadline."""
+        with trio.move_on_at(deadline):
+            while self._lane.outbox.backlog > self._limits.backlog_bytes:
+                await self._room.park()
+                self._check_alive()
+            return True
+        return False
+
     async def _answer_to(
-        self, method: str, header: Mapping[str, Any], payload: Bytes, priority: Priority
-    ) -> Answered:
+        self,
+        method: str,
+        header: Mapping[str, Any],
+        payload: Bytes,
+        priority: Priority,
+        deadline: float,
+    ) -> Answered | None:
+        """The answer; None at the deadline."""
         try:
             call = self._lane.call(method, header, payload, priority)
         except ValueError as error:
@@ -543,18 +564,30 @@ class Link:
         self._account()
         self._check_alive()
         call.context = trio.lowlevel.current_task()
+        call.deadline = deadline
         self._calls.add(call)
+        self._alarm(deadline)
 
         def abort(_: Any) -> trio.lowlevel.Abort:
             self._calls.discard(call)
-            if self.alive:
-                self._lane.give_up(call)
-                if self._leg is not None:
-                    self._leg.writer.wake()
+            self._give_up(call)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        answered: Answered = await trio.lowlevel.wait_task_rescheduled(abort)
+        answered: Answered | None = await trio.lowlevel.wait_task_rescheduled(abort)
         return answered
+
+    def _give_up(self, call: OutCall) -> None:
+        if self.alive:
+            self._lane.give_up(call)
+            if self._leg is not None:
+                self._leg.writer.wake()
+
+    def expire(self, now: float) -> float:
+        """End the calls whose time is over; the earliest deadline of the others."""
+        for call in [call for call in self._calls if call.deadline <= now]:
+            self._wake(call, outcome.Value(None))
+            self._give_up(call)
+        return min((call.deadline for call in self._calls), default=inf)
 
     def _wake(self, call: OutCall, result: outcome.Outcome[Any]) -> None:
         if call in self._calls:

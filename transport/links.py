@@ -1,10 +1,12 @@
 """The links of one node: at most one to a peer, and who is told of what becomes of them."""
 
 from collections.abc import Awaitable, Callable
+from math import inf
 
 import trio
 
 from . import defaults
+from .alarm import Alarm
 from .budget import Budget
 from .host import Host
 from .identity import PeerId
@@ -44,6 +46,7 @@ class Links:
         self._rescue = rescue
         self._shaper = shaper
         self._budget = Budget(limits.total_bytes)
+        self._alarm = Alarm(host, self._expire)
         self._links: dict[PeerId, Link] = {}
         self._proving: dict[PeerId, trio.Event] = {}  # dials whose TLS has proven the peer
 
@@ -55,6 +58,13 @@ class Links:
     def all(self) -> list[Link]:
         """All live links."""
         return [link for link in self._links.values() if link.alive]
+
+    async def run_alarm(self) -> None:
+        """Of the calls' deadlines; runs until cancelled."""
+        await self._alarm.run()
+
+    def _expire(self, now: float) -> float:
+        return min((link.expire(now) for link in self._links.values()), default=inf)
 
     async def tick(self) -> None:
         """The one timer of all links; runs until cancelled."""
@@ -146,6 +156,7 @@ class Links:
             back=lambda link: _tell(self.back, link),
             path=self._tell_path,
             shaper=self._shaper,
+            alarm=self._alarm.set,
         )
         return link
 

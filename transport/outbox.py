@@ -7,6 +7,7 @@ when another one takes over leaves again by that one, in its old order.
 """
 
 from collections import deque
+from math import inf
 from typing import Any
 
 from . import frame as wire
@@ -18,15 +19,16 @@ from .meter import Allowance
 
 
 class OutCall:
-    """A call of ours until its answer comes. `context` belongs to the shell."""
+    """A call of ours until its answer comes. `context` and `deadline` belong to the shell."""
 
-    __slots__ = ("answered", "context", "ident", "priority")
+    __slots__ = ("answered", "context", "deadline", "ident", "priority")
 
     def __init__(self, priority: Priority) -> None:
         self.ident = 0  # given when its first frame leaves
         self.priority = priority
         self.answered = False  # the first frame of the reply has come
         self.context: Any = None
+        self.deadline = inf
 
 
 class Message:
