@@ -52,6 +52,7 @@ class Connection:
         "cutter",
         "heard",
         "idle_s",
+        "intake",
         "least_rtt",
         "received",
         "rtt",
@@ -65,6 +66,7 @@ class Connection:
         self, *, idle_s: float, silent_s: float, now: float, yielding: Yielding | None = None
     ) -> None:
         self.cutter = Cutter()
+        self.intake: list[int] | None = None  # bytes by class, where somebody counts them
         self.rtt: float | None = None  # seconds, the last ping's
         self.least_rtt: float | None = None
         self.heard = now  # when the last byte came
