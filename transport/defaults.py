@@ -86,6 +86,8 @@ SMALL_PAYLOAD_BYTES: Final = 16 * KIB
 """Payloads up to this are copied, so that they do not pin the buffer they came in."""
 TICK_S: Final = 0.25
 """Between two looks, in seconds, at which links are quiet; well under `STALL_S`."""
+ALARM_S: Final = 0.005
+"""A call's timeout may be so much late, in seconds, where another one came just before."""
 COALESCE_S: Final = 100e-6
 """Frames queued this soon after a direct write wait for the writer and leave together."""
 REDIAL_S: Final = 0.25

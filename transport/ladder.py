@@ -168,13 +168,19 @@ class Ladder:
     ) -> Link:
         """The link to a peer, by whichever of its addresses answers first; better paths follow
         by themselves. Without addresses the book is asked. Raises DialFailed."""
-        link = self.endpoint.link(peer)
-        if link is not None and link.connected:
-            await trio.lowlevel.checkpoint()
-            return link
-        climb = self._climb(peer, addresses or self.book(peer), timeout)
         with trio.move_on_after(timeout):
-            return await climb.first()
+            while True:
+                link = self.endpoint.link(peer)
+                if link is not None and link.connected:
+                    await trio.lowlevel.checkpoint()
+                    return link
+                climb = self._climb(peer, addresses or self.book(peer), timeout)
+                try:
+                    return await climb.first()
+                except DialFailed:
+                    if self.endpoint.link(peer) is None:
+                        raise
+                await trio.sleep(defaults.FIND_S)  # a link that is looked for elsewhere too
         raise DialFailed("timeout", f"`{peer}` did not answer within {timeout:g} s")
 
     async def dial(self, address: Address, *, timeout: float) -> Link:

@@ -60,7 +60,7 @@ PAYMENT_S: Final = 60.0
 PAYMENTS_PER_ASKER: Final = 8
 """Demands to one asker that stand at once, a count: it may ask for several dial-backs at a time."""
 PAYMENTS: Final = 256
-"""Demands that are remembered, a count."""
+"""Askers whose demands are remembered, a count; of each `OWN_PLACES`."""
 ASKER_BURST: Final = 16
 ASKER_PER_S: Final = 16 / 600
 """Dial-backs for one asker: a measurement asks one server for about 8."""

@@ -66,6 +66,35 @@ async def test_each_side_is_told_where_the_relay_sees_the_other(virtual_time: ob
         assert held.seen == (*seen_b, 0, "")
 
 
+async def test_the_other_end_is_told_where_one_is_seen_now(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        told: list[tuple[str, object]] = []
+        trio_.cb.on_seen(lambda peer, seen, _: told.append((peer, seen)))
+        _, far = await trio_.dial()
+        await trio_.a.endpoint.reach(trio_.r.address, timeout=5)
+        await until(lambda: told)
+        place = trio_.link(trio_.a).status.address
+        assert told[0] == (trio_.a.endpoint.peer, (*place, 0, ""))
+        assert far.seen is not None  # it is still open
+
+
+async def test_a_relay_says_so_of_nobody_with_whom_it_carries_no_circuit(
+    virtual_time: object,
+) -> None:
+    async with relayed() as trio_:
+        told: list[object] = []
+        trio_.cb.on_seen(lambda peer, seen, _: told.append(peer))
+        header = {"peer": trio_.a.endpoint.peer, "seen": ["11.0.0.1", 1, 1, ""]}
+        with pytest.raises(CallRefused) as caught:
+            await trio_.link(trio_.b).call("relay.seen", header, timeout=5)
+        assert caught.value.code == "no-circuit"
+        assert not told
+        near, _ = await trio_.dial()  # the twin
+        await trio_.link(trio_.b).call("relay.seen", header, timeout=5)
+        assert told
+        assert near.failure is None
+
+
 async def test_bytes_arrive_both_ways_and_the_ends_pass(virtual_time: object) -> None:
     async with relayed() as trio_:
         near, far = await trio_.dial()
