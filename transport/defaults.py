@@ -63,6 +63,8 @@ UNKNOWN_RTT_S: Final = 0.3
 """What the round trip counts as before the first pong, in seconds."""
 LEGS: Final = 3
 """Connections that carry one link, a count."""
+ANSWER_S: Final = 1.0
+"""The least time, in seconds, that a ping has for its answer before a connection counts as lost."""
 REDUNDANT_S: Final = 15.0
 """After so many seconds a second connection of the same way and medium is given up."""
 STANDBY_S: Final = 10.0
