@@ -53,6 +53,8 @@ PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
 PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
+ANSWER_S: Final = 1.0
+"""So many seconds at least a ping has to be answered, however long the silence before it."""
 DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
 """A connection is pinged after so many seconds and round trips with frames under way and nothing
