@@ -256,12 +256,12 @@ class Connection:
         return DOUBT_S + DOUBT_RTTS * (UNKNOWN_RTT_S if self.rtt is None else self.rtt)
 
     def is_silent(self, now: float) -> bool:
-        """Whether it counts as lost: nothing came for long, though it was asked. One that carries
-        nothing is asked so seldom that it is silent by then: it gets time to answer."""
+        """Whether it counts as lost: a ping has been out for a round trip and more, and nothing
+        came for long. One that stands by is pinged seldom: its silence before does not count."""
         sent = self._ping_sent
-        if sent is None or now < self.heard + self._silent_s:
+        if sent is None:
             return False
-        return now >= sent + max(ANSWER_S, 2 * (self.rtt or 0.0))
+        return now >= max(self.heard + self._silent_s, sent + max(ANSWER_S, self._look()))
 
     def is_doubtful(self, now: float) -> bool:
         """Whether another connection, if there is one, should be used: a ping has been out for

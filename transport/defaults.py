@@ -53,6 +53,8 @@ PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
 PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
+ANSWER_S: Final = 1.0
+"""So many seconds at least a ping has to be answered, however long the silence before it."""
 DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
 """A connection is pinged after so many seconds and round trips with frames under way and nothing
@@ -63,8 +65,6 @@ UNKNOWN_RTT_S: Final = 0.3
 """What the round trip counts as before the first pong, in seconds."""
 LEGS: Final = 3
 """Connections that carry one link, a count."""
-ANSWER_S: Final = 1.0
-"""The least time, in seconds, that a ping has for its answer before a connection counts as lost."""
 REDUNDANT_S: Final = 15.0
 """After so many seconds a second connection of the same way and medium is given up."""
 STANDBY_S: Final = 10.0

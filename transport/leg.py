@@ -63,6 +63,12 @@ def redundant(legs: Sequence[Leg], used: Leg | None, now: float) -> list[Leg]:
         for leg in legs
         if used is not None
         and leg is not used
-        and (leg.way, leg.path.medium) == (used.way, used.path.medium)
+        and _kind(leg) == _kind(used)
         and now > leg.since + defaults.REDUNDANT_S
     ]
+
+
+def _kind(leg: Leg) -> tuple[Way, str, bool]:
+    """IPv4 and IPv6 are two ways: what cuts one leaves the other, and a relay that sees both can
+    tell of both."""
+    return leg.way, leg.path.medium, ":" in leg.path.address[0]

@@ -7,7 +7,6 @@ import pytest
 import trio
 import trio.testing
 
-from shoal.transport import connection
 from shoal.transport.address import Address
 from shoal.transport.calls import Reply
 from shoal.transport.events import Called
@@ -142,23 +141,6 @@ def test_what_left_by_a_slower_path_counts_there_even_after_it_was_sent_again() 
         a._on(event)
     assert a.ended is None
     assert len(pair.b.called) == 1
-
-
-@pytest.mark.parametrize(("least", "kept"), [(1.0, True), (0.0, False)])
-def test_a_path_in_reserve_gets_time_to_answer(
-    monkeypatch: pytest.MonkeyPatch, least: float, kept: bool
-) -> None:
-    """It is asked after ten seconds; a peer that had to have said something within the last three
-    and a half would have lost it by then, and the link its reserve."""
-    monkeypatch.setattr(connection, "ANSWER_S", least)
-    reserve = connection.Connection(idle_s=10.0, silent_s=3.5, now=0.0)
-    reserve.ponged(2, 0.1)
-    reserve.heard = 0.1
-    assert reserve.tick(0.1) == 10.1
-    reserve.tick(10.1)
-    assert len(reserve.urgent) == 2
-    assert reserve.is_silent(10.35) is not kept
-    assert reserve.is_silent(11.2)
 
 
 def test_who_makes_us_change_to_and_fro_costs_no_memory() -> None:
@@ -313,6 +295,18 @@ async def test_a_path_that_falls_silent_is_left_before_calls_time_out(
         assert trio.current_time() - began < 2.5
         assert link.way is Way.RELAYED
         assert b.calls.count("99") == 1
+
+
+@pytest.mark.trio
+async def test_a_path_that_stands_by_stays(virtual_time: trio.testing.MockClock) -> None:
+    """It is pinged seldom, and has all the time of a ping to answer."""
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await relayed_link(a, b)
+        await second_path(a, b, Way.DIRECT)
+        await trio.sleep(60)
+        assert [leg.way.value for leg in link.status.legs] == ["relayed", "direct"]
+        assert [leg.way.value for leg in b.up[0].status.legs] == ["loopback", "loopback"]
 
 
 @pytest.mark.trio
