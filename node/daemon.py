@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -39,9 +40,11 @@ from ..transport.relay.defaults import RelayLimits
 from . import defaults
 from .addresses import own_addresses
 from .bootstrap import Bootstrap, join
+from .browsers import serve_browsers
 from .config import NodeConfig
 from .control import ControlServer
 from .credentials import Credentials
+from .diagnosis import Diagnosis
 from .embedded import embedded_folder, import_embedded
 from .errors import NodeError
 from .folder import (
@@ -144,6 +147,9 @@ class Node:
             book=self.directory.where,
             foreign=config.libp2p_relays,
         )
+        if config.up or config.down:
+            self.health.report("caps", "`--up` and `--down` are not enforced yet")
+        self.diagnosis = Diagnosis(self.ladder, config.listen, port_443=config.port_443)
         self.exchange = Exchange(host, self.endpoint, library)
         self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
 
@@ -235,7 +241,9 @@ class Node:
         self.ladder.on_change(self._publish_addresses)
 
     async def _bind(self, nursery: trio.Nursery, port: int) -> int:
-        further = (("0.0.0.0", HTTPS),) if self.config.port_443 else ()
+        listen = self.config.listen
+        places = ("0.0.0.0", "::") if listen == "0.0.0.0" else (listen,)
+        further = tuple((place, HTTPS) for place in places if self.config.port_443)
 
         async def run(*, task_status: TaskStatus[int]) -> None:
             await self.ladder.run(
@@ -268,10 +276,16 @@ class Node:
         await nursery.start(self.stage.run)
         if self.engine is not None:
             nursery.start_soon(self._run_engine, self.engine)
+        page = ""
+        if self.config.browsers is not None:
+            start = partial(serve_browsers, self.host, self.endpoint, self.config.browsers)
+            page = await nursery.start(start)
         await nursery.start(self.control.run)
         self._say(f"shoal {__version__}, peer {self.identity.peer}")
         for address in self.addresses:
             self._say(f"address {address}")
+        if page:
+            self._say(f"browsers {page}")
 
     async def _run_engine(self, engine: ManagedEngine) -> None:
         """A node whose engine cannot be had stays a member."""

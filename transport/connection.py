@@ -6,6 +6,7 @@ answers for its own count.
 """
 
 from collections import deque
+from math import inf
 
 from . import frame as wire
 from .defaults import (
@@ -14,28 +15,39 @@ from .defaults import (
     DOUBT_RTTS,
     DOUBT_S,
     FRAME_OVERHEAD_BYTES,
+    FRAME_PAYLOAD_BYTES,
     PING_S,
+    SLEPT_S,
     STALL_S,
+    UNKNOWN_RTT_S,
 )
 from .frame import Cutter, Fault
 from .lanestream import Entry
+from .queueing import Yielding
 
 _COUNT = 0xFFFFFFFF
+_PROBE = 1 << 32  # above it the marks of pings that bulk waits for, below it all others
 _TICK_S = 0.05  # no finer than this
 
 
 class Connection:
-    """One connection under a lane. `idle_s` and `silent_s` are those of `Limits`."""
+    """One connection under a lane. `idle_s` and `silent_s` are those of `Limits`; `yielding` bounds
+    the bulk under way (None: nothing does)."""
 
     __slots__ = (
         "_acked",
         "_ping_mark",
         "_ping_sent",
         "_pinged",
+        "_probed",
+        "_probes",
         "_sent",
         "_silent_s",
         "_ticked",
         "_unacked",
+        "bulk_at",
+        "bulk_bytes",
+        "bulk_waits",
         "cutter",
         "heard",
         "idle_s",
@@ -45,9 +57,12 @@ class Connection:
         "unreported",
         "unreported_bytes",
         "urgent",
+        "yielding",
     )
 
-    def __init__(self, *, idle_s: float, silent_s: float, now: float) -> None:
+    def __init__(
+        self, *, idle_s: float, silent_s: float, now: float, yielding: Yielding | None = None
+    ) -> None:
         self.cutter = Cutter()
         self.rtt: float | None = None  # seconds, the last ping's
         self.least_rtt: float | None = None
@@ -66,6 +81,12 @@ class Connection:
         self._pinged = now
         self._ping_sent: float | None = None
         self._ping_mark = 0
+        self.yielding = yielding
+        self.bulk_bytes = 0  # of bulk, under way
+        self.bulk_waits = False  # for something to be acknowledged, or for
+        self.bulk_at = inf  # this time
+        self._probes: deque[int] = deque()  # marks of pings that are out for bulk
+        self._probed = now
         self.ping(now)
 
     # Counted frames.
@@ -80,10 +101,15 @@ class Connection:
         """Whether counted frames are under way."""
         return bool(self._unacked)
 
-    def keep(self, entry: Entry) -> None:
+    def keep(self, entry: Entry, now: float) -> None:
         """A counted frame leaves: it is kept until the peer says that it has it."""
         self._sent = (self._sent + 1) & _COUNT
         self._unacked.append(entry)
+        if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
+            size = _size(entry)
+            self.bulk_bytes += size
+            if self.yielding is not None:
+                self.yielding.spend(size, now)
 
     def count(self, size: int) -> None:
         """A counted frame of the peer's has come."""
@@ -104,14 +130,46 @@ class Connection:
         for _ in range(fresh):
             entry = self._unacked.popleft()
             if entry is not None:
-                freed += FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
+                size = _size(entry)
+                freed += size
+                if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
+                    self.bulk_bytes -= size
+                    self.bulk_waits = False
         return freed
 
     def give_back(self) -> list[Entry]:
         """What may be lost, to be sent again elsewhere; acknowledgements may still come."""
         lost = [entry for entry in self._unacked if entry is not None]
         self._unacked = deque([None] * len(self._unacked))
+        self.bulk_bytes = 0
+        self.bulk_waits = False
         return lost
+
+    # Bulk.
+
+    def takes_bulk(self, now: float) -> int:
+        """The largest piece of bulk that may leave; 0: a pong or `bulk_at` brings the next look."""
+        yielding = self.yielding
+        if yielding is None:
+            return FRAME_PAYLOAD_BYTES
+        if yielding.room(self.bulk_bytes, now) > 0:
+            self.bulk_at = inf
+            return yielding.piece
+        self.bulk_waits = True
+        self.bulk_at = yielding.next_at(self.bulk_bytes, now)
+        return 0
+
+    def probe(self, now: float) -> int:
+        """The mark of a ping to send behind bulk, 0 where none is due."""
+        if self.yielding is None or not self.bulk_bytes:
+            return 0
+        if self._probes and now < self._probed + self.yielding.sample_s:
+            return 0
+        mark = self._probes[-1] + 1 if self._probes else _PROBE
+        self._probes.append(mark)
+        self._probed = now
+        self.yielding.begin(self.bulk_bytes, now)
+        return mark
 
     # Urgent frames: outside the count, before everything else, lost with the connection.
 
@@ -134,20 +192,30 @@ class Connection:
 
     def ponged(self, offset: int, now: float) -> None:
         """A pong has come."""
+        if self._probes and offset == self._probes[0] and self.yielding is not None:
+            self._probes.popleft()
+            self.bulk_waits = False
+            self.yielding.end(now)
         if self._ping_sent is None or offset != self._ping_mark + 1:
             return
         self.rtt = max(0.0, now - self._ping_sent)
         self.least_rtt = self.rtt if self.least_rtt is None else min(self.least_rtt, self.rtt)
         self._ping_sent = None
 
-    def tick(self, now: float) -> float:
-        """Ping when the peer is quiet; returns when to come again (on the same clock).
-
-        A tick that comes late means that this side's loop stood still, and bytes of the
-        peer's may be waiting unread: that time does not count against the peer.
-        """
-        if (late := now - self._ticked) > STALL_S:
+    def forgive(self, now: float) -> bool:
+        """A tick that comes late means that this side's loop stood still, and bytes of the
+        peer's may be waiting unread: that time does not count against the peer. Returns whether
+        it was so long that the machine may have slept."""
+        late = now - self._ticked
+        if late > STALL_S:
             self.heard = min(now, self.heard + late)
+            self._ticked = now
+        return late > SLEPT_S
+
+    def tick(self, now: float) -> float:
+        """Ping when the peer is quiet; returns when to come again (on the same clock)."""
+        if self.forgive(now):
+            self.ping_soon(now)
         if self._ping_sent is None:
             ping_at = min(self.heard + self._quiet_for(), self._pinged + PING_S)
             if now < ping_at:
@@ -162,7 +230,7 @@ class Connection:
         return self.idle_s if not self._unacked else min(self.idle_s, self._look())
 
     def _look(self) -> float:
-        return DOUBT_S + DOUBT_RTTS * (self.rtt or 0.0)
+        return DOUBT_S + DOUBT_RTTS * (UNKNOWN_RTT_S if self.rtt is None else self.rtt)
 
     def is_silent(self, now: float) -> bool:
         """Whether it counts as lost: a ping is out, and nothing came for long."""
@@ -173,3 +241,7 @@ class Connection:
         longer than round trips take."""
         sent = self._ping_sent
         return sent is not None and now >= max(sent, self.heard) + self._look()
+
+
+def _size(entry: Entry) -> int:
+    return FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)

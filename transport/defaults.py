@@ -37,6 +37,7 @@ IDLE_S: Final = 2.0
 SILENT_S: Final = 3.5
 QUIET_S: Final = 4.5
 GRACE_S: Final = 20.0
+HOLD_S: Final = 120.0
 
 # The core's own pace.
 REORDERED_IDS: Final = 16 * KIB
@@ -52,6 +53,10 @@ DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
 """A connection is pinged after so many seconds and round trips with frames under way and nothing
 heard, and left for another one as long after that."""
+SUSPECT_S: Final = 1.5
+"""So long, in seconds, after the last byte a way beside a doubtful relayed one is looked for."""
+UNKNOWN_RTT_S: Final = 0.3
+"""What the round trip counts as before the first pong, in seconds."""
 LEGS: Final = 3
 """Connections that carry one link, a count."""
 REDUNDANT_S: Final = 15.0
@@ -83,6 +88,9 @@ REDIAL_S: Final = 0.25
 """Between two attempts to resume a link."""
 RESTORE_S: Final = 1.0
 """The least time, in seconds, a lost link gets to find a connection again."""
+ROUND_S: Final = (3.0, 10.0)
+"""A round of looking for a path holds up the next for so many seconds, in the first `GRACE_S` and
+later."""
 PROBE_S: Final = 1.0
 """Between two looks, in seconds, whether the peer that dialled still listens."""
 DUPLICATE_S: Final = 2.0
@@ -114,11 +122,15 @@ CLIMB_ADDRESSES: Final = 8
 CLIMB_CIRCUITS: Final = 4
 FOREIGN_S: Final = 15.0
 """Between two looks whether the place at a relay of libp2p's is still held, in seconds."""
+BOTH_S: Final = 0.3
+"""How long a relay's other IP version is waited for, in seconds, once one has answered."""
+FAMILY_S: Final = 60.0
+"""Between two tries of an IP version of a relay, in seconds."""
 FIND_S: Final = 0.5
 """Between two rounds of looking for a path of a link that has none, in seconds."""
-PUNCH_PAUSES_S: Final = (4.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
-"""After which a relayed link is punched for again, in seconds; a change of the network comes
-between."""
+PUNCH_PAUSES_S: Final = (4.0, 10.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
+"""After which a relayed link is punched for again, in seconds, the last one for ever; a change of
+the network comes between."""
 NETWORK_S: Final = 2.0
 """Between two looks at the own addresses, in seconds."""
 SLEPT_S: Final = 5.0

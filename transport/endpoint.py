@@ -25,12 +25,13 @@ from .identity import Identity, PeerId
 from .libp2p import Libp2pResponder
 from .limits import HalfOpen, Limits
 from .link import Link
-from .links import Finder, Links
+from .links import Links
 from .meeting import Connected, Door, Refused
 from .path import Path, PathLost
 from .pipe import Pipe, TcpPipe, Way
 from .place import way_to
 from .relay.book import RelayBook
+from .rescue import Finder, Rescue
 from .serving import StreamHandler
 from .tls import Tls
 
@@ -62,12 +63,14 @@ class Endpoint:
         self.peer = identity.peer
         self.incarnation = host.entropy(defaults.INCARNATION_BYTES)
         self.port = 0
-        self.finder: Finder | None = None
+        self.listening: list[tuple[str, int]] = []
+        """IP addresses and ports that are listened on."""
         self._host = host
         self._limits = limits or Limits()
         self._certificate = Certificate.generate(identity, host)
         self._door = Door(identity.peer, self.incarnation, admission, self._limits)
-        self._links = Links(host, identity.peer, self.incarnation, self._limits, self._rescue)
+        self.rescue = Rescue(host, self.reach, self._limits.handshake_s)
+        self._links = Links(host, identity.peer, self.incarnation, self._limits, self.rescue)
         self._half_open = HalfOpen(self._limits)
         self._nursery: trio.Nursery | None = None
         self.identity = identity
@@ -158,6 +161,15 @@ class Endpoint:
         return self._links.all()
 
     @property
+    def finder(self) -> Finder | None:
+        """Asked for a path where a link has lost its last one."""
+        return self.rescue.finder
+
+    @finder.setter
+    def finder(self, finder: Finder | None) -> None:
+        self.rescue.finder = finder
+
+    @property
     def udp_port(self) -> int:
         """The UDP port that hellos name, 0: none."""
         return self._door.udp_port
@@ -185,9 +197,11 @@ class Endpoint:
         listeners = [await self._host.listen(listen, port)]
         try:
             self.port = self._door.port = int(listeners[0].socket.getsockname()[1])
+            self.listening = [(listen, self.port)]
             for address, other in further:
                 with suppress(HostError):
                     listeners.append(await self._host.listen(address, other or self.port))
+                    self.listening.append((address, other or self.port))
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._links.tick)
@@ -196,6 +210,7 @@ class Endpoint:
                 task_status.started(self.port)
         finally:
             self._nursery = None
+            self.listening = []
             for listener in listeners:
                 listener.socket.close()
 
@@ -386,13 +401,13 @@ class Endpoint:
         try:
             if peer == self.peer:
                 raise DialFailed("self", f"`{name}` is this node itself")
+            if (known := self.link(peer)) is not None:
+                return await self._carry_on(known, path, way)
             proving = await self._links.prove_alone(peer)
             try:
-                link = self.link(peer)
-                resume = None if link is None else link.identities.peer_incarnation
-                connected = await self._door.introduce(path, resume)
-                if resume is not None and self._links.add(connected, way) is link is not None:
-                    return link
+                if (known := self.link(peer)) is not None:
+                    return await self._carry_on(known, path, way)
+                connected = await self._door.introduce(path, None)
                 link = self._links.register(connected, port)
             finally:
                 proving.done()
@@ -406,6 +421,14 @@ class Endpoint:
             raise
         assert self._nursery is not None
         await self._nursery.start(self._links.run, link, connected, way)
+        return link
+
+    async def _carry_on(self, link: Link, path: Path, way: Way) -> Link:
+        """A further connection of a link. Another one may come up meanwhile: no dial waits for
+        another here, or one that hangs would hold up those that work."""
+        connected = await self._door.introduce(path, link.identities.peer_incarnation)
+        if not self._links.add(connected, way, link):
+            raise DialFailed("closed", f"the link to `{link.peer}` has ended meanwhile")
         return link
 
     async def _after_refusal(self, peer: PeerId, refused: Refused, name: str) -> Link:
@@ -460,35 +483,6 @@ class Endpoint:
             path.close()
             raise
         return path
-
-    # Links that lost their last path.
-
-    async def _rescue(self, link: Link) -> str | None:
-        async with trio.open_nursery() as nursery:
-            if self.finder is not None:
-                nursery.start_soon(self.finder, link)
-            while True:
-                code = await self._dial_again(link)
-                if code is not None:
-                    nursery.cancel_scope.cancel()
-                    return code
-                await trio.sleep(defaults.REDIAL_S)
-
-    async def _dial_again(self, link: Link) -> str | None:
-        """Where the peer was last, at the port on which it listens."""
-        ip, port = link.address[0], link.identities.port
-        if not ip or not port:
-            await trio.sleep(defaults.PROBE_S)
-            return None
-        address = Address(ip, port, link.peer)
-        try:
-            await self.reach(address, timeout=self._limits.handshake_s)
-        except DialFailed as error:
-            # Behind a router it may be the router that refuses.
-            near = way_to(ip) in (Way.LOOPBACK, Way.LAN)
-            if near and link.broken and error.code in ("refused", "wrong-peer"):
-                return "peer-gone"
-        return None
 
 
 Greeter = Callable[[bytes, trio.SocketStream], Awaitable[None]]

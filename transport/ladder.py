@@ -19,8 +19,10 @@ from .climb import Attempt, Climb, order
 from .datagrams import Datagrams, Place
 from .endpoint import Endpoint
 from .errors import AddressInUse, DialFailed, HostError
+from .families import Families, places_of
 from .host import Host, Interface
 from .identity import PeerId
+from .improving import Improving
 from .knowledge import Knowledge
 from .lan.mdns import LanDiscovery
 from .libp2p.client import CircuitClient
@@ -41,8 +43,11 @@ from .relay.client import RelayClient
 from .relay.defaults import RelayLimits
 from .relay.service import RelayService
 from .relay.vouch import Vouched
+from .rescue import pace
+from .rounds import Rounds
 from .udp.port import UdpPort
 from .udp.quic import QuicPipe
+from .whereabouts import Whereabouts
 
 DIALBACK_BYTE: Final = 0x01
 _PORT_TRIES: Final = 8
@@ -61,6 +66,7 @@ class Rungs:
     mapping: bool = True  # asking the router for a port
     punch_tcp: bool = True
     punch_udp: bool = True
+    prediction: bool = True  # finding the port of a NAT that draws one for each peer
     relay: bool = True  # using relays; whether to be one is `RelayLimits.volunteer`
 
 
@@ -90,9 +96,10 @@ class Ladder:
         self._host = host
         self._nursery: trio.Nursery | None = None
         self._climbs: dict[PeerId, Climb] = {}
-        self._improving: dict[PeerId, trio.Event] = {}
+        self._searches: set[Rounds[None]] = set()
         self._on_change: list[Callable[[], None]] = []
         self.udp = UdpPort(host) if rungs.udp else None
+        self._udp_runs = trio.Lock()
         self.reach = Reach(host, endpoint, self.udp, volunteer=observes, seen_at=self._seen_at)
         self.mapper = PortMapper(host, key=key)
         self.lan: LanDiscovery | None = None
@@ -101,9 +108,13 @@ class Ladder:
             host, endpoint, relaying or RelayLimits(), seen=seen_at, relayed=_is_relayed
         )
         self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
+        self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
+        self._families = Families(host, endpoint, book)
         limits = PunchLimits()
         if not rungs.punch_tcp:
             limits = replace(limits, tcp_tries=0)
+        if not rungs.prediction:
+            limits = replace(limits, searches=0)
         self.puncher = Puncher(
             host,
             endpoint,
@@ -123,12 +134,14 @@ class Ladder:
         self._foreign_relays = tuple(foreign)
         self.foreign.on_circuit(self._foreign_circuit_came)
         self.foreign.on_change(self._changed)
+        self._improving = Improving(self.puncher)
         endpoint.finder = self._find
         endpoint.handle_first_byte(DIALBACK_BYTE, self._dialled_back)
         endpoint.on_observed(self._observed)
         endpoint.on_path(self._path_found)
-        self.relays.on_change(self._changed)
+        self.relays.on_change(self._relays_changed)
         self.relays.on_circuit(self._circuit_came)
+        self.relays.on_seen(self.knowledge.vouch)
         self.mapper.on_change(self._mapped)
         if self.udp is not None:
             self.udp.on_stun(self._stun)
@@ -137,19 +150,8 @@ class Ladder:
     # What others use.
 
     def addresses(self) -> list[Address]:
-        """Where others can reach this node beside the addresses of its interfaces, best first:
-        what the router maps, what peers got through to, and relays."""
-        found: dict[Address, None] = {}
-        peer, port = self.endpoint.peer, self.endpoint.port
-        if (mapping := self.mapper.mapping) is not None and mapping.tcp_port:
-            found[Address(mapping.address, mapping.tcp_port, peer)] = None
-        for place in self.reach.reachability.reached("tcp"):
-            found[Address(*place, peer)] = None
-        for place in self.reach.reachability.reached("udp"):
-            found[Address(*place, peer, transport="udp")] = None
-        own = {(item.address, port) for item in self._host.interfaces()}
-        outside = [each for each in found if (each.host, each.port) not in own]
-        return [*outside, *self.relays.addresses(), *self.foreign.addresses()]
+        """Where others can reach this node (`Whereabouts.addresses`)."""
+        return [*self.whereabouts.addresses(), *self.foreign.addresses()]
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """`callback()` whenever `addresses` may have changed."""
@@ -187,8 +189,14 @@ class Ladder:
         self.mapper.refresh()
         for link in self.endpoint.links():
             link.look()
-        for event in self._improving.values():
-            event.set()
+        self._search_again()
+        self._improving.hurry()
+
+    def _search_again(self) -> None:
+        """The network may be back: who looks for a path does so at once."""
+        self.endpoint.rescue.wake()
+        for search in self._searches:
+            search.wake()
 
     # Running.
 
@@ -284,8 +292,8 @@ class Ladder:
                 return number
         return port
 
-    @staticmethod
     async def _run_udp(
+        self,
         udp: UdpPort,
         scope: trio.CancelScope,
         addresses: list[str],
@@ -294,7 +302,8 @@ class Ladder:
         task_status: trio.TaskStatus[int],
     ) -> None:
         with scope:
-            await udp.run(addresses, port, task_status=task_status)
+            async with self._udp_runs:  # one given up may still be closing its sockets
+                await udp.run(addresses, port, task_status=task_status)
 
     async def _discover(self, port: int) -> None:
         """On the own network, for the swarm that this node is in now: joining changes it."""
@@ -317,6 +326,7 @@ class Ladder:
             if now != before or later - wall > defaults.SLEPT_S:
                 self.network_changed()
             before, wall = now, later
+            self._improve_relayed()
 
     def _interfaces(self) -> list[Interface]:
         return self._host.interfaces()
@@ -324,11 +334,8 @@ class Ladder:
     async def _watch_reach(self) -> None:
         version = 0
         while True:
-            own = {item.address for item in self._host.interfaces()}
-            public = self.reach.reachability.public
-            if public is None:  # nobody could tell: a public address of our own will do
-                public = any(way_to(address) is Way.DIRECT for address in own)
-            self.relays.reachable = public
+            self.relays.everywhere = self.whereabouts.everywhere()
+            self.relays.reachable = self.whereabouts.reachable()
             self._changed()
             version = await self.reach.changed(version)
 
@@ -346,8 +353,14 @@ class Ladder:
         self._nursery.start_soon(self._run_climb, climb, addresses, timeout)
         return climb
 
+    def _attempts(self, peer: PeerId, addresses: Sequence[Address]) -> list[Attempt]:
+        """What to try, and when."""
+        found = self.knowledge.found_at(peer)
+        linked = {link.peer for link in self.endpoint.links() if not _is_relayed(link)}
+        return order(self.whereabouts.dialable(addresses, found), peer, self.rungs, linked)
+
     async def _run_climb(self, climb: Climb, addresses: Sequence[Address], timeout: float) -> None:
-        attempts = order(addresses, climb.peer, self.rungs)
+        attempts = self._attempts(climb.peer, addresses)
         try:
             with trio.move_on_after(timeout):
                 await climb.run(attempts, self._attempt)
@@ -365,7 +378,7 @@ class Ladder:
             return await self._dial_udp(address, attempt.peer)
         return await self.endpoint.reach(address, timeout=defaults.CLIMB_S)
 
-    async def _dial_udp(self, address: Address, peer: PeerId) -> Link:
+    async def _dial_udp(self, address: Address, peer: PeerId | None) -> Link:
         if self.udp is None:
             raise DialFailed("no-udp", "this node has no UDP port")
         try:
@@ -376,14 +389,27 @@ class Ladder:
         return await self.endpoint.join(pipe, way, expect=peer, server=False, name=str(address))
 
     async def _reach_relay(self, address: Address, timeout: float) -> Link:
+        """A direct path to a relay."""
+        if address.transport == "tcp":
+            return await self.endpoint.reach(address, timeout=timeout)
         with trio.move_on_after(timeout):
-            if address.transport == "udp" and address.peer is not None:
-                return await self._dial_udp(address, address.peer)
-            return await self.endpoint.dial(address, timeout=timeout)
+            return await self._dial_udp(address, address.peer)
         raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
+
+    async def _link_relay(self, relay: Address) -> None:
+        """A direct link to a relay, by the address that is given or any that is known of it, and
+        by both IP versions where there are both. Raises DialFailed."""
+        if relay.peer is None or self._nursery is None:
+            return
+        link = self.endpoint.link(relay.peer)
+        if link is None or not link.connected:
+            known = [relay, *(each for each in self.book(relay.peer) if each.relay is None)]
+            await self._climb(relay.peer, known, defaults.CLIMB_S).first()
+        await self._families.meet(relay, self._nursery)
 
     async def _through(self, relay: Address, peer: PeerId) -> Link:
         try:
+            await self._link_relay(relay)
             pipe = await self.relays.dial(relay, peer, timeout=defaults.CLIMB_S)
         except DialFailed as error:
             if error.code not in ("tls-failed", "unreachable"):
@@ -430,31 +456,27 @@ class Ladder:
 
     async def _find(self, link: Link) -> None:
         """A link has lost all paths: look for one until cancelled."""
-        while True:
-            with suppress(DialFailed):
-                climb = self._climb(link.peer, self.book(link.peer), defaults.CLIMB_S)
-                await climb.first()
-            await trio.sleep(defaults.FIND_S)
+        rounds: Rounds[None] = Rounds(self._host, pause=defaults.FIND_S, every=pace(self._host))
+        self._searches.add(rounds)
+        try:
+            await rounds.run(lambda: self._look_once(link.peer))
+        finally:
+            self._searches.discard(rounds)
 
-    # From a relayed path to a direct one.
+    async def _look_once(self, peer: PeerId) -> None:
+        with trio.move_on_after(defaults.CLIMB_S):
+            attempts = self._attempts(peer, self.book(peer))
+            await Climb(peer, self.endpoint).run(attempts, self._attempt)
 
     def _improve(self, link: Link, *, at_once: bool) -> None:
-        if self._nursery is not None and link.peer not in self._improving:
-            self._improving[link.peer] = trio.Event()
-            self._nursery.start_soon(self._keep_improving, link, at_once)
+        if self._nursery is not None:
+            self._improving.begin(link, self._nursery, at_once=at_once)
 
-    async def _keep_improving(self, link: Link, at_once: bool) -> None:
-        """Punch, again and again with longer pauses, until the link is direct or over."""
-        try:
-            for pause in (0.0, *defaults.PUNCH_PAUSES_S) if at_once else defaults.PUNCH_PAUSES_S:
-                with trio.move_on_after(pause):
-                    await self._improving[link.peer].wait()
-                self._improving[link.peer] = trio.Event()
-                if not link.alive or link.way is not Way.RELAYED:
-                    return
-                await self.puncher.punch(link)
-        finally:
-            del self._improving[link.peer]
+    def _improve_relayed(self) -> None:
+        """Links that have lost their direct path and live on by a relay."""
+        for link in self.endpoint.links():
+            if link.way is Way.RELAYED:
+                self._improve(link, at_once=self.endpoint.peer < link.peer)
 
     # What comes.
 
@@ -518,14 +540,25 @@ class Ladder:
         path, place = connected.path, connected.hello.observed
         if connected.dialled and path.medium == "tcp" and place is not None:
             self.reach.observed_tcp(connected.peer, path.address[0], place, path.local_port)
+            if path.local_port == self.endpoint.port:
+                self.knowledge.observed(place)
 
     def _path_found(self, link: Link, way: Way, medium: str) -> None:
+        self._search_again()
         if way is not Way.RELAYED:
             self.puncher.met(link.peer, medium)
-        if link.identities.dialled and medium == "tcp" and link.identities.port:
-            place = link.address[0], link.identities.port
-            if place[0]:
-                self.relays.offer([(link.peer, Address(*place, link.peer))])
+        if link.identities.dialled and way is not Way.RELAYED:
+            self._offer_relay(link, medium)
+
+    def _offer_relay(self, link: Link, medium: str) -> None:
+        """Whoever was dialled, and so can be, may relay."""
+        known = [each for each in self.book(link.peer) if each.relay is None]
+        ip, port = link.address
+        if ip and medium == "tcp" and link.identities.port:
+            known.append(Address(ip, link.identities.port, link.peer))
+        elif ip and medium == "udp":
+            known.append(Address(ip, port, link.peer, transport="udp"))
+        self.relays.offer([(link.peer, each) for each in known])
 
     def _mapped(self, mapping: Mapping | None) -> None:
         self.reach.port_mapped(
@@ -555,6 +588,13 @@ class Ladder:
         link = self.endpoint.link(peer)
         return seen_at(link).ip or None if link is not None else None
 
+    def _relays_changed(self) -> None:
+        for held in self.relays.relays:
+            address = self.relays.address(held.relay)
+            if self._nursery is not None and address is not None:
+                self._nursery.start_soon(self._families.meet, address, self._nursery)
+        self._changed()
+
     def _changed(self) -> None:
         for callback in self._on_change:
             callback()
@@ -562,17 +602,14 @@ class Ladder:
 
 def seen_at(link: Link) -> Vouched:
     """Where this node itself sees the other end of a link; nowhere for one that is relayed."""
-    ip, tcp, udp = "", 0, 0
-    for leg in link.status.legs:
-        if leg.way is Way.RELAYED or not leg.address[0] or ip not in ("", leg.address[0]):
-            continue
-        ip = leg.address[0]
-        if leg.medium == "tcp":
-            tcp = leg.address[1]
-        elif leg.medium == "udp":
-            udp = leg.address[1]
-    return Vouched(ip, tcp, udp)
+    places = places_of(link)
+    four = [ip for ip in places if ":" not in ip]
+    six = [ip for ip in places if ":" in ip]
+    if not places:
+        return Vouched("")
+    ip = (four or six)[-1]  # where it came from last: the other one may be dead already
+    return Vouched(ip, *places[ip], six[-1] if four and six else "")
 
 
 def _is_relayed(link: Link) -> bool:
-    return not seen_at(link).ip
+    return not places_of(link)

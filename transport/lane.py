@@ -29,6 +29,7 @@ from .frame import Bytes, Fault, Frame, Priority
 from .lanestream import Entry, LaneStream
 from .limits import Limits
 from .outbox import Message, Outbox, OutCall
+from .queueing import Yielding
 
 
 @dataclass(slots=True)
@@ -90,11 +91,20 @@ class Lane:
         """Bytes kept for this link: to be sent or acknowledged, unread, or incomplete."""
         return self.outbox.backlog + self._stream_bytes + self._partial_bytes
 
+    @property
+    def at_stake(self) -> bool:
+        """Whether somebody would miss the link: calls or streams are open, or answers have not
+        arrived for sure. Not cheap; asked while nothing carries it."""
+        return bool(self.streams) or self.outbox.at_stake
+
     # Connections.
 
-    def attach(self, now: float) -> Connection:
-        """A further connection. This side sends by it if it is the only one, else after `use`."""
-        connection = Connection(idle_s=self.idle_s, silent_s=self._limits.silent_s, now=now)
+    def attach(self, now: float, yielding: Yielding | None = None) -> Connection:
+        """A further connection. This side sends by it if it is the only one, else after `use`.
+        `yielding` bounds its bulk."""
+        connection = Connection(
+            idle_s=self.idle_s, silent_s=self._limits.silent_s, now=now, yielding=yielding
+        )
         self.heard = self._now = now
         self.connections.append(connection)
         if self.outbox.carrier is None:
@@ -183,9 +193,9 @@ class Lane:
             for connection in self.connections:
                 connection.push_urgent(wire.GOAWAY, head=wire.encode_code(code, message))
 
-    def take(self, connection: Connection, room: int) -> bytes:
+    def take(self, connection: Connection, room: int, now: float) -> bytes:
         """Frames to write to a connection now: `room` bytes, and at most one frame more."""
-        return self.outbox.take(connection, room, last_words=self.ended is not None)
+        return self.outbox.take(connection, room, now, last_words=self.ended is not None)
 
     def _new_stream(self, ident: int, priority: Priority, *, mine: bool) -> LaneStream:
         stream = self.streams[ident] = LaneStream(

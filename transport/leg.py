@@ -11,9 +11,9 @@ from .writer import Writer
 
 class Leg:
     """One of a link's paths. `due` is when its connection wants the next tick, `since` when it
-    came, both on the host's clock."""
+    came, `wanted` when the peer chose to send by it, all on the host's clock."""
 
-    __slots__ = ("connection", "due", "path", "since", "way", "writer")
+    __slots__ = ("connection", "due", "path", "since", "wanted", "way", "writer")
 
     def __init__(
         self, path: Path, way: Way, connection: Connection, writer: Writer, now: float
@@ -22,19 +22,20 @@ class Leg:
         self.way = way
         self.connection = connection
         self.writer = writer
-        self.since = self.due = now
+        self.since = self.due = self.wanted = now
 
 
 def best(legs: Sequence[Leg], now: float) -> Leg | None:
     """The leg to send by: one that answers, of the best way; TCP before UDP, which costs ten
-    times the CPU; of equals the newest, since a peer that dials anew has lost what it had."""
+    times the CPU; of equals the newest, since a peer that dials anew has lost what it had, or
+    the one that the peer chose last, where this side is the one that follows."""
     return min(
         legs,
         key=lambda leg: (
             leg.connection.is_doubtful(now),
             leg.way.rank,
             leg.path.medium != "tcp",
-            -leg.since,
+            -leg.wanted,
         ),
         default=None,
     )

@@ -47,6 +47,8 @@ class Limits:
     for everything new."""
     grace_s: float = defaults.GRACE_S
     """Seconds since the last byte heard after which a link without a connection ends."""
+    hold_s: float = defaults.HOLD_S
+    """The same while calls, their answers, or streams are open on it."""
 
 
 class Crowd:

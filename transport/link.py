@@ -30,6 +30,7 @@ from .linkstatus import Identities, LegStatus, LinkStatus
 from .outbox import OutCall
 from .path import Path, PathLost
 from .pipe import Way
+from .queueing import Yielding
 from .serving import (
     HANDLER_ERRORS,
     CallServer,
@@ -91,6 +92,7 @@ class Link:
         self._leg: Leg | None = None  # the one that carries what this side sends
         self._new = True  # not attached yet
         self._silent = False
+        self._heard = self._since  # when the last byte came, over connections that are gone
         self.quiet = False  # not heard of for `Limits.quiet_s`
         self.broken = False  # the last leg was closed by the other end, not lost in silence
         self.due = 0.0  # when a leg wants the next tick
@@ -247,23 +249,30 @@ class Link:
             path.close()
             return
         now = self._host.now()
-        connection = self._lane.attach(now)
+        # On this machine no modem buffers, and what looks like a queue is a busy processor.
+        yielding = None if way is Way.LOOPBACK else Yielding(now)
+        connection = self._lane.attach(now, yielding)
         writer = Writer(self._host, self._lane, connection, path, self._wake_senders)
         leg = Leg(path, way, connection, writer, now)
         self._legs.append(leg)
-        self._new = self._silent = False
+        self._new = self._silent = self.broken = False
         self.due = now
         self._choose(now)
         if len(self._legs) > defaults.LEGS:
             self._drop(worst(self._legs, self._leg))
+        if not path.tls.server:  # else the peer may still give up its dial: until it is heard
+            self._found()
+        self._tell_path(self, way, path.medium)
+        self._nursery.start_soon(self._serve, leg, early)
+        self._changed.unpark_all()
+
+    def _found(self) -> None:
+        """The peer is there: nothing need be looked for."""
         if self._rescue_scope is not None:
             self._rescue_scope.cancel()
         if self.quiet:
             self.quiet = False
             self._tell_back(self)
-        self._tell_path(self, way, path.medium)
-        self._nursery.start_soon(self._serve, leg, early)
-        self._changed.unpark_all()
 
     def look(self) -> None:
         """Something about the network has changed: ask every leg for a sign of life."""
@@ -280,6 +289,7 @@ class Link:
         for leg in list(self._legs):
             if leg.due <= now:
                 leg.due = leg.connection.tick(now)
+                leg.path.tls.release()
                 if leg.connection.is_silent(now):
                     self._silent = True
                     self.broken = False
@@ -292,6 +302,19 @@ class Link:
                 self._drop(leg)
         if self._legs:
             self.due = min(leg.due for leg in self._legs)
+        if self._rescue_scope is None and self._is_suspect(now):
+            self._changed.unpark_all()
+
+    def _is_suspect(self, now: float) -> bool:
+        """Whether to look for another path before this one is given up: a relay may be gone
+        that others can stand in for. A peer that is merely slow is not dialled for it."""
+        leg = self._leg
+        return (
+            leg is not None
+            and leg.way is Way.RELAYED
+            and now >= leg.connection.heard + defaults.SUSPECT_S
+            and leg.connection.is_doubtful(now)
+        )
 
     def _choose(self, now: float) -> None:
         """Send by the best leg."""
@@ -307,36 +330,47 @@ class Link:
         leg.writer.flush()
 
     async def _tend(self) -> None:
-        """See to the grace after the last leg is lost, each time it is."""
+        """See to the grace after the last leg is lost, each time it is, or seems to be."""
         while self.alive:
-            if not self._legs:
+            if not self._legs or self._is_suspect(self._host.now()):
                 await self._restore()
             else:
                 self._flush()
                 await self._changed.park()
 
     async def _restore(self) -> None:
-        now = self._host.now()
-        quiet = max(self._lane.heard + self._limits.quiet_s, now + defaults.RESTORE_S)
-        end = max(self._lane.heard + self._limits.grace_s, quiet)
-        with trio.move_on_at(end) as scope:
-            self._rescue_scope = scope
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._grow_quiet, quiet)
-                while not self._legs and self.alive:
-                    code = await self._rescue(self)
-                    if code is not None:
-                        self.close(code)
-                        break
-                nursery.cancel_scope.cancel()
+        """Look for a connection until one is there, or the link's time is over."""
+        async with trio.open_nursery() as nursery:
+            self._rescue_scope = nursery.cancel_scope
+            nursery.start_soon(self._run_out)
+            code = await self._rescue(self)
+            if code is not None:
+                self.close(code)
+            nursery.cancel_scope.cancel()
         self._rescue_scope = None
-        if not self._legs and self.alive:
-            self.close("silent" if self._silent else "unreachable")
 
-    async def _grow_quiet(self, at: float) -> None:
-        await trio.sleep_until(at)
-        self.quiet = True
-        self._tell_quiet(self)
+    async def _run_out(self) -> None:
+        """Without a connection it grows quiet, and ends: later where somebody would miss it.
+        Time in which our own loop stood still (a laptop's sleep) does not count."""
+        limits, now = self._limits, self._host.now()
+        heard = now + defaults.RESTORE_S - limits.quiet_s
+        while True:
+            heard = max(heard, self._heard)
+            silence = 0.0 if self._legs else now - heard
+            if silence >= limits.quiet_s and not self.quiet:
+                self.quiet = True
+                self._tell_quiet(self)
+            if silence >= limits.hold_s or (silence >= limits.grace_s and not self._at_stake):
+                self.close("silent" if self._silent else "unreachable")
+                return
+            await trio.sleep(defaults.TICK_S)
+            late = self._host.now() - now - defaults.TICK_S
+            heard += late if late > defaults.STALL_S else 0.0
+            now = self._host.now()
+
+    @property
+    def _at_stake(self) -> bool:
+        return self._server.busy or self._lane.at_stake
 
     async def _serve(self, leg: Leg, early: bytes) -> None:
         """Read and write one connection until it is lost or replaced."""
@@ -361,6 +395,8 @@ class Link:
     def _drop(self, leg: Leg) -> None:
         """It is lost, or there is one too many."""
         self._legs.remove(leg)
+        leg.connection.forgive(self._host.now())
+        self._heard = max(self._heard, leg.connection.heard)
         self._bytes_in += leg.path.bytes_in
         self._bytes_out += leg.path.bytes_out
         leg.path.close()
@@ -392,7 +428,9 @@ class Link:
     def _say_goodbye(self) -> None:
         """On the leg that carries the link, or another that takes the words."""
         for leg in sorted(self._legs, key=lambda leg: leg is not self._leg):
-            if leg.path.blocked or not (words := self._lane.take(leg.connection, 1 << 16)):
+            if leg.path.blocked or not (
+                words := self._lane.take(leg.connection, 1 << 16, self._host.now())
+            ):
                 continue
             with suppress(PathLost):
                 leg.path.send(words)
@@ -425,6 +463,8 @@ class Link:
     def _take_in(self, leg: Leg, data: bytes, now: float) -> None:
         backlog = self._lane.outbox.backlog
         received = leg.connection.received
+        if self._rescue_scope is not None or self.quiet:
+            self._found()
         for event in self._lane.receive(leg.connection, data, now):
             if self.code is not None:
                 return
@@ -432,13 +472,22 @@ class Link:
         if leg.writer.has_output:
             leg.writer.flush(at_once=True)
         if leg is not self._leg and self._leg is not None:
-            if received != leg.connection.received:  # the peer prefers this one: why?
-                self._leg.connection.ping_soon(now)
-                self._leg.due = self.due = now
+            if received != leg.connection.received:
+                self._preferred(leg, now)
             self._leg.writer.flush(at_once=True)
         if backlog > self._limits.backlog_bytes >= self._lane.outbox.backlog:
             self._room.unpark_all()
         self._account()
+
+    def _preferred(self, leg: Leg, now: float) -> None:
+        """The peer sends by another one than we: does ours work? Of equals the side that was
+        dialled takes the other's choice: one that carries both ways shows at once when it dies."""
+        if not self.identities.dialled:
+            leg.wanted = now
+            self._choose(now)
+        if self._leg is not None:
+            self._leg.connection.ping_soon(now)
+            self._leg.due = self.due = now
 
     def _account(self) -> None:
         if self.alive:

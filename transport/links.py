@@ -1,6 +1,6 @@
 """The links of one node: at most one to a peer, and who is told of what becomes of them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import trio
 
@@ -106,19 +106,18 @@ class Links:
     def take_up(self, connected: Connected, way: Way, nursery: trio.Nursery) -> None:
         """An accepted connection becomes a link, or carries one beside what it has."""
         if connected.hello.resume is not None:
-            self.add(connected, way)
+            self.add(connected, way, self.link(connected.peer))
             return
         link = self.register(connected, connected.hello.port)
         nursery.start_soon(self.run, link, connected, way)
 
-    def add(self, connected: Connected, way: Way) -> Link | None:
-        """A further connection of the link that there is; None where it has ended."""
-        link = self.link(connected.peer)
-        if link is None:
+    def add(self, connected: Connected, way: Way, link: Link | None) -> bool:
+        """A further connection of a link; False where that has ended, or another replaced it."""
+        if link is None or self.link(connected.peer) is not link:
             connected.path.close()
-        else:
-            link.attach(connected.path, way, connected.early)
-        return link
+            return False
+        link.attach(connected.path, way, connected.early)
+        return True
 
     def register(self, connected: Connected, port: int) -> Link:
         """A new link, which replaces an older one; `run` is still to come."""
@@ -183,7 +182,3 @@ class _Proving:
 def _tell(callbacks: list[Told], link: Link) -> None:
     for callback in callbacks:
         callback(link)
-
-
-Finder = Callable[[Link], Awaitable[None]]
-"""Looks for a new path of a link that has none, until it is cancelled."""

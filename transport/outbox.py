@@ -15,6 +15,8 @@ from .defaults import FRAME_OVERHEAD_BYTES, FRAME_PAYLOAD_BYTES, SMALL_BATCH_BYT
 from .frame import Bytes, Priority
 from .lanestream import Entry, LaneStream
 
+_MISSED = frozenset((wire.CALL, wire.REPLY, wire.REFUSAL, wire.PART))
+
 
 class OutCall:
     """A call of ours until its answer comes. `context` belongs to the shell."""
@@ -56,6 +58,11 @@ class _Queue:
         self.streams: deque[LaneStream] = deque()
         self.turn = False  # a message went last, so a stream is next
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything."""
+        return bool(self.resend or self.messages or self.streams)
+
 
 class Outbox:
     """The sending half of a lane.
@@ -81,6 +88,17 @@ class Outbox:
         """Bytes the streams together may send now."""
         return min(self.link_limit - self._link_sent, self._backlog_limit - self.backlog)
 
+    @property
+    def at_stake(self) -> bool:
+        """Whether calls wait for their answers, or answers have not arrived for sure. Only
+        what a `carrier` that is gone has given back is seen."""
+        return bool(self.waiting) or any(
+            item.kind in _MISSED
+            for queue in self._queues
+            for items in (queue.messages, queue.resend)
+            for item in items
+        )
+
     def has_output(self, connection: Connection) -> bool:
         """Whether `take` has frames for it."""
         if connection.urgent:
@@ -88,7 +106,7 @@ class Outbox:
         if connection is self.carrier:
             for queue in self._queues:  # asked after every read: a generator costs twice as much
                 if queue.resend or queue.messages or queue.streams:
-                    return True
+                    return queue is not self._queues[Priority.BULK] or not connection.bulk_waits
         return connection.ack_due
 
     def push(self, item: Message | Entry) -> None:
@@ -142,7 +160,9 @@ class Outbox:
         for queue, entries in zip(self._queues, lost, strict=True):
             queue.resend.extendleft(reversed(entries))
 
-    def take(self, connection: Connection, room: int, *, last_words: bool = False) -> bytes:
+    def take(
+        self, connection: Connection, room: int, now: float, *, last_words: bool = False
+    ) -> bytes:
         """Frames to write now, `room` bytes and at most one frame more.
 
         Nothing is cut into fragments larger than `room`. With `last_words` only urgent
@@ -153,7 +173,7 @@ class Outbox:
         received = connection.received
         pieces: list[Bytes] = []
         size = 0
-        while size < room and (entry := self._next(connection, carries)) is not None:
+        while size < room and (entry := self._next(connection, carries, now)) is not None:
             kind, flags, ident, offset, head, payload = entry
             length = len(head) + len(payload)
             pieces.append(wire.PREFIX.pack(length, kind, flags, len(head), received, ident, offset))
@@ -161,19 +181,28 @@ class Outbox:
             pieces.append(payload)
             size += wire.PREFIX_BYTES + length
             if kind >= wire.FIRST_COUNTED:
-                connection.keep(entry)
+                connection.keep(entry, now)
+        if carries and (mark := connection.probe(now)):
+            pieces.append(wire.PREFIX.pack(0, wire.PING, 0, 0, received, 0, mark))
         if not pieces and connection.ack_due and not last_words:
             pieces.append(wire.PREFIX.pack(0, wire.ACK, 0, 0, received, 0, 0))
         if pieces:
             connection.unreported = connection.unreported_bytes = 0
         return b"".join(pieces)
 
-    def _next(self, connection: Connection, carries: bool) -> Entry | None:
+    def _next(self, connection: Connection, carries: bool, now: float) -> Entry | None:
         if connection.urgent:
             return connection.urgent.popleft()
         if not carries:
             return None
         for queue in self._queues:
+            if queue is self._queues[Priority.BULK]:
+                if not queue.waiting:
+                    return None
+                piece = connection.takes_bulk(now)
+                if not piece:
+                    return None
+                self._fragment = min(self._fragment, piece)
             if queue.resend:
                 return queue.resend.popleft()
             if queue.streams and (queue.turn or not queue.messages):

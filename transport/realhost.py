@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import trio
 
+from .allocator import keep_freed_memory
 from .datagrams import Datagrams, datagrams
 from .errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from .host import Entry, FileLock, Group, Interface, Machine, T, Ts
@@ -233,6 +234,7 @@ class RealHost(TrioHost):
 
     def __init__(self) -> None:
         self._files = RealFiles()
+        keep_freed_memory()
 
     @property
     def files(self) -> RealFiles:

@@ -1,6 +1,7 @@
 """When and how much of a lane's frames go to a connection."""
 
 from collections.abc import Callable
+from math import inf
 
 import trio
 
@@ -41,21 +42,21 @@ class Writer:
         """Send what waits from here if nobody writes; else the task takes it along."""
         if self._busy:
             return
+        now = self._host.now()
         if not at_once:
-            now = self._host.now()
             if now - self._flushed < defaults.COALESCE_S:
                 self.wake()
                 return
             self._flushed = now
-        data = self._lane.take(self._connection, self.batch)
+        data = self._lane.take(self._connection, self.batch, now)
         if data:
             try:
                 self._path.send(data)
             except PathLost:
                 self._path.close()
             self._sent()
-            if self._path.blocked or self.has_output:
-                self.wake()
+        if self._path.blocked or self.has_output or self._connection.bulk_at < inf:
+            self.wake()
 
     def wake(self) -> None:
         """Let the task send what waits, with what else is queued in this pass of the loop."""
@@ -69,9 +70,9 @@ class Writer:
         try:
             while True:
                 await path.drain()
-                data = self._lane.take(self._connection, self.batch)
+                began = self._host.now()
+                data = self._lane.take(self._connection, self.batch, began)
                 if data:
-                    began = self._host.now()
                     path.send(data)
                     self._sent()
                     await path.drain()
@@ -79,10 +80,20 @@ class Writer:
                     if len(data) >= self.batch:
                         self.set_pace(self._host.now() - began)
                 else:
-                    self._busy = False
-                    await self._idle.park()
+                    await self._rest()
         except PathLost:
             path.close()
+
+    async def _rest(self) -> None:
+        """Until there is something to send, or the time for it has come."""
+        self._busy = False
+        at, self._connection.bulk_at = self._connection.bulk_at, inf
+        if at == inf:
+            await self._idle.park()
+        else:
+            with trio.CancelScope(deadline=at):
+                await self._idle.park()
+            self._busy = True
 
     def set_pace(self, seconds: float) -> None:
         """Keep what a token may wait behind short in time, whatever the connection's speed."""

@@ -65,6 +65,11 @@ class Climber:
     def peer(self) -> PeerId:
         return self.identity.peer
 
+    @property
+    def everywhere(self) -> bool:
+        """Whether it listens on TCP 443 too, which nearly every network lets out."""
+        return any(port == 443 for _, port in self._further)
+
     async def run(self, computer: Host, *, task_status: "trio.TaskStatus[Any]") -> None:
         """Until the computer stops; started when it listens."""
         async with trio.open_nursery() as nursery:
@@ -109,13 +114,13 @@ class Climber:
         return Address(ip or self.computer.addresses()[0], self._port, self.peer)
 
     def addresses(self) -> list[Address]:
-        """What it would publish: of its interfaces, and of its ladder."""
+        """What it publishes, as a daemon does: IPv4 of its interfaces, and of its ladder."""
         own = [
             Address(address, self.endpoint.port, self.peer)
             for address in self.computer.addresses()
-            if not address.startswith("fe80:")
+            if ":" not in address
         ]
-        return [*own, *self.ladder.addresses()]
+        return list(dict.fromkeys([*own, *self.ladder.addresses()]))
 
     # From outside of its tasks.
 

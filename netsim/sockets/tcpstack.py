@@ -11,7 +11,7 @@ from ..packet import IP4_HEADER, IP6_HEADER, TCP, TCP_HEADER, Addr, Icmp, Packet
 from .base import SimSocket
 from .tcp.defaults import ISN_TICK_S, LOOPBACK_MTU
 from .tcp.ports import WILDCARDS, Binding, Ports
-from .tcp.segment import Segment, refusal
+from .tcp.segment import BLOCK_BYTES, SACK_BYTES, Segment, refusal
 from .tcp.timewait import TimeWait
 
 Key = tuple[Addr, Addr]
@@ -141,7 +141,7 @@ class TcpStack:
         for segment in segments:
             size = header + len(segment.data)
             if segment.sack:
-                size += 4 + 8 * len(segment.sack)
+                size += SACK_BYTES + BLOCK_BYTES * len(segment.sack)
             elif segment.syn:
                 size += _BARE + _SYN_OPTIONS - TCP_HEADER
             send(Packet(TCP, src, dst, size, segment, name, why), via)

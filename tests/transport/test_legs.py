@@ -44,7 +44,7 @@ class Wires:
                 (self.a, left, self.b, right, there),
                 (self.b, right, self.a, left, back),
             ):
-                wire += side.lane.take(sender, self.rng.choice((100, 5000, 1 << 18)))
+                wire += side.lane.take(sender, self.rng.choice((100, 5000, 1 << 18)), 0.0)
                 size = self.rng.randint(0, len(wire))
                 data = bytes(wire[:size])
                 del wire[:size]
@@ -134,7 +134,7 @@ def test_what_left_by_a_slower_path_counts_there_even_after_it_was_sent_again() 
     slow = a.take(1 << 16)
     second = a.lane.attach(0.0)
     a.lane.use(second)
-    assert len(a.lane.take(second, 1 << 16)) > 0
+    assert len(a.lane.take(second, 1 << 16, 0.0)) > 0
     pair.b.take_in(slow)
     pair.b.wire.ping(0.0)
     for event in a.lane.receive(first, pair.b.take(1 << 16), 0.0):

@@ -164,7 +164,8 @@ class Attempt:
                 schedule.spray(checks, ip, count, self._tools.host.entropy, at)
             case Plan.OPEN if main and self.sockets is not None and self._may_search():
                 many = await self.sockets.open(defaults.BIRTHDAY_SOCKETS)
-                schedule.open_many(checks, many, main[0], at + schedule.OPEN_AFTER_S)
+                at += schedule.OPEN_AFTER_S  # ordinary ones too: one that is early may spoil all
+                schedule.open_many(checks, many, main[0], at)
         if mine.fresh or theirs.comb:
             step = schedule.comb_step(theirs.round)
             place = main[0] if main else None

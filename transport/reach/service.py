@@ -58,6 +58,11 @@ class Reach:
 
     # What others use.
 
+    @property
+    def measuring(self) -> bool:
+        """Whether a measurement is under way."""
+        return self._measuring.locked()
+
     async def changed(self, version: int) -> int:
         """Wait until `version` is beyond this one; what it is then."""
         await trio.lowlevel.checkpoint()

@@ -16,6 +16,7 @@ from ..frame import Priority
 from ..host import Host
 from ..identity import PeerId, parse_peer_id
 from ..link import Link
+from ..pipe import Way
 from ..serving import IncomingStream
 from ..stream import Stream
 from .book import EXPIRED, Circuit, RelayBook
@@ -53,6 +54,7 @@ class RelayService:
         endpoint.handle("relay.release", self._on_release)
         endpoint.handle_stream("relay.connect", self._on_connect)
         endpoint.on_link_lost(self._on_link_lost)
+        endpoint.on_path(self._on_path)
 
     # Places.
 
@@ -92,6 +94,16 @@ class RelayService:
     def _on_link_lost(self, link: Link, code: str) -> None:
         if self._endpoint.link(link.peer) is None:  # else a new one has replaced it
             self.book.release(link.peer)
+
+    def _on_path(self, link: Link, way: Way, medium: str) -> None:
+        """A peer is seen elsewhere, or at a further address: whom it has circuits with is told."""
+        if way is Way.RELAYED:
+            return
+        header = {"peer": link.peer, "seen": list(self._seen(link))}
+        for other in {_other_end(each, link.peer) for each in self.book.circuits()} - {""}:
+            told = self._endpoint.link(PeerId(other))
+            if told is not None and told.connected:
+                told.post("relay.seen", header, priority=Priority.CONTROL)
 
     # Circuits.
 
@@ -211,6 +223,13 @@ class RelayService:
         circuit.spend(len(data), self._host.now())
         target.send_ready(data, 2 * PIECE_BYTES)
         return True
+
+
+def _other_end(circuit: Circuit, peer: PeerId) -> str:
+    """Who has this circuit with a peer; "" for a circuit of others."""
+    if peer not in (circuit.source, circuit.target):
+        return ""
+    return circuit.target if peer == circuit.source else circuit.source
 
 
 def _text(value: object) -> str:

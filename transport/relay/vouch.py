@@ -12,11 +12,13 @@ from ..place import nearness_at, nearness_of, plain_ip
 
 
 class Vouched(NamedTuple):
-    """An IP address in its usual spelling, and the TCP and UDP ports seen there; 0: not known."""
+    """An IP address in its usual spelling, and the TCP and UDP ports seen there; 0: not known.
+    A peer that is seen at two, of both IP versions, is at `other` too ("": it is not)."""
 
     ip: str
     tcp: int = 0
     udp: int = 0
+    other: str = ""
 
 
 def seen_at(link: Link) -> Vouched:
@@ -32,15 +34,17 @@ def is_relayed(link: Link) -> bool:
 
 def read_vouched(value: object, voucher: str) -> Vouched | None:
     """What a relay seen at the IP address `voucher` says; None where it is not to be used."""
-    if not isinstance(value, list) or len(value) != 3:
+    if not isinstance(value, list) or len(value) not in (3, 4):
         return None
-    ip, tcp, udp = value
+    ip, tcp, udp, other = (*value, "")[:4]
     if not isinstance(ip, str) or not all(
         type(port) is int and 0 <= port <= 65535 for port in (tcp, udp)
     ):
         return None
     found = _believed(ip, voucher)
-    return None if found is None else Vouched(found, tcp, udp)
+    if found is None or not isinstance(other, str):
+        return None
+    return Vouched(found, tcp, udp, _believed(other, voucher) or "")
 
 
 def _believed(ip: str, voucher: str) -> str | None:

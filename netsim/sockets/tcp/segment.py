@@ -3,6 +3,8 @@
 from typing import Final
 
 NO_STAMP: Final = -1.0
+SACK_BYTES: Final = 4  # of the option, beside its blocks (RFC 2018, section 3; two of padding)
+BLOCK_BYTES: Final = 8
 
 
 class Segment:

@@ -22,7 +22,7 @@ from .outbox import Outbox
 from .recovery import LOSS, OPEN, RECOVERY, Recovery
 from .rtt import RoundTrip
 from .scoreboard import Flight
-from .segment import NO_STAMP, Control, Segment
+from .segment import BLOCK_BYTES, NO_STAMP, SACK_BYTES, Control, Segment
 
 # What the retransmission timer is set for.
 IDLE: Final = 0
@@ -140,7 +140,7 @@ class Sender(Recovery):
         if not board and silent > self.round_trip.rto:
             cubic.after_pause(silent, self.round_trip.rto)
         edge = self.una + self.peer_window
-        piece, window = self.piece, cubic.window
+        piece, window = self._most(self.piece), cubic.window
         limited = False
         while (left := outbox.size) != 0:
             size = piece if left > piece else left
@@ -163,6 +163,11 @@ class Sender(Recovery):
         if not out and self.timer == IDLE:
             self._arm(now)
 
+    def _most(self, piece: int) -> int:
+        """Bytes that one segment takes: reports of holes take some of its room."""
+        sack = self.inbox.sack
+        return min(piece, self.mss - SACK_BYTES - BLOCK_BYTES * len(sack)) if sack else piece
+
     def _must_wait(self) -> bool:
         """Nagle, as Minshall has it: one small segment at a time is under way."""
         return not (self.no_delay or self.fin_wanted) and self._small_end > self.una
@@ -171,7 +176,7 @@ class Sender(Recovery):
         seq = self.nxt
         end = self.nxt = seq + len(data) + fin
         self.board.add(Flight(seq, end, data, fin, now, False))
-        if len(data) < self.piece:
+        if len(data) < self._most(self.piece):
             self._small_end = end
         if now - self.data_at < DELAYED_ACK_S:
             self.interactive = True
@@ -187,7 +192,7 @@ class Sender(Recovery):
     def _send_again(self, flight: Flight, now: float) -> None:
         board = self.board
         board.replace(flight)
-        for twin in flight.split(self.mss, now):
+        for twin in flight.split(self._most(self.mss), now):
             board.add(twin)
             self._emit(twin.seq, twin.data, twin.fin, now)
         if self._undo_stamp == INFINITY:
@@ -199,6 +204,7 @@ class Sender(Recovery):
 
     def _emit(self, seq: int, data: bytes, fin: bool, now: float) -> None:
         inbox = self.inbox
+        sack = inbox.sack if len(data) <= self._most(self.mss) else ()
         segment: Segment
         if fin:
             segment = Control(
@@ -206,14 +212,14 @@ class Sender(Recovery):
                 inbox.next,
                 inbox.window(),
                 data,
-                inbox.sack,
+                sack,
                 now,
                 self.recent,
                 ack=True,
                 fin=True,
             )
         else:
-            segment = Segment(seq, inbox.next, inbox.window(), data, inbox.sack, now, self.recent)
+            segment = Segment(seq, inbox.next, inbox.window(), data, sack, now, self.recent)
         self.out.append(segment)
         self._last_ack = inbox.next
         self.ack_now = False
@@ -383,7 +389,7 @@ class Sender(Recovery):
     def _probe_tail(self, now: float) -> None:
         """New data, else the last segment again, so that a lost tail shows (RFC 8985, 7.3)."""
         self.probed = True
-        size = min(self.outbox.size, self.piece)
+        size = min(self.outbox.size, self._most(self.piece))
         if size and self.nxt + size <= self.una + self.peer_window:
             self._send(self.outbox.cut(size), self.fin_wanted and not self.outbox.size, now)
         else:
@@ -398,7 +404,7 @@ class Sender(Recovery):
     def _probe_window(self, now: float) -> None:
         """Ask a closed window for news; into one that is merely small, put what fits."""
         room = self.una + self.peer_window - self.nxt
-        size = min(room, self.outbox.size, self.piece)
+        size = min(room, self.outbox.size, self._most(self.piece))
         if size > 0:
             self._send(self.outbox.cut(size), False, now)
             return

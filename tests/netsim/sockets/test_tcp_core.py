@@ -286,3 +286,23 @@ def test_an_early_call_of_tick_does_nothing() -> None:
     assert 1.01 < near.wake <= 1.4
     near.tick(near.wake)
     assert near.out
+
+
+def test_reports_of_holes_leave_room_for_less() -> None:
+    """Or a full segment and the report would exceed the path's packets, for ever."""
+    near, far = _shake()
+    near.no_delay = far.no_delay = True
+    for _ in range(6):
+        near.write(bytes(100), 1.0)
+    for lost in (4, 2, 0):
+        del near.out[lost]
+    for item in near.out:
+        far.receive(item, 1.1)
+    assert len(far.inbox.sack) == 3
+    far.out.clear()
+    far.write(bytes(10_000), 1.1)
+    far.tick(3.0)  # nothing is acknowledged: it leaves again
+    assert len(far.out) > 3
+    for item in far.out:
+        assert len(item.data) + (4 + 8 * len(item.sack) if item.sack else 0) <= 1448
+    assert any(len(item.sack) == 3 for item in far.out)

@@ -101,7 +101,7 @@ async def test_the_preface_may_come_in_pieces(cut: int) -> None:
             pipe.read_ready(100)
         await liar.streams[0].send(SEEN[cut:] + b"and more")
         assert await receive(pipe, 3) == b"and"
-        assert pipe.seen == ("127.0.0.1", 4001, 0)
+        assert pipe.seen == ("127.0.0.1", 4001, 0, "")
         pipe.close()
         pipe.close()
 

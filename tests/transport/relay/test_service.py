@@ -60,10 +60,10 @@ async def test_each_side_is_told_where_the_relay_sees_the_other(virtual_time: ob
         assert await receive(near) == b"x"
         seen_a = trio_.link(trio_.a).status.address
         seen_b = trio_.link(trio_.b).status.address
-        assert near.seen == (*seen_b, 0)
-        assert far.seen == trio_.arrived[0].seen == (*seen_a, 0)
+        assert near.seen == (*seen_b, 0, "")
+        assert far.seen == trio_.arrived[0].seen == (*seen_a, 0, "")
         (held,) = trio_.cb.relays
-        assert held.seen == (*seen_b, 0)
+        assert held.seen == (*seen_b, 0, "")
 
 
 async def test_bytes_arrive_both_ways_and_the_ends_pass(virtual_time: object) -> None:

@@ -1,0 +1,526 @@
+"""Calls and streams while a path dies: lost, executed twice, and how late they are.
+
+Each seed is a small world: two homes behind NATs of random kinds with lossy links, two to four
+relays, calls of mixed sizes and a stream under way in both directions, and one misfortune at a
+random moment. A call is lost where it ends with an error or takes 15 s longer than what cut it
+off; one executed twice counts as lost too. `delay` is of the calls that were under way at the
+failure or began within 5 s after it, from the failure (or the end of what lasted a while, such as a
+sleep) or from their own beginning, whichever is later. Goals: nothing lost; done within 5 s where
+another path stands ready or the same place can be dialled again, else within 15 s.
+
+`--out FILE` keeps a line a seed, and goes on from there after a stop. `--quick` is 27 seeds. With
+`--only NAME` one misfortune, with `--seed N -v` one world and what happens in it.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from shoal.netsim.daemons.climber import Climber
+from shoal.netsim.faults import Faults
+from shoal.netsim.gateway import Gateway
+from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.seeds import Figures, measure
+from shoal.netsim.world import World
+from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
+from shoal.transport.ladder import Rungs
+from shoal.transport.link import Link
+from shoal.transport.pipe import Way
+from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.serving import IncomingStream
+from shoal.transport.stream import Stream
+
+TIMEOUT_S = 15.0
+READY_S = 5.0
+CALLS_PER_S = 3.0
+SIZES = ((128, 88), (4 * 1024, 11), (64 * 1024, 1))
+BLOCK = 1000
+BLOCK_S = 0.2
+AFTER_S = 12.0
+KINDS = (
+    "linux-drop", "linux-random", "full-cone", "port-restricted", "address-restricted",
+    "eim-apdf", "adm-adf", "apdm-apdf", "udp-blocked", "public",
+)  # fmt: skip
+OPEN = ("public", "full-cone")  # can be dialled
+LASTS_S = {"interface down": 12.0, "slept": 60.0, "moved": 4.0, "mapping gone": 2.0}
+"""What calls must wait beside: so long nothing can be done."""
+
+
+@dataclass
+class Home:
+    """A volunteer: its program, its router if it has one."""
+
+    climber: Climber
+    router: Gateway | None
+    kind: str
+    numbers: Iterator[int]
+    bytes_in: int = 0
+
+
+@dataclass
+class Town:
+    """One world, what goes on in it, and what was seen."""
+
+    world: World
+    faults: Faults
+    rng: random.Random
+    misfortune: str
+    homes: list[Home] = field(default_factory=list)
+    relays: list[Climber] = field(default_factory=list)
+    calls: list[tuple[float, float, str]] = field(default_factory=list)
+    """Began, ended, and the code of what went wrong."""
+    stalls: list[float] = field(default_factory=list)
+    began: float = 0.0  # of the failure
+    base: float = 0.0  # when a recovery can begin
+    patience: float = TIMEOUT_S  # the timeout of a call that is made now
+    stop: bool = False
+    say: Callable[[str], None] = lambda line: None
+
+    def book(self, peer: str) -> list[Any]:
+        for climber in [*self.relays, *(home.climber for home in self.homes)]:
+            if climber.peer == peer:
+                return list(climber.addresses())
+        return []
+
+    def link(self) -> Link | None:
+        one, other = (home.climber for home in self.homes)
+        return one.endpoint.link(other.peer)
+
+
+def link_spec(rng: random.Random) -> LinkSpec:
+    """A home's access link: 2 to 15 ms, up to 1 % loss."""
+    delay, loss = rng.uniform(0.002, 0.015), rng.choice((0.0, 0.001, 0.005, 0.01))
+    return LinkSpec(
+        PipeSpec(delay=delay, rate=rng.choice((5e5, 1e6, 5e6)), loss=loss),
+        PipeSpec(delay=delay, rate=rng.choice((2e6, 5e6, 2e7)), loss=loss),
+    )
+
+
+async def build(town: Town) -> None:
+    """The relays and the two homes, linked and at work."""
+    world, rng = town.world, town.rng
+    for number in range(rng.randint(2, 4)):
+        relay = Climber(
+            world.host(f"relay{number}"),
+            bytes([number + 1]) * 32,
+            relaying=RelayLimits(volunteer=True),
+            further=(("0.0.0.0", 443),),
+            book=town.book,
+        )
+        town.relays.append(relay)
+        await relay.computer.start(relay)
+    relayed = town.misfortune == "relay killed"
+    for number, name in enumerate("ab"):
+        kind = rng.choice([kind for kind in KINDS if not (relayed and kind in OPEN)])
+        router = None
+        if kind != "public":
+            router = world.gateway(f"{name}-router", kind, link=link_spec(rng))
+        host = world.host(name, behind=router, link=None if router else link_spec(rng))
+        rungs = Rungs(punch_tcp=not relayed, punch_udp=not relayed)
+        climber = Climber(host, bytes([9 + number]) * 32, rungs=rungs, book=town.book)
+        town.homes.append(Home(climber, router, kind, iter(range(1, 1 << 30))))
+        await host.start(climber)
+    async with trio.open_nursery() as nursery:
+        for home in town.homes:
+            nursery.start_soon(settle, town, home)
+
+
+async def settle(town: Town, home: Home) -> None:
+    """Known to the relays, and with a place there if it needs one."""
+    for relay in town.relays:
+        ip = relay.computer.addresses()[0]
+        at = [relay.address(), type(relay.address())(ip, 443, relay.peer)]
+        await home.climber.connect(relay.peer, at)
+    with trio.move_on_after(30):
+        relays = home.climber.ladder.relays
+        while not relays.reachable and not relays.relays:  # noqa: ASYNC110
+            await trio.sleep(0.05)
+
+
+# Work.
+
+
+async def work(town: Town, nursery: trio.Nursery) -> None:
+    """Calls and a stream from each home to the other, as tasks of their computers."""
+    for index, home in enumerate(town.homes):
+        other = town.homes[1 - index]
+        home.climber.endpoint.handle_stream("pour", lambda s, home=home: pour_in(town, home, s))
+        rng = random.Random(town.rng.random())
+        home.climber.computer.start_soon(nursery, ask, town, home, other, rng, nursery)
+        home.climber.computer.start_soon(nursery, pour, town, home, other)
+
+
+async def ask(
+    town: Town, home: Home, other: Home, rng: random.Random, nursery: trio.Nursery
+) -> None:
+    while not town.stop:
+        await trio.sleep(rng.expovariate(CALLS_PER_S))
+        size = rng.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
+        home.climber.computer.start_soon(nursery, call, town, home, other, next(home.numbers), size)
+
+
+async def call(town: Town, home: Home, other: Home, number: int, size: int) -> None:
+    began, code = trio.current_time(), ""
+    payload = number.to_bytes(8, "big") * (size // 8)
+    try:
+        link = home.climber.endpoint.link(
+            other.climber.peer
+        ) or await home.climber.ladder.connect(other.climber.peer, timeout=town.patience)
+        left = began + town.patience - trio.current_time()
+        reply = await link.call("echo", {"n": number}, payload, timeout=left)
+        if reply.header != {"n": number} or bytes(reply.payload) != payload:
+            code = "wrong-answer"
+    except (CallRefused, LinkClosed, DialFailed) as error:
+        code = error.code
+        town.say(f"call {number} of {home.climber.computer.name} from {began:.2f}: {code}")
+    town.calls.append((began, trio.current_time(), code))
+
+
+async def pour(town: Town, home: Home, other: Home) -> None:
+    """A block each 0.2 s; each says when it was due to leave."""
+    link = await home.climber.ladder.connect(other.climber.peer, timeout=TIMEOUT_S)
+    try:
+        stream: Stream = await link.open_stream("pour", {})
+        while not town.stop:
+            await stream.send(int(trio.current_time() * 1e6).to_bytes(8, "big") * (BLOCK // 8))
+            await trio.sleep(BLOCK_S)
+        await stream.finish()
+        if await stream.receive(1) != b"":
+            raise CallRefused("wrong-answer", "more came than should")
+        code = ""
+    except (CallRefused, LinkClosed) as error:
+        code = error.code
+        town.say(f"the stream of {home.climber.computer.name}: {code}")
+    town.calls.append((inf, trio.current_time(), code))  # its blocks tell how late it was
+
+
+async def pour_in(town: Town, home: Home, incoming: IncomingStream) -> None:
+    data, last = bytearray(), 0
+    while piece := await incoming.stream.receive(1 << 16):
+        data += piece
+        while len(data) >= BLOCK:
+            sent = int.from_bytes(data[:8], "big")
+            if data[:BLOCK] != sent.to_bytes(8, "big") * (BLOCK // 8) or sent <= last:
+                incoming.stream.reset("wrong-bytes")
+                return
+            if town.began and sent / 1e6 < town.base + READY_S:
+                town.stalls.append(trio.current_time() - max(sent / 1e6, town.base))
+            last = sent
+            del data[:BLOCK]
+    await incoming.stream.finish()
+
+
+# Misfortunes. Each returns once recovery can begin.
+
+
+async def relay_killed(town: Town) -> bool:
+    """The relay that carries the link loses its power. Ready: no other circuit stands."""
+    link = town.link()
+    assert link is not None
+    used = used_relay(town)
+    await town.faults.crash(used.computer)
+    return False
+
+
+async def relay_killed_beside(town: Town) -> bool:
+    link = town.link()
+    ready = link is not None and link.way is not Way.RELAYED
+    await town.faults.crash(used_relay(town).computer)
+    return ready
+
+
+def used_relay(town: Town) -> Climber:
+    """The relay through which the link goes or went; any where none is known."""
+    one, other = (home.climber for home in town.homes)
+    for side, peer in ((one, other), (other, one)):
+        link = side.endpoint.link(peer.peer)
+        for leg in link._legs if link is not None else ():
+            relay = getattr(leg.path._pipe, "relay", None)
+            found = [each for each in town.relays if each.peer == relay]
+            if found:
+                return found[0]
+    return town.rng.choice(town.relays)
+
+
+async def nat_gone(town: Town) -> bool:
+    return await at_router(town, lambda router, off: town.faults.reboot(router, seconds=off))
+
+
+async def ip_changed(town: Town) -> bool:
+    return await at_router(town, lambda router, off: town.faults.redial(router))
+
+
+async def at_router(town: Town, deed: Callable[[Gateway, float], None]) -> bool:
+    routers = [home.router for home in town.homes if home.router is not None]
+    if not routers:
+        return True
+    off = town.rng.choice((0.0, 0.0, 2.0))
+    deed(town.rng.choice(routers), off)
+    await trio.sleep(off)
+    return one_is_open(town)
+
+
+def one_is_open(town: Town) -> bool:
+    """Whether the same place can be dialled again."""
+    return any(home.kind in OPEN for home in town.homes)
+
+
+async def moved(town: Town) -> bool:
+    """A laptop leaves one network and comes to another, with nothing between for a while."""
+    home = town.rng.choice(town.homes)
+    host, world = home.climber.computer, town.world
+    router = world.gateway("new-router", town.rng.choice(KINDS[:-2]), link=link_spec(town.rng))
+    plug = host.attachments.pop()
+    for address in list(plug.addresses):
+        plug.segment.release(plug, address)
+    plug.up.cut = plug.down.cut = True
+    host.addresses_changed()
+    away = town.rng.choice((0.0, 1.0, 4.0))
+    await trio.sleep(away)
+    world.plug(host, behind=router)
+    return False
+
+
+async def interface_down(town: Town) -> bool:
+    home = town.rng.choice(town.homes)
+    what = town.rng.choice((home.router, home.climber.computer)) or home.climber.computer
+    return await for_a_while(
+        town,
+        town.rng.uniform(1, 12),
+        lambda: town.faults.link_down(what),
+        lambda: town.faults.link_up(what),
+    )
+
+
+async def slept(town: Town) -> bool:
+    computer = town.rng.choice(town.homes).climber.computer
+    return await for_a_while(
+        town,
+        town.rng.uniform(5, 60),
+        lambda: town.faults.sleep(computer),
+        lambda: town.faults.resume(computer),
+    )
+
+
+async def for_a_while(
+    town: Town, seconds: float, begin: Callable[[], None], end: Callable[[], None]
+) -> bool:
+    begin()
+    await trio.sleep(seconds)
+    end()
+    return True
+
+
+async def one_way(town: Town) -> bool:
+    names = [home.climber.computer.name for home in town.homes]
+    town.rng.shuffle(names)
+    return cut_between(town, names, oneway=True)
+
+
+async def silent(town: Town) -> bool:
+    return cut_between(town, [home.climber.computer.name for home in town.homes], oneway=False)
+
+
+def cut_between(town: Town, names: list[str], *, oneway: bool) -> bool:
+    """The direct path is cut; a relayed one between the second home and its relay."""
+    link = town.link()
+    if link is not None and link.way is Way.RELAYED:
+        names = [names[0], used_relay(town).computer.name]
+    town.faults.partition(names[:1], names[1:], oneway=oneway)
+    return link is not None and link.way is not Way.RELAYED and len(link.status.legs) > 1
+
+
+MISFORTUNES: dict[str, Callable[[Town], Awaitable[bool]]] = {
+    "relay killed": relay_killed,
+    "relay killed beside": relay_killed_beside,
+    "mapping gone": nat_gone,
+    "ip changed": ip_changed,
+    "moved": moved,
+    "interface down": interface_down,
+    "slept": slept,
+    "one way": one_way,
+    "silent": silent,
+}
+
+
+async def spy(town):
+    while True:
+        await trio.sleep(0.5)
+        for x in (0,1):
+            me, other = town.homes[x].climber, town.homes[1-x].climber
+            link = me.endpoint.link(other.peer)
+            if link is None: town.say(f"   {trio.current_time():.2f} {'ab'[x]} none"); continue
+            now=trio.current_time()
+            town.say(f"   {now:.2f} {'ab'[x]} backlog {link._lane.outbox.backlog} " + " ".join(f"{l.way}/{l.path.medium}{'*' if l is link._leg else ''} heard {now-l.connection.heard:.2f} unacked {len(l.connection._unacked)} rtt {l.connection.rtt} blocked {l.path.blocked} relay {getattr(l.path._pipe,'relay','')[-4:]}" for l in link._legs))
+
+async def live(town: Town) -> Figures:
+    await build(town)
+    watch(town)
+    one, other = (home.climber for home in town.homes)
+    try:
+        await one.connect(other.peer)
+    except DialFailed:  # a network that lets out 443 alone, and no relay at the other end
+        await other.connect(one.peer)
+    town.patience += LASTS_S.get(town.misfortune, 0.0)
+    with trio.move_on_after(town.rng.uniform(6, 12)):
+        while (link := town.link()) is None or link.way is Way.RELAYED:
+            await trio.sleep(0.1)
+    async with trio.open_nursery() as nursery:
+        await work(town, nursery)
+        if town.say is print: nursery.start_soon(spy, town)
+        await trio.sleep(town.rng.uniform(2, 5))
+        before = path_of(town)
+        town.began = town.base = trio.current_time()
+        town.say(f"{trio.current_time():.2f} {town.misfortune}: {before}")
+        ready = await MISFORTUNES[town.misfortune](town)
+        town.base = trio.current_time()
+        town.say(f"{trio.current_time():.2f} recovery can begin")
+        await trio.sleep(AFTER_S)
+        town.stop = True
+        await trio.sleep(TIMEOUT_S)
+        nursery.cancel_scope.cancel()
+    return figures(town, before, ready)
+
+
+def path_of(town: Town) -> str:
+    link = town.link()
+    return "none" if link is None else "+".join(
+        f"{leg.way}/{leg.medium}{'*' if leg.used else ''}" for leg in link.status.legs
+    )
+
+
+def figures(town: Town, before: str, ready: bool) -> Figures:
+    late = []
+    for began, ended, code in town.calls:
+        if not code and ended > town.began and began < town.base + READY_S:
+            late.append(ended - max(began, town.base))
+    codes = Counter(code for *_, code in town.calls if code)
+    twice = sum(n > 1 for home in town.homes for n in home.climber.calls.values())
+    bound = READY_S if ready else TIMEOUT_S
+    delays = sorted(round(max(0.0, each), 3) for each in (*late, *town.stalls))
+    return {
+        "misfortune": town.misfortune,
+        "kinds": [home.kind for home in town.homes],
+        "before": before,
+        "after": path_of(town),
+        "bound": bound,
+        "calls": len(town.calls),
+        "lost": dict(codes),
+        "twice": twice,
+        "delays": delays,
+        "late": sum(each > bound for each in delays),
+        "virtual_s": round(town.world.events.now, 1),
+    }
+
+
+def watch(town: Town) -> None:
+    """Say what happens to the links between the homes."""
+    for home in town.homes:
+        name, endpoint = home.climber.computer.name, home.climber.endpoint
+
+        def tell(what: str, *rest: object, name: str = name) -> None:
+            town.say(f"{trio.current_time():.2f} {name}: {what} {' '.join(map(str, rest))}")
+
+        endpoint.on_link_quiet(lambda link, tell=tell: tell("quiet", link.peer[-4:]))
+        endpoint.on_link_back(lambda link, tell=tell: tell("back", link.peer[-4:]))
+        endpoint.on_link_lost(lambda link, code, tell=tell: tell("lost", link.peer[-4:], code))
+        endpoint.on_path(lambda link, w, m, tell=tell: tell("path", link.peer[-4:], w, m))
+
+
+def one_seed(seed: int, only: str = "", *, verbose: bool = False) -> Figures:
+    """What became of one world."""
+    began = time.process_time()
+    names = list(MISFORTUNES)
+    rng = random.Random(seed)
+    world = World(seed=seed, latency=rng.uniform(0.005, 0.06))
+    town = Town(world, Faults(world), rng, only or names[seed % len(names)])
+    if verbose:
+        town.say = print
+
+    async def main() -> Figures:
+        return await live(town)
+
+    found: Figures = world.run(main)
+    return found | {"cpu_s": round(time.process_time() - began, 2)}
+
+
+# The table.
+
+
+def table(found: list[Figures]) -> list[str]:
+    head = f"{'misfortune':20}{'seeds':>6}{'calls':>8}{'lost':>6}{'twice':>6}{'late':>6}"
+    lines = [head + f"{'p50':>8}{'p95':>8}{'max':>8}  s"]
+    for name in MISFORTUNES:
+        items = [item for item in found if item["misfortune"] == name]
+        if not items:
+            continue
+        delays = sorted(each for item in items for each in item["delays"]) or [0.0]
+        lines.append(
+            f"{name:20}{len(items):6}{sum(item['calls'] for item in items):8}"
+            f"{sum(map(lost, items)):6}{sum(item['twice'] for item in items):6}"
+            f"{sum(item['late'] for item in items):6}"
+            + "".join(f"{share(delays, part):8.2f}" for part in (0.5, 0.95, 1.0))
+        )
+    return lines
+
+
+def lost(item: Figures) -> int:
+    return sum(item["lost"].values())
+
+
+def share(values: list[float], part: float) -> float:
+    return values[min(len(values) - 1, int(part * len(values)))]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="27 seeds")
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--only", choices=list(MISFORTUNES), default="")
+    parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("-v", "--verbose", action="store_true")
+    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    args = parser.parse_args()
+    seeds = range(args.first, args.first + (27 if args.quick else args.seeds))
+    if args.seed is not None:
+        seeds = range(args.seed, args.seed + 1)
+    found = measure(
+        lambda seed: one_seed(seed, args.only, verbose=args.verbose),
+        seeds,
+        settings={"bench": "connect_failover", "only": args.only},
+        path=args.out,
+        say=print if args.verbose else lambda line: None,
+    )
+    print("\n".join(table(found)))
+    value = sum(lost(item) + item["twice"] for item in found)
+    late = sum(item["late"] for item in found)
+    bad = [seed for seed, each in zip(seeds, found, strict=True) if lost(each) or each["twice"] or each["late"]]
+    result = {
+        "name": "connect_failover",
+        "value": value,
+        "goal": 0,
+        "ok": not value and not late,
+        "unit": "calls lost or executed twice",
+        "calls": sum(item["calls"] for item in found),
+        "late": late,
+        "seeds": len(found),
+        "bad_seeds": bad[:50],
+        "cpu_s_per_seed": round(sum(item["cpu_s"] for item in found) / len(found), 2),
+    }
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Tries something again and again, without a slow try holding up the next."""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from .host import Host
+
+T = TypeVar("T")
+
+_AT_ONCE: Final = 3
+_LONGER: Final = 1.3
+_APART_S: Final = 1.0
+
+
+class Rounds(Generic[T]):
+    """A new round begins `pause` seconds after one has failed, a little longer each time, and at
+    the latest `every()` seconds after it began: a dial into a dead network waits ever longer
+    between its packets, a new one sends at once. Three are under way at most; a fourth ends the
+    oldest one."""
+
+    def __init__(self, host: Host, *, pause: float, every: Callable[[], float]) -> None:
+        self._host = host
+        self._pause = pause
+        self._every = every
+        self._began = host.now()  # the latest round
+        self._next = trio.CancelScope()  # the wait for the one after
+        self._result: T | None = None
+
+    def wake(self) -> None:
+        """Something has changed: a new round is worth a try now."""
+        self._next.deadline = min(self._next.deadline, self._began + _APART_S)
+
+    async def run(self, once: Callable[[], Awaitable[T | None]]) -> T:
+        """Until one of them returns something."""
+        scopes: deque[trio.CancelScope] = deque()
+        pause = self._pause
+        async with trio.open_nursery() as nursery:
+            while self._result is None:
+                if len(scopes) == _AT_ONCE:
+                    scopes.popleft().cancel()
+                scope, over = trio.CancelScope(), trio.Event()
+                scopes.append(scope)
+                nursery.start_soon(self._one, once, scope, over, nursery)
+                self._began = self._host.now()
+                with trio.CancelScope(deadline=self._began + self._every()) as self._next:
+                    await over.wait()
+                    await trio.sleep(pause)
+                    pause *= _LONGER
+        assert self._result is not None
+        return self._result
+
+    async def _one(
+        self,
+        once: Callable[[], Awaitable[T | None]],
+        scope: trio.CancelScope,
+        over: trio.Event,
+        nursery: trio.Nursery,
+    ) -> None:
+        with scope:
+            self._result = await once()
+        if self._result is not None:
+            nursery.cancel_scope.cancel()
+        over.set()
