@@ -74,7 +74,9 @@ class Connection:
         self.urgent: deque[Entry] = deque(maxlen=8)
         self.idle_s = idle_s
         self._silent_s = silent_s
-        self._unacked: deque[Entry | None] = deque()  # None: leaves by another one again
+        # A number stands for so many that leave by another one again: who acknowledges nothing
+        # and makes us change to and fro must not have us count them one by one.
+        self._unacked: deque[Entry | int] = deque()
         self._sent = 0
         self._acked = 0
         self._ticked = now
@@ -123,24 +125,30 @@ class Connection:
         fresh = (received - self._acked) & _COUNT
         if not fresh:
             return 0
-        if fresh > len(self._unacked):
+        if fresh > (self._sent - self._acked) & _COUNT:
             raise Fault("bad-count")
         self._acked = received
         freed = 0
-        for _ in range(fresh):
+        while fresh:
             entry = self._unacked.popleft()
-            if entry is not None:
-                size = _size(entry)
-                freed += size
-                if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
-                    self.bulk_bytes -= size
-                    self.bulk_waits = False
+            if isinstance(entry, int):
+                if entry > fresh:
+                    self._unacked.appendleft(entry - fresh)
+                fresh -= min(entry, fresh)
+                continue
+            fresh -= 1
+            size = _size(entry)
+            freed += size
+            if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
+                self.bulk_bytes -= size
+                self.bulk_waits = False
         return freed
 
     def give_back(self) -> list[Entry]:
         """What may be lost, to be sent again elsewhere; acknowledgements may still come."""
-        lost = [entry for entry in self._unacked if entry is not None]
-        self._unacked = deque([None] * len(self._unacked))
+        lost = [entry for entry in self._unacked if not isinstance(entry, int)]
+        count = (self._sent - self._acked) & _COUNT
+        self._unacked = deque([count] if count else ())
         self.bulk_bytes = 0
         self.bulk_waits = False
         return lost

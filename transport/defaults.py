@@ -32,6 +32,10 @@ LINKS: Final = 512
 HALF_OPEN: Final = 128
 HALF_OPEN_PER_SUBNET: Final = 8
 HALF_OPEN_LOOPBACK: Final = 128
+ARRIVALS_BURST: Final = 64
+ARRIVALS_PER_S: Final = 16.0
+ALL_ARRIVALS_BURST: Final = 512
+ALL_ARRIVALS_PER_S: Final = 256.0
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 2.0
 SILENT_S: Final = 3.5
@@ -137,3 +141,9 @@ SLEPT_S: Final = 5.0
 """The wall clock this far ahead of where it was means that this machine slept."""
 DIALBACK_BYTES: Final = 17
 """A byte that says so, and the nonce (docs/spec/reach.md)."""
+AIM_MISSES: Final = 120
+"""Dials that may fail at one public address (an IPv6 /64 counts as one) in ten minutes, a count."""
+AIM_TARGETS: Final = 16 * KIB
+"""Addresses of which that is remembered, a count; with so many, no new one is dialled."""
+AIM_UDP_COST: Final = 4
+"""A dial by QUIC counts as so many."""

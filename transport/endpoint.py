@@ -15,6 +15,7 @@ import trio
 
 from . import defaults
 from .address import Address
+from .aim import Aim
 from .browser.clear import BrowserSession, Clear
 from .calls import Handler
 from .certificate import Certificate
@@ -23,7 +24,7 @@ from .hello import Admission
 from .host import Host
 from .identity import Identity, PeerId
 from .libp2p import Libp2pResponder
-from .limits import HalfOpen, Limits
+from .limits import Arrivals, HalfOpen, Limits
 from .link import Link
 from .links import Links
 from .meeting import Connected, Door, Refused
@@ -69,9 +70,11 @@ class Endpoint:
         self._limits = limits or Limits()
         self._certificate = Certificate.generate(identity, host)
         self._door = Door(identity.peer, self.incarnation, admission, self._limits)
-        self.rescue = Rescue(host, self.reach, self._limits.handshake_s)
+        self._aim = Aim(host.now)
+        self.rescue = Rescue(host, self.reach, self._aim, self._limits.handshake_s)
         self._links = Links(host, identity.peer, self.incarnation, self._limits, self.rescue)
         self._half_open = HalfOpen(self._limits)
+        self._arrivals = Arrivals(self._limits)
         self._nursery: trio.Nursery | None = None
         self.identity = identity
         self._published: set[str] = set()
@@ -278,6 +281,10 @@ class Endpoint:
                 continue
             subnet = self._half_open.enter(address)
             if subnet is None:
+                stream.socket.close()
+                continue
+            if not self._arrivals.allow(subnet, self._host.now()):
+                self._half_open.leave(subnet)
                 stream.socket.close()
                 continue
             nursery.start_soon(self._greet, stream, subnet)

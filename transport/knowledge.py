@@ -41,14 +41,21 @@ class Knowledge:
         self._relays = relays
         self._mapper = mapper
         self._vouched: dict[PeerId, dict[str, None]] = {}
+        self._by_own: dict[PeerId, dict[str, None]] = {}  # by relays that this node chose
         self._found: dict[PeerId, dict[str, None]] = {}
         self._latest: Place | None = None
 
-    def vouch(self, peer: PeerId, seen: Vouched | None) -> None:
-        """A relay says where it sees a peer."""
-        if seen is not None:
-            for ip in filter(None, (seen.other, seen.ip)):
-                _note(self._vouched, peer, ip)
+    def vouch(self, peer: PeerId, seen: Vouched | None, relay: PeerId | None) -> None:
+        """A relay says where it sees a peer. That this is behind our own router, so that the
+        peer's private addresses are of our network, is believed of a relay at which we hold a
+        place: any other one may be the peer's own, and say so to be let at our neighbours."""
+        if seen is None:
+            return
+        own = any(held.relay == relay for held in self._relays.relays)
+        for ip in filter(None, (seen.other, seen.ip)):
+            _note(self._vouched, peer, ip)
+            if own:
+                _note(self._by_own, peer, ip)
 
     def observed(self, place: Place) -> None:
         """A peer sees a connection from our listen port come from there, just now."""
@@ -115,7 +122,8 @@ class Knowledge:
 
     def seen(self, peer: PeerId) -> Seen:
         vouched = list(self._vouched.get(peer, ()))
-        return Seen(vouched, self._shares_site(vouched), list(self._found.get(peer, ())))
+        shares = self._shares_site(self._by_own.get(peer, ()))
+        return Seen(vouched, shares, list(self._found.get(peer, ())))
 
     def _shares_site(self, vouched: Iterable[str]) -> bool:
         """Whether one of the addresses is where others see this node too."""

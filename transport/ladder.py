@@ -15,6 +15,7 @@ import trio
 
 from . import defaults
 from .address import Address
+from .aim import Aim
 from .climb import Attempt, Climb, order
 from .datagrams import Datagrams, Place
 from .endpoint import Endpoint
@@ -92,6 +93,7 @@ class Ladder:
         self.endpoint = endpoint
         self.rungs = rungs = rungs or Rungs()
         self.book = book
+        self.aim = Aim(host.now)
         self.without_udp = ""  # why there is no UDP port though there should be
         self._host = host
         self._nursery: trio.Nursery | None = None
@@ -374,9 +376,10 @@ class Ladder:
         address = attempt.address
         if address.relay is not None:
             return await self._through(address.relay, attempt.peer)
-        if address.transport == "udp":
-            return await self._dial_udp(address, attempt.peer)
-        return await self.endpoint.reach(address, timeout=defaults.CLIMB_S)
+        with self.aim.at(address):
+            if address.transport == "udp":
+                return await self._dial_udp(address, attempt.peer)
+            return await self.endpoint.reach(address, timeout=defaults.CLIMB_S)
 
     async def _dial_udp(self, address: Address, peer: PeerId | None) -> Link:
         if self.udp is None:
@@ -386,14 +389,17 @@ class Ladder:
         except OSError as error:
             raise DialFailed("unreachable", f"`{address}` does not answer: {error}") from None
         way = way_to(address.host)
-        return await self.endpoint.join(pipe, way, expect=peer, server=False, name=str(address))
+        name = str(address)
+        link = await self.endpoint.join(pipe, way, expect=peer, server=False, name=name)
+        pipe.trust()
+        return link
 
     async def _reach_relay(self, address: Address, timeout: float) -> Link:
         """A direct path to a relay."""
-        if address.transport == "tcp":
+        with trio.move_on_after(timeout), self.aim.at(address):
+            if address.transport == "udp":
+                return await self._dial_udp(address, address.peer)
             return await self.endpoint.reach(address, timeout=timeout)
-        with trio.move_on_after(timeout):
-            return await self._dial_udp(address, address.peer)
         raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
 
     async def _link_relay(self, relay: Address) -> None:
@@ -427,7 +433,7 @@ class Ladder:
             raise error from None
         except trio.TooSlowError:
             raise DialFailed("timeout", f"`{name}` did not answer") from None
-        self.knowledge.vouch(peer, pipe.seen)
+        self.knowledge.vouch(peer, pipe.seen, relay.peer)
         self._improve(link, at_once=True)
         return link
 
@@ -489,6 +495,8 @@ class Ladder:
     async def _join(self, pipe: Pipe, way: Way, expect: PeerId | None, server: bool) -> None:
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             await self.endpoint.join(pipe, way, expect=expect, server=server)
+            if isinstance(pipe, QuicPipe):
+                pipe.trust()
             return
         pipe.close()
 
@@ -510,12 +518,14 @@ class Ladder:
         if self._nursery is None:
             pipe.close()
             return
-        self._nursery.start_soon(self._take_circuit, pipe, source, seen)
+        self._nursery.start_soon(self._take_circuit, pipe, source, relay, seen)
 
-    async def _take_circuit(self, pipe: CircuitPipe, source: PeerId, seen: Vouched | None) -> None:
+    async def _take_circuit(
+        self, pipe: CircuitPipe, source: PeerId, relay: PeerId, seen: Vouched | None
+    ) -> None:
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             link = await self.endpoint.join(pipe, Way.RELAYED, expect=source, server=True)
-            self.knowledge.vouch(source, seen)
+            self.knowledge.vouch(source, seen, relay)
             self._improve(link, at_once=False)
             return
         pipe.close()

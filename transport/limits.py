@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from . import defaults
 from .place import Nearness, nearness_of, network
+from .rates import Rate, Rates
 
 _LOOPBACK = "loopback"
 
@@ -36,6 +37,15 @@ class Limits:
     """The same from one /24 (IPv4) or /64 (IPv6), a count."""
     half_open_loopback: int = defaults.HALF_OPEN_LOOPBACK
     """The same from this machine, where a local swarm starts all at once; a count."""
+    arrivals_burst: float = defaults.ARRIVALS_BURST
+    """Connections accepted at once from one subnet, a count: a handshake costs us a millisecond,
+    and who ends it at once is not half open for long."""
+    arrivals_per_s: float = defaults.ARRIVALS_PER_S
+    """The same per second, in the long run."""
+    all_arrivals_burst: float = defaults.ALL_ARRIVALS_BURST
+    """Connections accepted at once from everywhere, a count."""
+    all_arrivals_per_s: float = defaults.ALL_ARRIVALS_PER_S
+    """The same per second, in the long run."""
     handshake_s: float = defaults.HANDSHAKE_S
     """Seconds from accept to an acceptable hello."""
     idle_s: float = defaults.IDLE_S
@@ -49,6 +59,19 @@ class Limits:
     """Seconds since the last byte heard after which a link without a connection ends."""
     hold_s: float = defaults.HOLD_S
     """The same while calls, their answers, or streams are open on it."""
+
+
+class Arrivals:
+    """How fast connections are accepted, from one subnet and from all; this machine's own are not
+    counted. `subnet` is what `HalfOpen.enter` gave, or any other name for a source."""
+
+    def __init__(self, limits: Limits) -> None:
+        each = Rate(limits.arrivals_burst, limits.arrivals_per_s)
+        self._rates = Rates(each, Rate(limits.all_arrivals_burst, limits.all_arrivals_per_s))
+
+    def allow(self, subnet: str, now: float) -> bool:
+        """Whether one more may be accepted now; if so, it counts."""
+        return subnet == _LOOPBACK or self._rates.take(subnet, now)
 
 
 class Crowd:

@@ -12,7 +12,8 @@ from shoal.transport.ladder import ALL_RUNGS, Ladder, Rungs
 from shoal.transport.lan.mdns import LanDiscovery
 from shoal.transport.portmap.mapping import Mapping
 from shoal.transport.portmap.outcome import Outcome as MapOutcome
-from shoal.transport.punch.outcome import Outcome, Result, RungOutcome
+from shoal.transport.punch.outcome import Outcome, Result
+from shoal.transport.punch.outcome import RungOutcome as Tried
 from shoal.transport.reach.findings import PortMap, Rung
 from shoal.transport.reach.reachability import Answer, Dialled
 from shoal.transport.realhost import RealHost
@@ -130,21 +131,19 @@ async def test_why_no_port_was_asked_for() -> None:
 # Rungs.
 
 
-def tried(ladder: Ladder, peer: str, **rungs: RungOutcome) -> None:
+def tried(ladder: Ladder, peer: str, **rungs: Tried) -> None:
     ladder.puncher.outcomes[PeerId(peer)] = Outcome(PeerId(peer), rungs)
 
 
 async def test_rungs_that_were_tried() -> None:
     ladder, diagnosis = make()
-    silence, no = RungOutcome(Result.NO_ANSWER), RungOutcome(Result.NOT_POSSIBLE, "symmetric-both")
+    silence, no = Tried(Result.NO_ANSWER), Tried(Result.NOT_POSSIBLE, "symmetric-both")
     tried(ladder, "a", tcp=silence, udp=silence, prediction=no)
     assert diagnosis.situation().failed == {Rung.TCP_PUNCH, Rung.UDP_PUNCH, Rung.PREDICTION}
-    tried(
-        ladder, "b", tcp=RungOutcome(Result.REFUSED, "busy"), prediction=RungOutcome(Result.WORKED)
-    )
+    tried(ladder, "b", tcp=Tried(Result.REFUSED, "busy"), prediction=Tried(Result.WORKED))
     assert diagnosis.situation().worked == {Rung.PREDICTION}
     assert Rung.PREDICTION not in diagnosis.situation().failed
-    tried(ladder, "c", tcp=RungOutcome(Result.WORKED))
+    tried(ladder, "c", tcp=Tried(Result.WORKED))
     assert diagnosis.situation().failed == {Rung.UDP_PUNCH}, "one that worked has not failed"
 
 

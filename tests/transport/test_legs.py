@@ -10,7 +10,7 @@ import trio.testing
 from shoal.transport.address import Address
 from shoal.transport.calls import Reply
 from shoal.transport.events import Called
-from shoal.transport.frame import Priority
+from shoal.transport.frame import Fault, Priority
 from shoal.transport.link import Link
 from shoal.transport.pipe import TcpPipe, Way
 from shoal.transport.serving import IncomingStream
@@ -141,6 +141,32 @@ def test_what_left_by_a_slower_path_counts_there_even_after_it_was_sent_again() 
         a._on(event)
     assert a.ended is None
     assert len(pair.b.called) == 1
+
+
+def test_who_makes_us_change_to_and_fro_costs_no_memory() -> None:
+    """A peer that acknowledges nothing, and lets each path look dead in turn, gets everything
+    again each time; what left before is not kept by the frame. Counts go on as they were."""
+    side = Side(dialled=True)
+    lane, paths = side.lane, [side.lane.attach(0.0) for _ in range(2)]
+    for _ in range(50):
+        lane.post("p", {}, b"x", Priority.CONTROL)
+    for turn in range(20):
+        lane.use(paths[turn % 2])
+        while lane.take(paths[turn % 2], 1 << 16, 0.0):
+            pass
+    first, last = paths
+    assert len(first._unacked) == 1
+    assert len(last._unacked) == 51
+    assert first.acknowledge(499) == 0
+    with pytest.raises(Fault):
+        first.acknowledge(501)
+    assert first.acknowledge(500) == 0
+    assert not first.unacknowledged
+    assert last.acknowledge(450) == 0
+    freed = last.acknowledge(475)
+    assert last.acknowledge(500) == freed > 0
+    lane.outbox.acknowledged(2 * freed)
+    assert lane.outbox.backlog == 0
 
 
 # The shell, over real sockets.

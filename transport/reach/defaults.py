@@ -58,7 +58,7 @@ drawn by the server (AutoNAT v2)."""
 PAYMENT_S: Final = 60.0
 """How long a demand for payment stands."""
 PAYMENTS: Final = 256
-"""Demands that are remembered, a count."""
+"""Askers whose demands are remembered, a count; of each `OWN_PLACES`."""
 ASKER_BURST: Final = 16
 ASKER_PER_S: Final = 16 / 600
 """Dial-backs for one asker: a measurement asks one server for about 8."""

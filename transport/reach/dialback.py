@@ -83,7 +83,7 @@ class Gate:
         self._askers = Rates(Rate(defaults.ASKER_BURST, defaults.ASKER_PER_S), everybody)
         self._targets = Rates(Rate(defaults.TARGET_BURST, defaults.TARGET_PER_S), everybody)
         self._foreign = Rates(Rate(defaults.FOREIGN_BURST, defaults.FOREIGN_PER_S), everybody)
-        self._demands: OrderedDict[PeerId, _Demand] = OrderedDict()
+        self._demands: OrderedDict[PeerId, list[_Demand]] = OrderedDict()
 
     def ask(
         self,
@@ -112,19 +112,20 @@ class Gate:
         return Go()
 
     def _has_paid(self, peer: PeerId, wanted: Wanted, paid: int, now: float) -> bool:
-        demand = self._demands.get(peer)
-        if demand is None or demand.until < now or demand.wanted != wanted:
-            return False
-        if paid < demand.size:
-            return False
-        del self._demands[peer]
-        return True
+        demands = self._demands.get(peer, [])
+        for demand in demands:
+            if demand.wanted == wanted and demand.until >= now and demand.size <= paid:
+                demands.remove(demand)
+                return True
+        return False
 
     def _demand(self, peer: PeerId, wanted: Wanted, now: float) -> Pay:
+        """An asker has its few addresses tried at once, and each has a demand of its own."""
         least, most = defaults.PAYMENT_BYTES
         size = least + int.from_bytes(self._entropy(4)) % (most - least + 1)
-        self._demands[peer] = _Demand(wanted, size, now + defaults.PAYMENT_S)
-        self._demands.move_to_end(peer)
+        demands = [each for each in self._demands.pop(peer, []) if each.wanted != wanted]
+        demands.append(_Demand(wanted, size, now + defaults.PAYMENT_S))
+        self._demands[peer] = demands[-defaults.OWN_PLACES :]
         if len(self._demands) > defaults.PAYMENTS:
             self._demands.popitem(last=False)
         return Pay(size)

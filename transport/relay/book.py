@@ -125,6 +125,7 @@ class RelayBook:
         self._subnets: Counter[str] = Counter()
         self._circuits: dict[Circuit, None] = {}
         self._per_peer: Counter[str] = Counter()
+        self._per_pair: Counter[tuple[str, str]] = Counter()  # source, target
         self._strangers: Counter[str] = Counter()  # circuits with one, by the source's subnet
         self._pacer = Pacer(limits.rate, now)
         self._relayed = 0
@@ -228,6 +229,9 @@ class RelayBook:
         if circuit.subnet is not None:
             self._strangers[circuit.subnet] -= 1
             self._strangers += Counter()  # drops what is 0
+        self._per_pair[circuit.source, circuit.target] -= 1
+        if not self._per_pair[circuit.source, circuit.target]:
+            del self._per_pair[circuit.source, circuit.target]
         for peer in (circuit.source, circuit.target):
             self._per_peer[peer] -= 1
             if not self._per_peer[peer]:
@@ -241,6 +245,7 @@ class RelayBook:
         if circuit.subnet is not None:
             self._strangers[circuit.subnet] += 1
         self._per_peer.update((circuit.source, circuit.target))
+        self._per_pair[circuit.source, circuit.target] += 1
 
     def _unwilling(self, relayed: bool) -> str | None:
         if not self.limits.volunteer or self.limits.rate <= 0:
@@ -256,6 +261,8 @@ class RelayBook:
         """Whether one more is one too many; strangers get half of what a peer has, so that they
         cannot keep members from it."""
         limits = self.limits
+        if self._per_pair[source, target] >= limits.circuits_per_pair:
+            return True
         per_peer = limits.circuits_per_peer
         if subnet is not None:
             per_peer //= 2

@@ -7,8 +7,10 @@ goes through a relay, whether reachable or not.
 """
 
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import trio
@@ -21,12 +23,16 @@ from ..frame import Priority
 from ..host import Host
 from ..identity import PeerId, parse_peer_id
 from ..link import Link
+from ..rates import Rate, Rates
 from ..serving import IncomingStream
 from .choice import Candidate, Choice
 from .circuit import CircuitPipe
 from .defaults import (
     ANSWER_S,
+    ARRIVALS,
     ARRIVING,
+    ARRIVING_PER_RELAY,
+    ARRIVING_PER_SOURCE,
     BETTER,
     GATHER_S,
     IMPROVE_S,
@@ -38,6 +44,8 @@ from .defaults import (
 from .survey import Survey
 from .vouch import Vouched, is_relayed, read_vouched
 
+_ENOUGH: Final = 1e9  # all relays together need no rate: there are but a few
+OnSeen = Callable[[PeerId, Vouched | None, PeerId | None], None]
 OnCircuit = Callable[[CircuitPipe, PeerId, PeerId, Vouched | None], None]
 """Told of a circuit that has come: the pipe, who says it opened it (TLS will tell), the relay,
 and where the relay sees that peer."""
@@ -80,12 +88,14 @@ class RelayClient:
         self._survey = Survey(host, endpoint, self._choice, relayed=relayed, reach=reach)
         self._held: dict[PeerId, Held] = {}
         self._asking: set[PeerId] = set()  # a reservation is on its way
-        self._arriving = 0
+        self._arriving: Counter[PeerId] = Counter()  # open circuits to here, by relay
+        self._sources: Counter[str] = Counter()  # the same by who says to have opened them
+        self._arrivals = Rates(Rate(*ARRIVALS), Rate(_ENOUGH, _ENOUGH))
         self._improve = 0.0  # when to look for nearer ones
         self._news = trio.Event()
         self._on_change: list[Callable[[], None]] = []
         self._on_circuit: list[OnCircuit] = []
-        self._on_seen: list[Callable[[PeerId, Vouched | None], None]] = []
+        self._on_seen: list[OnSeen] = []
         self._circuits: WeakKeyDictionary[CircuitPipe, PeerId] = WeakKeyDictionary()
         endpoint.handle("relay.seen", self._seen_elsewhere)
         endpoint.handle_stream("relay.accept", self._on_accept)
@@ -148,8 +158,8 @@ class RelayClient:
         own to close; on it, this side is the TLS server."""
         self._on_circuit.append(callback)
 
-    def on_seen(self, callback: Callable[[PeerId, Vouched | None], None]) -> None:
-        """`callback(peer, seen)` when a relay sees the other end of a circuit elsewhere than
+    def on_seen(self, callback: OnSeen) -> None:
+        """`callback(peer, seen, relay)` when a relay sees the other end of a circuit elsewhere than
         before, or at a further address."""
         self._on_seen.append(callback)
 
@@ -162,7 +172,7 @@ class RelayClient:
             return Refusal("no-circuit", "there is no such circuit")
         seen = read_vouched(call.header.get("seen"), link.status.address[0])
         for callback in self._on_seen:
-            callback(known[0], seen)
+            callback(known[0], seen, call.peer)
         return Reply()
 
     # Dialling.
@@ -205,23 +215,33 @@ class RelayClient:
         if link is None or not (relay in self._held or relay in self._asking):
             stream.reset("no-reservation")
             return
-        if self._arriving >= ARRIVING or not self._on_circuit:
-            stream.reset("busy")
-            return
         source = incoming.header["peer"]
         if not isinstance(source, str) or parse_peer_id(source) == self._endpoint.peer:
             stream.reset("bad-request")
             return
+        if not self._on_circuit or not self._may_arrive(relay, source):
+            stream.reset("busy")
+            return
         seen = read_vouched(incoming.header.get("seen"), link.status.address[0])
-        pipe = CircuitPipe(stream, relay, seen=seen)
-        self._circuits[pipe] = PeerId(source)
-        self._arriving += 1
+        pipe, opener = CircuitPipe(stream, relay, seen=seen), PeerId(source)
+        self._circuits[pipe] = opener
+        self._arriving[relay] += 1
+        self._sources[opener] += 1
         try:
             for callback in self._on_circuit:
-                callback(pipe, PeerId(source), relay, seen)
+                callback(pipe, opener, relay, seen)
             await pipe.wait_closed()
         finally:
-            self._arriving -= 1
+            self._arriving -= Counter((relay,))  # drops what is 0
+            self._sources -= Counter((opener,))
+
+    def _may_arrive(self, relay: PeerId, source: str) -> bool:
+        return (
+            self._arriving.total() < ARRIVING
+            and self._arriving[relay] < ARRIVING_PER_RELAY
+            and self._sources[source] < ARRIVING_PER_SOURCE
+            and self._arrivals.take(relay, self._host.now())
+        )
 
     # Reservations.
 

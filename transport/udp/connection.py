@@ -74,7 +74,7 @@ def configuration(certificate: Certificate | None, limits: UdpLimits) -> QuicCon
         idle_timeout=limits.idle_s,
         is_client=certificate is None,
         max_data=defaults.DATA_LIMIT,
-        max_stream_data=limits.window_bytes,
+        max_stream_data=min(limits.stranger_window_bytes, limits.window_bytes),
         max_datagram_size=defaults.INITIAL_BYTES,
         certificate=certificate.x509 if certificate else None,
         private_key=certificate.key if certificate else None,
@@ -234,6 +234,18 @@ class Connection(QuicConnection):
         frame.push_uint_var(stream.stream_id or 0)
         frame.push_uint_var(stream.max_stream_data_local)
         stream.max_stream_data_local_sent = stream.max_stream_data_local
+
+    @property
+    def kept(self) -> int:
+        """Bytes of the stream that wait for those before them, with the room of these."""
+        stream = self._streams.get(defaults.STREAM_ID)
+        return len(stream.receiver._buffer) if stream is not None else 0
+
+    def drop(self) -> None:
+        """Nobody reads the stream any more."""
+        stream = self._streams.get(defaults.STREAM_ID)
+        if stream is not None:
+            stream.receiver._buffer = bytearray()
 
     @property
     def owes_window(self) -> bool:

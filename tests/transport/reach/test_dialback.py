@@ -109,6 +109,20 @@ def test_elsewhere_it_has_to_pay_first() -> None:
     assert isinstance(ask(at, wanted(VICTIM), paid=again.size), Pay)  # one payment, one dial
 
 
+def test_an_asker_pays_for_several_addresses_side_by_side() -> None:
+    at = gate()
+    places = [f"93.184.{number}.34" for number in range(defaults.OWN_PLACES)]
+    demands = [ask(at, wanted(place)) for place in places]
+    for place, demand in reversed(list(zip(places, demands, strict=True))):
+        assert isinstance(demand, Pay)
+        assert ask(at, wanted(place), paid=demand.size) == Go()
+    first = ask(at, wanted(VICTIM))
+    assert isinstance(first, Pay)
+    for place in places:  # one too many at a time: the oldest is forgotten
+        ask(at, wanted(place))
+    assert isinstance(ask(at, wanted(VICTIM), paid=first.size), Pay)
+
+
 def test_a_peer_that_is_seen_nowhere_pays() -> None:
     """It came through a relay, whose address is not its own."""
     assert isinstance(ask(gate(), wanted(), seen=None), Pay)
@@ -120,7 +134,6 @@ def test_paying_unasked_or_for_something_else_or_late_is_nothing() -> None:
     assert isinstance(demand, Pay)
     other = ask(at, wanted("93.184.216.35"), paid=demand.size)
     assert isinstance(other, Pay)
-    assert isinstance(ask(at, wanted(VICTIM), paid=100_000), Pay)
     assert isinstance(ask(at, wanted(VICTIM), paid=100_000, now=100.0), Pay)
     assert isinstance(ask(at, wanted(VICTIM), PeerId("other"), paid=100_000), Pay)
 

@@ -202,6 +202,20 @@ def test_one_source_opens_so_many_circuits() -> None:
     assert book.open_circuit("a", "d", "1.1.1.1", 0.0, member=True) == "too-many-circuits"
 
 
+@pytest.mark.parametrize("most", [3, 100])
+def test_nobody_alone_shuts_another_one_s_door(most: int) -> None:
+    """Without the bound for a pair one peer has all circuits that lead to another."""
+    book = a_book(circuits_per_pair=most)
+    reserved(book, "b")
+    got = [book.open_circuit("foe", "b", "1.1.1.1", 0.0, member=True) for _ in range(30)]
+    made = [each for each in got if isinstance(each, Circuit)]
+    assert len(made) == min(most, ON.circuits_per_peer)
+    shut = book.open_circuit("a", "b", "2.2.2.2", 0.0, member=True) == "too-many-circuits"
+    assert shut is (most == 100)
+    made[0].close()
+    circuit(book, "foe", "b")
+
+
 def test_strangers_leave_room_for_members() -> None:
     book = a_book()
     for n in range(20):

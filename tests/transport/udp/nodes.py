@@ -42,7 +42,13 @@ class Node:
         self.scope = trio.CancelScope()
         self.stopped = trio.Event()
         self._accepted, self._pipes = trio.open_memory_channel[QuicPipe](1000)
-        self.port.on_pipe(self._accepted.send_nowait)
+        self.trusting = True
+        self.port.on_pipe(self._on_pipe)
+
+    def _on_pipe(self, pipe: QuicPipe) -> None:
+        if self.trusting:
+            pipe.trust()
+        self._accepted.send_nowait(pipe)
 
     @property
     def place(self) -> Place:
@@ -70,6 +76,7 @@ class Node:
             return await self.port.dial(place, socket=socket, timeout=timeout)
 
         found: QuicPipe = await self.host.run(call)
+        found.trust()
         return found
 
     @contextmanager

@@ -174,7 +174,7 @@ def test_the_one_stream_does_not() -> None:
 
 def test_more_than_the_window_ends_it() -> None:
     for offset, ends in ((99_999, False), (100_000, True)):
-        two = Two(UdpLimits(window_bytes=100_000))
+        two = Two(UdpLimits(stranger_window_bytes=100_000))
         two.inject(stream_frame(0, offset, b"x"))
         assert two.server.ended is ends
 
