@@ -16,9 +16,11 @@ table.
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +31,8 @@ from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.daemons.town import Town, meet
 from shoal.netsim.gateway import Allowed
 from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.netns.backend import KernelHost, KernelWorld
+from shoal.netsim.netns.namespaces import available
 from shoal.netsim.packet import TCP, UDP
 from shoal.netsim.seeds import Figures, measure
 from shoal.netsim.world import World
@@ -68,6 +72,14 @@ PATIENCE_S: Final = 30.0
 LATENCY_S: Final = 0.02
 _LINK: Final = LinkSpec(up=PipeSpec(delay=0.01), down=PipeSpec(delay=0.01))
 GOAL: Final = 15
+SIDE: Final = Path(__file__).parent / "peers" / "ladder_side.py"
+KERNEL: Final = {
+    "none": None,
+    "open": "full-cone",
+    "moderate": "linux-drop",
+    "strict": "linux-fully-random",
+}
+"""What of nftables stands for the four."""
 
 
 def possible(one: str, other: str, blocked: Sequence[str]) -> bool:
@@ -190,7 +202,10 @@ def main() -> int:
             if what
         ]
         show(f"8 x 8, {' and '.join(blocked) or 'nothing blocked'}", found, {k: k for k in EIGHT})
-    kernel = run_kernel() if args.kernel else "not asked for"
+    kernel: Any = "not asked for"
+    if args.kernel:
+        print("\n4 x 4 in kernel namespaces")
+        kernel = run_kernel()
     cells = [item for found in figures for item in found["cells"]]
     result = {
         "name": "connect_matrix",
@@ -210,8 +225,93 @@ def main() -> int:
     return 0 if result["ok"] else 1
 
 
-def run_kernel() -> Any:
-    return "to do"
+# The kernel.
+
+
+class KernelSide:
+    """A process in a namespace (`peers/ladder_side.py`)."""
+
+    def __init__(self, host: KernelHost, seed: int, relay: int = 0) -> None:
+        self._process = host.space.start(
+            [sys.executable, str(SIDE), str(seed), str(relay)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.publish()
+
+    def ask(self, **order: Any) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("a side has ended; what it said is above")
+        return json.loads(line)
+
+    def publish(self) -> dict[str, list[str]]:
+        found = self.ask(publish=1)
+        self.peer: str = found["peer"]
+        return {self.peer: found["addresses"]}
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def run_kernel() -> dict[str, Any] | str:
+    """The 4 x 4 by processes behind nftables; why not, where that cannot be."""
+    reason = available()
+    if reason is not None:
+        return reason
+    with ExitStack() as stack:
+        world = stack.enter_context(KernelWorld(latency=LATENCY_S))
+        sides: dict[str, KernelSide] = {}
+
+        def start(name: str, kind: str | None, relay: int = 0) -> None:
+            if kind is not None:
+                world.gateway(f"{name}-router", kind)
+            host = world.host(name, behind=f"{name}-router" if kind is not None else None)
+            sides[name] = KernelSide(host, len(sides) + 1, relay)
+            stack.callback(sides[name].close)
+
+        for number in range(3):
+            start(f"relay{number}", None, 443 if number == 0 else 1)
+        relays = list(sides.values())
+        for each in relays:
+            for other in relays:
+                each.ask(book=other.publish())
+        for name, kind in KERNEL.items():
+            for end in "ab":
+                start(f"{name}-{end}", kind)
+        homes = list(sides.values())[3:]
+        for each in (*relays, *homes):
+            for relay in relays:
+                each.ask(book=relay.publish())
+            each.ask(introduce=[relay.peer for relay in relays if relay is not each])
+        time.sleep(SETTLE_S)
+        cells = [
+            kernel_cell(one, other, sides[f"{one}-a"], sides[f"{other}-b"])
+            for one, other in product(KERNEL, repeat=2)
+        ]
+    for line in cells:
+        print("  " + line["line"])
+    return {"direct": sum(line["direct"] for line in cells), "of": len(cells)}
+
+
+def kernel_cell(one: str, other: str, a: KernelSide, b: KernelSide) -> dict[str, Any]:
+    a.ask(book=b.publish())
+    b.ask(book=a.publish())
+    found = a.ask(meet=b.peer, patience=PATIENCE_S)
+    if found["direct"] is not None:
+        words = f"{found['way']} {found['medium']} after {found['direct']:.2f} s"
+    else:
+        words = f"{found['way'] or 'not connected'}: {found['code']} {found['why']}"
+    return {"direct": found["direct"] is not None, "line": f"{one} x {other}: {words}"}
 
 
 if __name__ == "__main__":

@@ -87,6 +87,7 @@ class Run:
         self.classes: dict[str, list[Climber]] = {}
         self.drawn: dict[str, Draw] = {}
         self.found: list[dict[str, Any]] = []
+        self.under_way: list[set[str]] = []
         self._people = people
         self._pairs = pairs
 
@@ -137,12 +138,14 @@ class Run:
         self.random.shuffle(chosen)
         for one, other in chosen:
             a, b = self.random.choice(one), self.random.choice(other)
-            while a is b:
-                b = self.random.choice(other)
+            while a is b or {a.peer, b.peer} in self.under_way:
+                a, b = self.random.choice(one), self.random.choice(other)
             yield a, b
 
     async def pair(self, one: Climber, other: Climber) -> None:
+        self.under_way.append({one.peer, other.peer})
         met, link = await meet(one, other)
+        self.under_way.remove({one.peer, other.peer})
         if link is not None and not met.known:
             link.close()
         self.found.append(self.line(one, other, met))

@@ -127,11 +127,13 @@ class Climb:
             await self._news.wait()
 
     def _failure(self) -> DialFailed:
-        """What says most: a refusal by the peer itself before a silence."""
+        """What says most: a refusal by the peer itself before a silence, and that before who
+        else answers at its address on another network."""
         if not self._failures:
             return DialFailed("no-way", f"no address of `{self.peer}` is known that can be dialled")
-        silent = ("unreachable", "timeout", "refused", "no-reservation")
-        return min(self._failures, key=lambda error: error.code in silent)
+        ranks = dict.fromkeys(("unreachable", "timeout", "refused", "no-reservation"), 1)
+        ranks |= dict.fromkeys(("self", "wrong-peer"), 2)
+        return min(self._failures, key=lambda error: ranks.get(error.code, 0))
 
     async def run(
         self, attempts: Sequence[Attempt], dial: Callable[[Attempt], Awaitable[Link]]

@@ -36,6 +36,7 @@ class Connection:
 
     __slots__ = (
         "_acked",
+        "_looked",
         "_ping_mark",
         "_ping_sent",
         "_pinged",
@@ -89,6 +90,7 @@ class Connection:
         self.bulk_at = inf  # this time
         self._probes: deque[int] = deque()  # marks of pings that are out for bulk
         self._probed = now
+        self._looked = -inf
         self.ping(now)
 
     # Counted frames.
@@ -198,6 +200,16 @@ class Connection:
         if self._ping_sent is None:
             self.ping(now)
 
+    def look(self, now: float) -> None:
+        """The network may be another than before: is the peer still there?"""
+        self._looked = now
+        self.ping_soon(now)
+
+    @property
+    def unseen(self) -> bool:
+        """Nothing has come since `look`."""
+        return self.heard <= self._looked
+
     def ponged(self, offset: int, now: float) -> None:
         """A pong has come."""
         if self._probes and offset == self._probes[0] and self.yielding is not None:
@@ -223,7 +235,7 @@ class Connection:
     def tick(self, now: float) -> float:
         """Ping when the peer is quiet; returns when to come again (on the same clock)."""
         if self.forgive(now):
-            self.ping_soon(now)
+            self.look(now)
         if self._ping_sent is None:
             ping_at = min(self.heard + self._quiet_for(), self._pinged + PING_S)
             if now < ping_at:

@@ -93,8 +93,8 @@ class Crowd:
 
     def enter(self, ip: str) -> str | None:
         """Count a connection from an IP address; its subnet, or None where it is one too many."""
-        near = nearness_of(ip) is Nearness.LOOPBACK
-        subnet = _LOOPBACK if near else network(ip)
+        subnet = subnet_of(ip)
+        near = subnet == _LOOPBACK
         if self._by_subnet[subnet] >= (self._loopback if near else self._per_subnet):
             return None
         among_all = self.count - (self._by_subnet[_LOOPBACK] if self._apart else 0)
@@ -117,3 +117,8 @@ class HalfOpen(Crowd):
     def __init__(self, limits: Limits) -> None:
         loopback = limits.half_open_loopback
         super().__init__(limits.half_open, limits.half_open_per_subnet, loopback, apart=True)
+
+
+def subnet_of(ip: str) -> str:
+    """What counts as one place: the /24 (IPv4) or /64 (IPv6) of an IP address; this machine."""
+    return _LOOPBACK if nearness_of(ip) is Nearness.LOOPBACK else network(ip)

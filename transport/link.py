@@ -278,7 +278,7 @@ class Link:
         """Something about the network has changed: ask every leg for a sign of life."""
         now = self._host.now()
         for leg in self._legs:
-            leg.connection.ping_soon(now)
+            leg.connection.look(now)
             leg.due = now
             leg.writer.flush()
         self.due = now
@@ -306,15 +306,14 @@ class Link:
             self._changed.unpark_all()
 
     def _is_suspect(self, now: float) -> bool:
-        """Whether to look for another path before this one is given up: a relay may be gone
-        that others can stand in for. A peer that is merely slow is not dialled for it."""
+        """Whether to look for another path before this one is given up: it has not been heard
+        since the network changed or this machine slept, or its relay may be gone. A peer that
+        is merely slow is not dialled for it."""
         leg = self._leg
-        return (
-            leg is not None
-            and leg.way is Way.RELAYED
-            and now >= leg.connection.heard + defaults.SUSPECT_S
-            and leg.connection.is_doubtful(now)
-        )
+        if leg is None or not leg.connection.is_doubtful(now):
+            return False
+        long = now >= leg.connection.heard + defaults.SUSPECT_S
+        return leg.connection.unseen or (long and leg.way is Way.RELAYED)
 
     def _choose(self, now: float) -> None:
         """Send by the best leg."""

@@ -8,7 +8,7 @@ from . import defaults
 from .budget import Budget
 from .host import Host
 from .identity import PeerId
-from .limits import Limits
+from .limits import Limits, subnet_of
 from .link import Link, Rescue
 from .meeting import Connected
 from .pipe import Way
@@ -83,8 +83,26 @@ class Links:
         if self._peer < peer and (peer in self._proving or self._dialled_and_up(link, connected)):
             return "duplicate"
         if link is None and len(self._links) >= self._limits.links:
-            return "full"
+            return None if self._make_room(connected.path.address[0]) else "full"
         return None
+
+    def _make_room(self, ip: str) -> bool:
+        """End the latest link of the subnet that has most of them, if the newcomer's has fewer:
+        who has one address and many names does not keep everybody else out. Links that this node
+        dialled stay, and relayed ones, of which the relays let in but few."""
+        links = self.all()
+        if len(links) < self._limits.links:  # one that has been ended is still being taken down
+            return True
+        crowds: dict[str, list[Link]] = {}
+        for link in links:
+            if link.address[0] and not link.identities.dialled:
+                crowds.setdefault(subnet_of(link.address[0]), []).append(link)
+        most = max(crowds.values(), key=len, default=[])
+        mine = crowds.get(subnet_of(ip), []) if ip else []
+        if len(most) < len(mine) + 2:
+            return False
+        most[-1].close("full")
+        return True
 
     def _dialled_and_up(self, link: Link | None, connected: Connected) -> bool:
         return (

@@ -9,6 +9,7 @@ import trio
 from ...transport.address import Address
 from ...transport.errors import DialFailed
 from ...transport.identity import PeerId
+from ...transport.ladder import Ladder
 from ...transport.link import Link
 from ...transport.pipe import Way
 from ...transport.punch.outcome import Outcome
@@ -84,10 +85,21 @@ async def meet(
     one: Climber, other: Climber, *, timeout: float = 15.0, patience: float = 25.0
 ) -> tuple[Meeting, Link | None]:
     """`one` dials `other`, and waits until the link is direct, at most `patience` seconds."""
+
+    async def go() -> tuple[Meeting, Link | None]:
+        return await climb(one.ladder, other.peer, timeout=timeout, patience=patience)
+
+    return await one.within(go)
+
+
+async def climb(
+    ladder: Ladder, peer: PeerId, *, timeout: float, patience: float
+) -> tuple[Meeting, Link | None]:
+    """The same for any ladder, by the addresses in its book."""
     began = trio.current_time()
-    known = one.endpoint.link(other.peer) is not None
+    known = ladder.endpoint.link(peer) is not None
     try:
-        link = await one.connect(other.peer, timeout=timeout)
+        link = await ladder.connect(peer, timeout=timeout)
     except DialFailed as error:
         return Meeting(known, None, None, code=error.code, why=str(error)), None
     connected = trio.current_time() - began
@@ -95,7 +107,7 @@ async def meet(
         while link.alive and not is_direct(link):  # noqa: ASYNC110
             await trio.sleep(_LOOK_S)
     if not is_direct(link):
-        outcome = one.ladder.outcome(other.peer)
+        outcome = ladder.outcome(peer)
         why = link.code or (_words(outcome) if outcome is not None else "not tried")
         return Meeting(known, connected, None, str(link.way), why=why), link
     direct = trio.current_time() - began

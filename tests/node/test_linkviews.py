@@ -17,10 +17,8 @@ from tests.transport.fleet import make_node, running
 
 PEER = PeerId("12D3KooWPeer")
 SILENT = RungOutcome(Result.NO_ANSWER)
-
-
-def impossible(reason: str) -> RungOutcome:
-    return RungOutcome(Result.NOT_POSSIBLE, reason)
+BOTH_DRAW = RungOutcome(Result.NOT_POSSIBLE, "symmetric-both")
+NO_UDP = RungOutcome(Result.NOT_POSSIBLE, "no-udp")
 
 
 def outcome(rounds: int = 1, **rungs: RungOutcome) -> Outcome:
@@ -38,7 +36,7 @@ def test_what_is_direct_needs_no_reason(way: Way | None) -> None:
         (None, "has not been tried yet"),
         (outcome(tcp=RungOutcome(Result.WORKED)), "was there and is lost"),
         (
-            outcome(tcp=SILENT, udp=SILENT, prediction=impossible("symmetric-both")),
+            outcome(tcp=SILENT, udp=SILENT, prediction=BOTH_DRAW),
             SYMMETRIC,
         ),
         (
@@ -47,12 +45,12 @@ def test_what_is_direct_needs_no_reason(way: Way | None) -> None:
             "UDP had no answer",
         ),
         (
-            outcome(tcp=SILENT, udp=impossible("udp-blocked")),
+            outcome(tcp=SILENT, udp=RungOutcome(Result.NOT_POSSIBLE, "udp-blocked")),
             "TCP had no answer; UDP does not get out of one of the two networks",
         ),
-        (outcome(tcp=SILENT, udp=impossible("no-udp")), "this node has no UDP"),
+        (outcome(tcp=SILENT, udp=NO_UDP), "this node has no UDP"),
         (
-            outcome(tcp=SILENT, udp=SILENT, prediction=impossible("busy")),
+            outcome(tcp=SILENT, udp=SILENT, prediction=RungOutcome(Result.NOT_POSSIBLE, "busy")),
             "waits for another one to end",
         ),
         (failed(PEER, Result.REFUSED, "busy"), "one of the two was busy"),

@@ -57,6 +57,8 @@ PAYMENT_BYTES: Final = (30_000, 100_000)
 drawn by the server (AutoNAT v2)."""
 PAYMENT_S: Final = 60.0
 """How long a demand for payment stands."""
+PAYMENTS_PER_ASKER: Final = 8
+"""Demands to one asker that stand at once, a count: it may ask for several dial-backs at a time."""
 PAYMENTS: Final = 256
 """Askers whose demands are remembered, a count; of each `OWN_PLACES`."""
 ASKER_BURST: Final = 16

@@ -69,7 +69,6 @@ class No:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    wanted: Wanted
     size: int
     until: float
 
@@ -83,7 +82,7 @@ class Gate:
         self._askers = Rates(Rate(defaults.ASKER_BURST, defaults.ASKER_PER_S), everybody)
         self._targets = Rates(Rate(defaults.TARGET_BURST, defaults.TARGET_PER_S), everybody)
         self._foreign = Rates(Rate(defaults.FOREIGN_BURST, defaults.FOREIGN_PER_S), everybody)
-        self._demands: OrderedDict[PeerId, list[_Demand]] = OrderedDict()
+        self._demands: OrderedDict[tuple[PeerId, Wanted], _Demand] = OrderedDict()
 
     def ask(
         self,
@@ -112,22 +111,22 @@ class Gate:
         return Go()
 
     def _has_paid(self, peer: PeerId, wanted: Wanted, paid: int, now: float) -> bool:
-        demands = self._demands.get(peer, [])
-        for demand in demands:
-            if demand.wanted == wanted and demand.until >= now and demand.size <= paid:
-                demands.remove(demand)
-                return True
-        return False
+        demand = self._demands.get((peer, wanted))
+        if demand is None or demand.until < now or paid < demand.size:
+            return False
+        del self._demands[peer, wanted]
+        return True
 
     def _demand(self, peer: PeerId, wanted: Wanted, now: float) -> Pay:
-        """An asker has its few addresses tried at once, and each has a demand of its own."""
         least, most = defaults.PAYMENT_BYTES
         size = least + int.from_bytes(self._entropy(4)) % (most - least + 1)
-        demands = [each for each in self._demands.pop(peer, []) if each.wanted != wanted]
-        demands.append(_Demand(wanted, size, now + defaults.PAYMENT_S))
-        self._demands[peer] = demands[-defaults.OWN_PLACES :]
-        if len(self._demands) > defaults.PAYMENTS:
+        self._demands.pop((peer, wanted), None)
+        theirs = [key for key in self._demands if key[0] == peer]
+        if len(theirs) >= defaults.PAYMENTS_PER_ASKER:
+            del self._demands[theirs[0]]
+        elif len(self._demands) >= defaults.PAYMENTS:
             self._demands.popitem(last=False)
+        self._demands[peer, wanted] = _Demand(size, now + defaults.PAYMENT_S)
         return Pay(size)
 
 

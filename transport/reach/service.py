@@ -44,7 +44,9 @@ class Reach:
         self._endpoint = endpoint
         self._udp = udp
         self._peers = LinkedPeers(host, endpoint, seen_at)
-        self._volunteer = Volunteer(host, endpoint, udp, self._peers.seen_at, volunteer)
+        self._volunteer = Volunteer(
+            host, endpoint, udp, self._peers.seen_at, volunteer, self._outside
+        )
         self._awaited = Awaited()
         self._looker = Looker(host, udp) if udp is not None else None
         self._views = TcpViews()
@@ -55,6 +57,15 @@ class Reach:
         self._news = trio.Event()  # something that a measurement depends on is another one
         self._measuring = trio.Lock()
         endpoint.on_link(lambda _: self._linked.set())
+
+    def _outside(self) -> set[str]:
+        """Public IP addresses at which others see this node."""
+        known = self.reachability
+        found = {*known.udp_places, known.udp_place, known.tcp_place, *self._mapped_places()}
+        return {place[0] for place in found if place is not None}
+
+    def _mapped_places(self) -> list[Place]:
+        return [place for place in (self._mapped.tcp, self._mapped.udp) if place is not None]
 
     # What others use.
 

@@ -187,6 +187,17 @@ def test_shots_keep_their_own_time() -> None:
     assert checks.due == inf
 
 
+def test_a_search_is_over_when_the_peer_is_heard() -> None:
+    checks = side(False)
+    for i in range(1400):
+        checks.shot("main", ("11.0.0.2", 2000 + i), at=1.0 + i * 0.001)
+    data = request(KEYS[1])
+    message = decode(data)
+    assert message is not None
+    checks.receive(message, data, B, "main", 0.5)
+    assert len(checks.take(5.0)) == 2, "the answer, and a check of that pair"
+
+
 # Hostile peers, and others.
 
 

@@ -209,6 +209,19 @@ def test_demands_are_forgotten() -> None:
     assert len(at._demands) == defaults.PAYMENTS
 
 
+def test_one_asker_may_ask_for_several_at_once() -> None:
+    """Each is paid for by itself; who asks for ever more pushes out its own alone."""
+    at = gate()
+    both = [(each, ask(at, wanted(VICTIM, transport=each))) for each in ("tcp", "udp")]
+    ask(at, wanted(VICTIM), PeerId("other"))
+    for each, demand in both:
+        assert isinstance(demand, Pay)
+        assert ask(at, wanted(VICTIM, transport=each), paid=demand.size) == Go()
+    for port in range(2000, 2100):
+        ask(at, wanted(VICTIM, port=port))
+    assert len(at._demands) == defaults.PAYMENTS_PER_ASKER + 1
+
+
 def test_a_nonce_arrives_once_it_is_awaited() -> None:
     awaited = Awaited()
     arrived: list[Place] = []

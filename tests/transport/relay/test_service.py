@@ -9,8 +9,9 @@ import trio.testing
 
 from shoal.transport.errors import CallRefused
 from shoal.transport.frame import Priority
-from shoal.transport.identity import Identity
+from shoal.transport.identity import Identity, PeerId
 from shoal.transport.realhost import RealHost
+from shoal.transport.relay import service as relay_service
 from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import LOOK_S, WINDOW_BYTES, RelayLimits
 from shoal.transport.relay.service import RelayService
@@ -64,6 +65,35 @@ async def test_each_side_is_told_where_the_relay_sees_the_other(virtual_time: ob
         assert far.seen == trio_.arrived[0].seen == (*seen_a, 0, "")
         (held,) = trio_.cb.relays
         assert held.seen == (*seen_b, 0, "")
+
+
+async def test_the_other_end_is_told_where_one_is_seen_now(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        told: list[tuple[str, object]] = []
+        trio_.cb.on_seen(lambda peer, seen, _: told.append((peer, seen)))
+        _, far = await trio_.dial()
+        await trio_.a.endpoint.reach(trio_.r.address, timeout=5)
+        await until(lambda: told)
+        place = trio_.link(trio_.a).status.address
+        assert told[0] == (trio_.a.endpoint.peer, (*place, 0, ""))
+        assert far.seen is not None  # it is still open
+
+
+async def test_a_relay_says_so_of_nobody_with_whom_it_carries_no_circuit(
+    virtual_time: object,
+) -> None:
+    async with relayed() as trio_:
+        told: list[object] = []
+        trio_.cb.on_seen(lambda peer, seen, _: told.append(peer))
+        header = {"peer": trio_.a.endpoint.peer, "seen": ["11.0.0.1", 1, 1, ""]}
+        with pytest.raises(CallRefused) as caught:
+            await trio_.link(trio_.b).call("relay.seen", header, timeout=5)
+        assert caught.value.code == "no-circuit"
+        assert not told
+        near, _ = await trio_.dial()  # the twin
+        await trio_.link(trio_.b).call("relay.seen", header, timeout=5)
+        assert told
+        assert near.failure is None
 
 
 async def test_bytes_arrive_both_ways_and_the_ends_pass(virtual_time: object) -> None:
@@ -246,15 +276,18 @@ async def test_a_node_that_does_not_volunteer(virtual_time: object) -> None:
         assert await refused(link, {"peer": trio_.a.endpoint.peer}) == "not-a-relay"
 
 
-async def test_no_relay_of_relays(virtual_time: object) -> None:
+async def test_no_relay_of_relays(virtual_time: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    far: set[PeerId] = set()
+    monkeypatch.setattr(relay_service, "is_relayed", lambda link: link.peer in far)
     async with relayed() as trio_:
-        trio_.service._relayed = lambda link: link.peer == trio_.a.endpoint.peer
+        far.add(trio_.a.endpoint.peer)
         link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
         assert await refused(link, {"peer": trio_.b.endpoint.peer}) == "relayed"
         with pytest.raises(CallRefused) as caught:
             await link.call("relay.reserve", timeout=5)
         assert caught.value.code == "relayed"
-        trio_.service._relayed = lambda link: link.peer == trio_.b.endpoint.peer
+        far.clear()
+        far.add(trio_.b.endpoint.peer)
         assert await refused(link, {"peer": trio_.b.endpoint.peer}) == "target-gone"
         assert not trio_.service.book.figures().circuits
 
