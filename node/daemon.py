@@ -37,6 +37,7 @@ from ..transport.ladder import Ladder
 from ..transport.link import Link
 from ..transport.place import nearness_at
 from ..transport.relay.defaults import RelayLimits
+from ..transport.shaper import Cap, Caps, Shaper
 from . import defaults
 from .addresses import own_addresses
 from .bootstrap import Bootstrap, join
@@ -78,6 +79,12 @@ def _relaying(config: NodeConfig) -> RelayLimits:
     if config.relay is None:
         return RelayLimits()
     return RelayLimits(volunteer=True, rate=config.relay)
+
+
+def _capped(config: NodeConfig, now: float) -> Shaper | None:
+    if config.up is None and config.down is None:
+        return None
+    return Shaper(Caps(up=Cap(node=config.up), down=Cap(node=config.down)), now)
 
 
 def worker_process(host: Host, threads: int, memory: int) -> ManagedEngine:
@@ -133,7 +140,12 @@ class Node:
         self._stop = trio.Event()
         self._refused = False  # the last write of the remembered peers
         self._restarts = 0  # of the engine's worker
-        self.endpoint = Endpoint(host, identity, admission=credentials.admission(config.invitation))
+        self.endpoint = Endpoint(
+            host,
+            identity,
+            admission=credentials.admission(config.invitation),
+            shaper=_capped(config, host.now()),
+        )
         credentials.answer_swarm_key(self.endpoint)
         self.directory = Membership(
             host, self.endpoint, identity, links=config.links, connect=self._connect

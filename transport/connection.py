@@ -12,6 +12,7 @@ from . import frame as wire
 from .defaults import (
     ACK_BYTES,
     ACK_FRAMES,
+    ANSWER_S,
     DOUBT_RTTS,
     DOUBT_S,
     FRAME_OVERHEAD_BYTES,
@@ -52,6 +53,7 @@ class Connection:
         "cutter",
         "heard",
         "idle_s",
+        "intake",
         "least_rtt",
         "received",
         "rtt",
@@ -65,6 +67,7 @@ class Connection:
         self, *, idle_s: float, silent_s: float, now: float, yielding: Yielding | None = None
     ) -> None:
         self.cutter = Cutter()
+        self.intake: list[int] | None = None  # bytes by class, where somebody counts them
         self.rtt: float | None = None  # seconds, the last ping's
         self.least_rtt: float | None = None
         self.heard = now  # when the last byte came
@@ -253,8 +256,12 @@ class Connection:
         return DOUBT_S + DOUBT_RTTS * (UNKNOWN_RTT_S if self.rtt is None else self.rtt)
 
     def is_silent(self, now: float) -> bool:
-        """Whether it counts as lost: a ping is out, and nothing came for long."""
-        return self._ping_sent is not None and now >= self.heard + self._silent_s
+        """Whether it counts as lost: a ping has been out for a round trip and more, and nothing
+        came for long. One that stands by is pinged seldom: its silence before does not count."""
+        sent = self._ping_sent
+        if sent is None:
+            return False
+        return now >= max(self.heard + self._silent_s, sent + max(ANSWER_S, self._look()))
 
     def is_doubtful(self, now: float) -> bool:
         """Whether another connection, if there is one, should be used: a ping has been out for

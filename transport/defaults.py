@@ -53,6 +53,8 @@ PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
 PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
+ANSWER_S: Final = 1.0
+"""So many seconds at least a ping has to be answered, however long the silence before it."""
 DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
 """A connection is pinged after so many seconds and round trips with frames under way and nothing
@@ -86,6 +88,8 @@ SMALL_PAYLOAD_BYTES: Final = 16 * KIB
 """Payloads up to this are copied, so that they do not pin the buffer they came in."""
 TICK_S: Final = 0.25
 """Between two looks, in seconds, at which links are quiet; well under `STALL_S`."""
+ALARM_S: Final = 0.005
+"""A call's timeout may be so much late, in seconds, where another one came just before."""
 COALESCE_S: Final = 100e-6
 """Frames queued this soon after a direct write wait for the writer and leave together."""
 REDIAL_S: Final = 0.25

@@ -34,6 +34,7 @@ from .place import way_to
 from .relay.book import RelayBook
 from .rescue import Finder, Rescue
 from .serving import StreamHandler
+from .shaper import Shaper
 from .tls import Tls
 
 LANE_BYTE: Final = b"\x16"
@@ -49,7 +50,8 @@ class Endpoint:
 
     A peer has one live link at most. `incarnation` is new with every Endpoint, so peers tell
     a restarted node from one whose connection broke. `finder` is asked for a path where a link
-    has lost its last one and dialling again does not bring it back.
+    has lost its last one and dialling again does not bring it back. `shaper` holds the owner's
+    bandwidth caps; None: there are none.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Endpoint:
         admission: Admission,
         limits: Limits | None = None,
         libp2p: bool = True,
+        shaper: Shaper | None = None,
     ) -> None:
         self.peer = identity.peer
         self.incarnation = host.entropy(defaults.INCARNATION_BYTES)
@@ -71,8 +74,11 @@ class Endpoint:
         self._certificate = Certificate.generate(identity, host)
         self._door = Door(identity.peer, self.incarnation, admission, self._limits)
         self._aim = Aim(host.now)
+        self.shaper = shaper
         self.rescue = Rescue(host, self.reach, self._aim, self._limits.handshake_s)
-        self._links = Links(host, identity.peer, self.incarnation, self._limits, self.rescue)
+        self._links = Links(
+            host, identity.peer, self.incarnation, self._limits, self.rescue, shaper
+        )
         self._half_open = HalfOpen(self._limits)
         self._arrivals = Arrivals(self._limits)
         self._nursery: trio.Nursery | None = None
@@ -208,6 +214,7 @@ class Endpoint:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._links.tick)
+                nursery.start_soon(self._links.run_alarm)
                 for listener in listeners:
                     nursery.start_soon(self._accept, listener, nursery)
                 task_status.started(self.port)

@@ -87,6 +87,12 @@ class Cutter:
         self._head_bytes = head_bytes
         self._rest = b""
 
+    @property
+    def begun(self) -> tuple[int, int]:
+        """Bytes of the frame that has not come whole, and its priority as far as it says."""
+        size = len(self._rest)
+        return size, min(self._rest[5] & PRIORITY_MASK, Priority.BULK) if size > 5 else 0
+
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that `data` completes."""
         at = 0

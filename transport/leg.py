@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from . import defaults
 from .connection import Connection
+from .meter import Meter
 from .path import Path
 from .pipe import Way
 from .writer import Writer
@@ -11,17 +12,25 @@ from .writer import Writer
 
 class Leg:
     """One of a link's paths. `due` is when its connection wants the next tick, `since` when it
-    came, `wanted` when the peer chose to send by it, all on the host's clock."""
+    came, `wanted` when the peer chose to send by it, all on the host's clock; `meter` is its
+    account with the node's caps."""
 
-    __slots__ = ("connection", "due", "path", "since", "wanted", "way", "writer")
+    __slots__ = ("connection", "due", "meter", "path", "since", "wanted", "way", "writer")
 
     def __init__(
-        self, path: Path, way: Way, connection: Connection, writer: Writer, now: float
+        self,
+        path: Path,
+        way: Way,
+        connection: Connection,
+        writer: Writer,
+        now: float,
+        meter: Meter | None = None,
     ) -> None:
         self.path = path
         self.way = way
         self.connection = connection
         self.writer = writer
+        self.meter = meter
         self.since = self.due = self.wanted = now
 
 
@@ -54,6 +63,12 @@ def redundant(legs: Sequence[Leg], used: Leg | None, now: float) -> list[Leg]:
         for leg in legs
         if used is not None
         and leg is not used
-        and (leg.way, leg.path.medium) == (used.way, used.path.medium)
+        and _kind(leg) == _kind(used)
         and now > leg.since + defaults.REDUNDANT_S
     ]
+
+
+def _kind(leg: Leg) -> tuple[Way, str, bool]:
+    """IPv4 and IPv6 are two ways: what cuts one leaves the other, and a relay that sees both can
+    tell of both."""
+    return leg.way, leg.path.medium, ":" in leg.path.address[0]

@@ -1,10 +1,12 @@
 """The links of one node: at most one to a peer, and who is told of what becomes of them."""
 
 from collections.abc import Callable
+from math import inf
 
 import trio
 
 from . import defaults
+from .alarm import Alarm
 from .budget import Budget
 from .host import Host
 from .identity import PeerId
@@ -13,6 +15,7 @@ from .link import Link, Rescue
 from .meeting import Connected
 from .pipe import Way
 from .serving import Handlers
+from .shaper import Shaper
 
 Told = Callable[[Link], None]
 
@@ -21,7 +24,13 @@ class Links:
     """Keeps them, decides which connections may become one, and runs each in a task."""
 
     def __init__(
-        self, host: Host, peer: PeerId, incarnation: bytes, limits: Limits, rescue: Rescue
+        self,
+        host: Host,
+        peer: PeerId,
+        incarnation: bytes,
+        limits: Limits,
+        rescue: Rescue,
+        shaper: Shaper | None = None,
     ) -> None:
         self.handlers = Handlers()
         self.up: list[Told] = []
@@ -35,7 +44,9 @@ class Links:
         self._incarnation = incarnation
         self._limits = limits
         self._rescue = rescue
+        self._shaper = shaper
         self._budget = Budget(limits.total_bytes)
+        self._alarm = Alarm(host, self._expire)
         self._links: dict[PeerId, Link] = {}
         self._proving: dict[PeerId, trio.Event] = {}  # dials whose TLS has proven the peer
 
@@ -47,6 +58,13 @@ class Links:
     def all(self) -> list[Link]:
         """All live links."""
         return [link for link in self._links.values() if link.alive]
+
+    async def run_alarm(self) -> None:
+        """Of the calls' deadlines; runs until cancelled."""
+        await self._alarm.run()
+
+    def _expire(self, now: float) -> float:
+        return min((link.expire(now) for link in self._links.values()), default=inf)
 
     async def tick(self) -> None:
         """The one timer of all links; runs until cancelled."""
@@ -154,6 +172,8 @@ class Links:
             quiet=lambda link: _tell(self.quiet, link),
             back=lambda link: _tell(self.back, link),
             path=self._tell_path,
+            shaper=self._shaper,
+            alarm=self._alarm.set,
         )
         return link
 

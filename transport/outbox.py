@@ -7,6 +7,7 @@ when another one takes over leaves again by that one, in its old order.
 """
 
 from collections import deque
+from math import inf
 from typing import Any
 
 from . import frame as wire
@@ -14,20 +15,22 @@ from .connection import Connection
 from .defaults import FRAME_OVERHEAD_BYTES, FRAME_PAYLOAD_BYTES, SMALL_BATCH_BYTES
 from .frame import Bytes, Priority
 from .lanestream import Entry, LaneStream
+from .meter import Allowance
 
 _MISSED = frozenset((wire.CALL, wire.REPLY, wire.REFUSAL, wire.PART))
 
 
 class OutCall:
-    """A call of ours until its answer comes. `context` belongs to the shell."""
+    """A call of ours until its answer comes. `context` and `deadline` belong to the shell."""
 
-    __slots__ = ("answered", "context", "ident", "priority")
+    __slots__ = ("answered", "context", "deadline", "ident", "priority")
 
     def __init__(self, priority: Priority) -> None:
         self.ident = 0  # given when its first frame leaves
         self.priority = priority
         self.answered = False  # the first frame of the reply has come
         self.context: Any = None
+        self.deadline = inf
 
 
 class Message:
@@ -161,19 +164,27 @@ class Outbox:
             queue.resend.extendleft(reversed(entries))
 
     def take(
-        self, connection: Connection, room: int, now: float, *, last_words: bool = False
+        self,
+        connection: Connection,
+        room: int,
+        now: float,
+        *,
+        last_words: bool = False,
+        allowance: Allowance | None = None,
     ) -> bytes:
         """Frames to write now, `room` bytes and at most one frame more.
 
         Nothing is cut into fragments larger than `room`. With `last_words` only urgent
-        frames leave: the link has ended.
+        frames leave: the link has ended. Urgent frames do not ask the `allowance`.
         """
         self._fragment = min(FRAME_PAYLOAD_BYTES, max(room, SMALL_BATCH_BYTES))
         carries = connection is self.carrier and not last_words
         received = connection.received
         pieces: list[Bytes] = []
         size = 0
-        while size < room and (entry := self._next(connection, carries, now)) is not None:
+        while (
+            size < room and (entry := self._next(connection, carries, now, allowance)) is not None
+        ):
             kind, flags, ident, offset, head, payload = entry
             length = len(head) + len(payload)
             pieces.append(wire.PREFIX.pack(length, kind, flags, len(head), received, ident, offset))
@@ -182,6 +193,8 @@ class Outbox:
             size += wire.PREFIX_BYTES + length
             if kind >= wire.FIRST_COUNTED:
                 connection.keep(entry, now)
+            if allowance is not None:
+                allowance.count(flags & wire.PRIORITY_MASK, wire.PREFIX_BYTES + length)
         if carries and (mark := connection.probe(now)):
             pieces.append(wire.PREFIX.pack(0, wire.PING, 0, 0, received, 0, mark))
         if not pieces and connection.ack_due and not last_words:
@@ -190,13 +203,19 @@ class Outbox:
             connection.unreported = connection.unreported_bytes = 0
         return b"".join(pieces)
 
-    def _next(self, connection: Connection, carries: bool, now: float) -> Entry | None:
+    def _next(
+        self, connection: Connection, carries: bool, now: float, allowance: Allowance | None
+    ) -> Entry | None:
         if connection.urgent:
             return connection.urgent.popleft()
         if not carries:
             return None
-        for queue in self._queues:
-            if queue is self._queues[Priority.BULK]:
+        for priority, queue in enumerate(self._queues):
+            if allowance is not None:
+                if not queue.waiting or not allowance.left(priority):
+                    continue
+                self._fragment = min(self._fragment, allowance.piece(priority))
+            if priority == Priority.BULK:
                 if not queue.waiting:
                     return None
                 piece = connection.takes_bulk(now)
@@ -206,7 +225,7 @@ class Outbox:
             if queue.resend:
                 return queue.resend.popleft()
             if queue.streams and (queue.turn or not queue.messages):
-                entry = self._next_of_streams(queue)
+                entry = self._next_of_streams(queue, allowance)
                 if entry is not None:
                     return entry
             if queue.messages:
@@ -249,7 +268,7 @@ class Outbox:
         self.backlog += FRAME_OVERHEAD_BYTES
         return entry
 
-    def _next_of_streams(self, queue: _Queue) -> Entry | None:
+    def _next_of_streams(self, queue: _Queue, allowance: Allowance | None) -> Entry | None:
         while queue.streams:
             stream = queue.streams.popleft()
             stream.scheduled = False
@@ -259,6 +278,8 @@ class Outbox:
                 queue.turn = False
                 entry = stream.next_entry(self.link_room, self._fragment)
                 self._link_sent += len(entry.payload)
+                if allowance is not None and stream.lent:
+                    allowance.lend(stream.priority, len(entry.payload))
                 self.backlog += FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
                 self.schedule(stream)
                 if stream.done:

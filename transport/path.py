@@ -59,6 +59,13 @@ class Path:
         self._first = first
         self._rest: memoryview | None = None  # ciphertext the kernel has not taken
         self._read_bytes = defaults.SMALL_READ_BYTES
+        self.read_most = defaults.READ_BYTES
+        """Bytes that one read takes at the most."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether another link of this node carries it, and with it all that passes here."""
+        return getattr(self._pipe, "inside", False)
 
     @property
     def blocked(self) -> bool:
@@ -216,7 +223,7 @@ class Path:
             while not self._closed:
                 await self._pipe.wait_readable()
                 try:
-                    return self._pipe.read_ready(self._read_bytes)
+                    return self._pipe.read_ready(min(self._read_bytes, self.read_most))
                 except BlockingIOError:
                     continue
             raise PathLost

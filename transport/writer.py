@@ -9,6 +9,7 @@ from . import defaults
 from .connection import Connection
 from .host import Host
 from .lane import Lane
+from .meter import Allowance, Meter
 from .path import Path, PathLost
 
 
@@ -17,11 +18,17 @@ class Writer:
 
     Frames leave from the caller's context when nothing is being written; several callers of one
     moment are coalesced by the task. `batch` is what is encrypted ahead of the kernel, in
-    bytes. `sent` is called after every write.
+    bytes. `sent` is called after every write; `meter` keeps to the node's caps.
     """
 
     def __init__(
-        self, host: Host, lane: Lane, connection: Connection, path: Path, sent: Callable[[], None]
+        self,
+        host: Host,
+        lane: Lane,
+        connection: Connection,
+        path: Path,
+        sent: Callable[[], None],
+        meter: Meter | None = None,
     ) -> None:
         self.batch = 4 * defaults.SMALL_BATCH_BYTES
         self._host = host
@@ -29,6 +36,7 @@ class Writer:
         self._connection = connection
         self._path = path
         self._sent = sent
+        self._meter = meter
         self._busy = True  # no task yet, or it is writing
         self._idle = trio.lowlevel.ParkingLot()
         self._flushed = 0.0
@@ -48,15 +56,26 @@ class Writer:
                 self.wake()
                 return
             self._flushed = now
-        data = self._lane.take(self._connection, self.batch, now)
+        data = self._take(now)
         if data:
             try:
-                self._path.send(data)
+                self._send(data)
             except PathLost:
                 self._path.close()
             self._sent()
         if self._path.blocked or self.has_output or self._connection.bulk_at < inf:
             self.wake()
+
+    def _take(self, now: float) -> bytes:
+        allowance: Allowance | None = None
+        if self._meter is not None:
+            allowance = self._meter.allow(self.batch, now)
+        return self._lane.take(self._connection, self.batch, now, allowance)
+
+    def _send(self, data: bytes) -> None:
+        self._path.send(data)
+        if self._meter is not None:
+            self._meter.sent(self._path.bytes_out)
 
     def wake(self) -> None:
         """Let the task send what waits, with what else is queued in this pass of the loop."""
@@ -71,9 +90,9 @@ class Writer:
             while True:
                 await path.drain()
                 began = self._host.now()
-                data = self._lane.take(self._connection, self.batch, began)
+                data = self._take(began)
                 if data:
-                    path.send(data)
+                    self._send(data)
                     self._sent()
                     await path.drain()
                     await path.wait_writable()
@@ -88,6 +107,8 @@ class Writer:
         """Until there is something to send, or the time for it has come."""
         self._busy = False
         at, self._connection.bulk_at = self._connection.bulk_at, inf
+        if self._meter is not None:
+            at = min(at, self._meter.again_at)
         if at == inf:
             await self._idle.park()
         else:

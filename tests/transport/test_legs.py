@@ -298,6 +298,18 @@ async def test_a_path_that_falls_silent_is_left_before_calls_time_out(
 
 
 @pytest.mark.trio
+async def test_a_path_that_stands_by_stays(virtual_time: trio.testing.MockClock) -> None:
+    """It is pinged seldom, and has all the time of a ping to answer."""
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await relayed_link(a, b)
+        await second_path(a, b, Way.DIRECT)
+        await trio.sleep(60)
+        assert [leg.way.value for leg in link.status.legs] == ["relayed", "direct"]
+        assert [leg.way.value for leg in b.up[0].status.legs] == ["loopback", "loopback"]
+
+
+@pytest.mark.trio
 async def test_a_lost_link_is_quiet_then_back(virtual_time: trio.testing.MockClock) -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b) as nursery:

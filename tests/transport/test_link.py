@@ -507,7 +507,7 @@ async def test_closing_tells_the_peer() -> None:
     async with running(a, b):
         link = await linked(a, b)
         link.close("misbehaved")
-        await until(lambda: b.lost)
+        await until(lambda: a.lost and b.lost)
         assert (a.lost, b.lost) == (["misbehaved"], ["misbehaved"])
         with pytest.raises(LinkClosed):
             await link.call("echo", timeout=5)

@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..place import network
+from ..shaper import Direction, Flow, Shaper
 from .defaults import CODES_COUNTED, MEMBER_WEIGHT, RelayLimits
 from .pacer import Pacer, Share
 
 LIMIT: Final = "limit"
 EXPIRED: Final = "expired"
+LEAST_PAUSE_S: Final = 0.0005
+"""No sooner is asked again for room under the node's caps, in seconds."""
 
 
 @dataclass(slots=True)
@@ -45,7 +48,10 @@ class Figures:
 
 
 class Circuit:
-    """Bytes between two peers, both directions together. Made by `RelayBook.open_circuit`."""
+    """Bytes between two peers, both directions together. Made by `RelayBook.open_circuit`.
+
+    Each byte is read once and sent once, and counts so under the node's own caps.
+    """
 
     def __init__(
         self,
@@ -70,6 +76,7 @@ class Circuit:
         self._book = book
         self._share = share
         self._open = True
+        self._again = 0.0  # seconds until the node's caps are worth asking again
 
     @property
     def open(self) -> bool:
@@ -81,7 +88,19 @@ class Circuit:
         if self.over(now) is not None:
             return 0
         found = self._share.room(now)
+        if found and self._book.shaper is not None:
+            found = self._under_caps(self._book.shaper, found, now)
         return found if self.most is None else min(found, self.most - self.carried)
+
+    def _under_caps(self, shaper: Shaper, most: int, now: float) -> int:
+        self._again = 0.0
+        for direction in Direction:
+            room = shaper.room(direction, Flow.RELAY, self, now, most)
+            if not room:
+                at = shaper.next_at(direction, Flow.RELAY, self, now)
+                self._again = max(self._again, at - now, LEAST_PAUSE_S)
+            most = min(most, room)
+        return most
 
     def spend(self, n: int, now: float) -> bool:
         """Count `n` bytes; False where that is over a limit, and the circuit must be closed."""
@@ -92,11 +111,14 @@ class Circuit:
         self.carried += n
         self._share.spend(n)
         self._book.count(n)
+        if self._book.shaper is not None:
+            for direction in Direction:
+                self._book.shaper.spend(direction, Flow.RELAY, n, now)
         return True
 
     def pause(self) -> float:
         """Seconds after which `room` is worth asking again."""
-        return self._share.pause()
+        return self._again or self._share.pause()
 
     def over(self, now: float) -> str | None:
         """The code of the limit that it has come to (`limit`, `expired`), else None."""
@@ -109,6 +131,8 @@ class Circuit:
         if self._open:
             self._open = False
             self._share.leave()
+            if self._book.shaper is not None:
+                self._book.shaper.leave(self)
             self._book.forget(self)
 
 
@@ -116,11 +140,13 @@ class RelayBook:
     """Who has a reservation here, and which circuits are open.
 
     `ip` is where the relay itself sees the peer. `relayed`: the peer's link to here goes through
-    another relay. Peers are named by any fixed text, their peer id.
+    another relay. Peers are named by any fixed text, their peer id. `shaper` holds the caps of
+    the node, of which relaying is one class.
     """
 
-    def __init__(self, limits: RelayLimits, now: float = 0.0) -> None:
+    def __init__(self, limits: RelayLimits, now: float = 0.0, shaper: Shaper | None = None) -> None:
         self.limits = limits
+        self.shaper = shaper
         self._reservations: dict[str, Reservation] = {}  # oldest first
         self._subnets: Counter[str] = Counter()
         self._circuits: dict[Circuit, None] = {}

@@ -40,7 +40,7 @@ class RelayService:
         book: RelayBook | None = None,
         member: Callable[[PeerId], bool] = lambda peer: True,
     ) -> None:
-        self.book = book or RelayBook(limits, host.now())
+        self.book = book or RelayBook(limits, host.now(), endpoint.shaper)
         self._host = host
         self._endpoint = endpoint
         self._member = member
@@ -105,6 +105,7 @@ class RelayService:
     async def _on_connect(self, incoming: IncomingStream) -> None:
         near = incoming.stream
         near.narrow(WINDOW_BYTES)
+        near.lend()
         source, target = incoming.peer, parse_peer_id(_text(incoming.header["peer"]))
         links = self._endpoint.link(source), self._endpoint.link(target)
         opened = self._open(source, target, *links)
@@ -149,6 +150,7 @@ class RelayService:
             near.reset("target-busy" if error.code == "busy" else "target-gone")
             return
         far.narrow(WINDOW_BYTES)
+        far.lend()
         code: str | None = "source-gone"
         try:
             await near.send(encode_preface(seen_at(there)))
