@@ -143,8 +143,6 @@ NETWORK_S: Final = 2.0
 """Between two looks at the own addresses, in seconds."""
 SLEPT_S: Final = 5.0
 """The wall clock this far ahead of where it was means that this machine slept."""
-DIALBACK_BYTES: Final = 17
-"""A byte that says so, and the nonce (docs/spec/reach.md)."""
 AIM_MISSES: Final = 120
 """Dials that may fail at one public address (an IPv6 /64 counts as one) in ten minutes, a count."""
 AIM_TARGETS: Final = 16 * KIB

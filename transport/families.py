@@ -17,9 +17,9 @@ from .endpoint import Endpoint
 from .errors import DialFailed
 from .host import Host
 from .identity import PeerId
-from .link import Link
 from .pipe import Way
 from .place import way_to
+from .relay.vouch import places_of
 
 
 class Families:
@@ -90,16 +90,3 @@ class Families:
     def _seen(self, peer: PeerId) -> set[bool]:
         link = self._endpoint.link(peer)
         return set() if link is None else {":" in ip for ip in places_of(link)}
-
-
-def places_of(link: Link) -> dict[str, tuple[int, int]]:
-    """The IP addresses at which this node sees the other end of a link, the latest last, with its
-    TCP and its UDP port there; none for one that is relayed."""
-    found: dict[str, tuple[int, int]] = {}
-    for leg in link.status.legs:
-        ip, port = leg.address
-        if leg.way is Way.RELAYED or not ip:
-            continue
-        tcp, udp = found.get(ip, (0, 0))
-        found[ip] = (port, udp) if leg.medium == "tcp" else (tcp, port)
-    return found

@@ -20,7 +20,7 @@ from .climb import Attempt, Climb, order
 from .datagrams import Datagrams, Place
 from .endpoint import Endpoint
 from .errors import AddressInUse, DialFailed, HostError
-from .families import Families, places_of
+from .families import Families
 from .host import Host, Interface
 from .identity import PeerId
 from .improving import Improving
@@ -37,20 +37,21 @@ from .portmap.mapping import Mapping
 from .punch.defaults import PunchLimits
 from .punch.outcome import Outcome
 from .punch.puncher import Puncher
+from .reach.defaults import DIALBACK_BYTE, NONCE_BYTES
 from .reach.measuring import Mapped
 from .reach.service import Reach
 from .relay.circuit import CircuitPipe
 from .relay.client import RelayClient
 from .relay.defaults import RelayLimits
 from .relay.service import RelayService
-from .relay.vouch import Vouched
+from .relay.vouch import Vouched, is_relayed, seen_at
 from .rescue import pace
 from .rounds import Rounds
 from .udp.port import UdpPort
 from .udp.quic import QuicPipe
 from .whereabouts import Whereabouts
 
-DIALBACK_BYTE: Final = 0x01
+_DIALBACK_BYTES: Final = len(DIALBACK_BYTE) + NONCE_BYTES
 _PORT_TRIES: Final = 8
 
 AddressBook = Callable[[PeerId], Sequence[Address]]
@@ -105,10 +106,8 @@ class Ladder:
         self.reach = Reach(host, endpoint, self.udp, volunteer=observes, seen_at=self._seen_at)
         self.mapper = PortMapper(host, key=key)
         self.lan: LanDiscovery | None = None
-        self.relays = RelayClient(host, endpoint, relayed=_is_relayed, reach=self._reach_relay)
-        self.relaying = RelayService(
-            host, endpoint, relaying or RelayLimits(), seen=seen_at, relayed=_is_relayed
-        )
+        self.relays = RelayClient(host, endpoint, reach=self._reach_relay)
+        self.relaying = RelayService(host, endpoint, relaying or RelayLimits())
         self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
         self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
         self._families = Families(host, endpoint, book, self.aim)
@@ -138,7 +137,7 @@ class Ladder:
         self.foreign.on_change(self._changed)
         self._improving = Improving(self.puncher)
         endpoint.finder = self._find
-        endpoint.handle_first_byte(DIALBACK_BYTE, self._dialled_back)
+        endpoint.handle_first_byte(DIALBACK_BYTE[0], self._dialled_back)
         endpoint.on_observed(self._observed)
         endpoint.on_path(self._path_found)
         self.relays.on_change(self._relays_changed)
@@ -364,7 +363,7 @@ class Ladder:
     def _attempts(self, peer: PeerId, addresses: Sequence[Address]) -> list[Attempt]:
         """What to try, and when."""
         found = self.knowledge.found_at(peer)
-        linked = {link.peer for link in self.endpoint.links() if not _is_relayed(link)}
+        linked = {link.peer for link in self.endpoint.links() if not is_relayed(link)}
         return order(self.whereabouts.dialable(addresses, found), peer, self.rungs, linked)
 
     async def _run_climb(self, climb: Climb, addresses: Sequence[Address], timeout: float) -> None:
@@ -544,8 +543,8 @@ class Ladder:
     async def _dialled_back(self, first: bytes, stream: trio.SocketStream) -> None:
         name = stream.socket.getpeername()
         try:
-            while len(first) < defaults.DIALBACK_BYTES:
-                piece = await stream.receive_some(defaults.DIALBACK_BYTES - len(first))
+            while len(first) < _DIALBACK_BYTES:
+                piece = await stream.receive_some(_DIALBACK_BYTES - len(first))
                 if not piece:
                     return
                 first += piece
@@ -615,18 +614,3 @@ class Ladder:
     def _changed(self) -> None:
         for callback in self._on_change:
             callback()
-
-
-def seen_at(link: Link) -> Vouched:
-    """Where this node itself sees the other end of a link; nowhere for one that is relayed."""
-    places = places_of(link)
-    four = [ip for ip in places if ":" not in ip]
-    six = [ip for ip in places if ":" in ip]
-    if not places:
-        return Vouched("")
-    ip = (four or six)[-1]  # where it came from last: the other one may be dead already
-    return Vouched(ip, *places[ip], six[-1] if four and six else "")
-
-
-def _is_relayed(link: Link) -> bool:
-    return not places_of(link)

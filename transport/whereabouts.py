@@ -1,7 +1,6 @@
 """Where this node can be reached, and at which addresses it may look for a peer."""
 
 from collections.abc import Sequence
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from .address import Address
@@ -9,7 +8,7 @@ from .datagrams import Place
 from .endpoint import Endpoint
 from .host import Host
 from .pipe import Way
-from .place import way_to
+from .place import is_public, way_to
 from .portmap.mapper import PortMapper
 from .reach.reachability import Answer, Ipv6
 from .reach.service import Reach
@@ -97,15 +96,12 @@ class Whereabouts:
         return [
             ip
             for ip in self._interfaces()
-            if way_to(ip) is Way.DIRECT
-            and not ip_address(ip).is_link_local
-            and self._ports(ip)
-            and not (filtered and ":" in ip)
+            if is_public(ip) and self._ports(ip) and not (filtered and ":" in ip)
         ]
 
     def _ports(self, ip: str) -> list[int]:
         """The TCP ports on which it listens at one of its addresses."""
-        general = "::" if isinstance(ip_address(ip), IPv6Address) else "0.0.0.0"
+        general = "::" if ":" in ip else "0.0.0.0"
         return [port for at, port in self._endpoint.listening if at in (ip, general)]
 
     # Of peers.

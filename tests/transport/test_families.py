@@ -5,8 +5,8 @@ import trio
 
 from shoal.netsim.daemons.town import Town
 from shoal.netsim.world import World
-from shoal.transport.families import places_of
-from shoal.transport.ladder import Rungs, seen_at
+from shoal.transport.ladder import Rungs
+from shoal.transport.relay.vouch import places_of, seen_at
 
 QUIET = Rungs(lan=False, mapping=False)
 

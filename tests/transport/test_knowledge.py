@@ -4,6 +4,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.world import World
 from shoal.transport.identity import Identity, PeerId
@@ -20,7 +22,8 @@ from shoal.transport.reach.reachability import (
     Reachability,
     UdpKind,
 )
-from shoal.transport.relay.vouch import Vouched
+from shoal.transport.relay import service
+from shoal.transport.relay.vouch import Vouched, seen_at
 from tests.transport.test_ladder import Street, until
 
 NO_MULTICAST = Rungs(lan=False)
@@ -41,7 +44,7 @@ def _lying(foe: Climber) -> None:
     foe.ladder.knowledge.own = lie  # type: ignore[method-assign]
 
 
-async def _hits(world: World, *, believed: bool) -> int:
+async def _hits(world: World, monkeypatch: pytest.MonkeyPatch, *, believed: bool) -> int:
     """A peer and a relay of one hand; packets at another computer of the victim's home."""
     street = Street(world)
     town = street.town
@@ -64,7 +67,11 @@ async def _hits(world: World, *, believed: bool) -> int:
     await foe.connect(evil.peer, [evil.address()])
     await until(lambda: foe.ladder.relays.relays)
     seen = Vouched(router.wan.addresses[0], 4001, 4001)
-    evil.ladder.relaying._seen = lambda link: seen
+
+    def lie(link: Link) -> Vouched:
+        return seen if evil.endpoint.link(link.peer) is link else seen_at(link)
+
+    monkeypatch.setattr(service, "seen_at", lie)
     _lying(foe)
     if believed:
         knowledge = victim.ladder.knowledge
@@ -76,12 +83,16 @@ async def _hits(world: World, *, believed: bool) -> int:
     return hits
 
 
-async def test_a_peer_s_own_relay_does_not_lead_to_our_neighbours(world: World) -> None:
-    assert await _hits(world, believed=False) == 0
+async def test_a_peer_s_own_relay_does_not_lead_to_our_neighbours(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await _hits(world, monkeypatch, believed=False) == 0
 
 
-async def test_it_would_if_any_relay_were_believed(world: World) -> None:
-    assert await _hits(world, believed=True) > 0
+async def test_it_would_if_any_relay_were_believed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await _hits(world, monkeypatch, believed=True) > 0
 
 
 async def test_relays_of_our_own_choice_do_where_multicast_does_not(world: World) -> None:

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 from weakref import WeakKeyDictionary
 
 import trio
@@ -44,7 +43,6 @@ from .defaults import (
 from .survey import Survey
 from .vouch import Vouched, is_relayed, read_vouched
 
-_ENOUGH: Final = 1e9  # all relays together need no rate: there are but a few
 OnSeen = Callable[[PeerId, Vouched | None, PeerId | None], None]
 OnCircuit = Callable[[CircuitPipe, PeerId, PeerId, Vouched | None], None]
 """Told of a circuit that has come: the pipe, who says it opened it (TLS will tell), the relay,
@@ -64,9 +62,8 @@ class Held:
 
 
 class RelayClient:
-    """`wanted` is at how many relays a place is held. `relayed` says of a link whether it goes
-    through a relay itself: such a one is no way to reach us. `reach(address, timeout)` makes a
-    direct path to a relay, or raises DialFailed; without it only TCP is dialled."""
+    """`wanted` is at how many relays a place is held. `reach(address, timeout)` makes a direct
+    path to a relay, or raises DialFailed; without it only TCP is dialled."""
 
     def __init__(
         self,
@@ -74,23 +71,21 @@ class RelayClient:
         endpoint: Endpoint,
         *,
         wanted: int = WANTED,
-        relayed: Callable[[Link], bool] = is_relayed,
         reach: Callable[[Address, float], Awaitable[Link]] | None = None,
     ) -> None:
         self._host = host
         self._endpoint = endpoint
         self._wanted = wanted
-        self._relayed = relayed
         self.everywhere = False
         """Whether others reach this node on TCP 443 as well, and so from any network."""
         self._reachable = False
         self._choice = Choice()
-        self._survey = Survey(host, endpoint, self._choice, relayed=relayed, reach=reach)
+        self._survey = Survey(host, endpoint, self._choice, reach=reach)
         self._held: dict[PeerId, Held] = {}
         self._asking: set[PeerId] = set()  # a reservation is on its way
         self._arriving: Counter[PeerId] = Counter()  # open circuits to here, by relay
         self._sources: Counter[str] = Counter()  # the same by who says to have opened them
-        self._arrivals = Rates(Rate(*ARRIVALS), Rate(_ENOUGH, _ENOUGH))
+        self._arrivals = Rates(Rate(*ARRIVALS))
         self._improve = 0.0  # when to look for nearer ones
         self._news = trio.Event()
         self._on_change: list[Callable[[], None]] = []
@@ -194,7 +189,7 @@ class RelayClient:
         if peer == self._endpoint.peer:
             raise DialFailed("self", "a circuit to this node itself")
         link = await self._survey.link_at(relay, timeout)
-        if self._relayed(link):
+        if is_relayed(link):
             raise DialFailed("relayed", f"`{relay}` is reached through a relay itself")
         try:
             stream = await link.open_stream("relay.connect", {"peer": peer}, priority=priority)

@@ -8,6 +8,7 @@ somebody else's public address, but none in a network that only we can reach.
 from typing import NamedTuple
 
 from ..link import Link
+from ..pipe import Way
 from ..place import nearness_at, nearness_of, plain_ip
 
 
@@ -21,15 +22,33 @@ class Vouched(NamedTuple):
     other: str = ""
 
 
+def places_of(link: Link) -> dict[str, tuple[int, int]]:
+    """The IP addresses at which this node sees the other end of a link, the latest last, with its
+    TCP and its UDP port there; none for one that is relayed."""
+    found: dict[str, tuple[int, int]] = {}
+    for leg in link.status.legs:
+        ip, port = leg.address
+        if leg.way is Way.RELAYED or not ip:
+            continue
+        tcp, udp = found.get(ip, (0, 0))
+        found[ip] = (port, udp) if leg.medium == "tcp" else (tcp, port)
+    return found
+
+
 def seen_at(link: Link) -> Vouched:
-    """Where this node sees the other end of a link whose connections are TCP."""
-    ip, port = link.status.address
-    return Vouched(ip, port)
+    """Where this node itself sees the other end of a link; nowhere for one that is relayed."""
+    places = places_of(link)
+    four = [ip for ip in places if ":" not in ip]
+    six = [ip for ip in places if ":" in ip]
+    if not places:
+        return Vouched("")
+    ip = (four or six)[-1]  # where it came from last: the other one may be dead already
+    return Vouched(ip, *places[ip], six[-1] if four and six else "")
 
 
 def is_relayed(link: Link) -> bool:
     """Whether a link's peer is seen nowhere: it comes through a relay itself."""
-    return not link.status.address[0]
+    return not places_of(link)
 
 
 def read_vouched(value: object, voucher: str) -> Vouched | None:

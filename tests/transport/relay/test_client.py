@@ -11,6 +11,8 @@ from shoal.transport.address import Address
 from shoal.transport.errors import DialFailed
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link import Link
+from shoal.transport.relay import client as relay_client
+from shoal.transport.relay import survey
 from shoal.transport.relay.defaults import IMPROVE_S
 from tests.transport.pipes import read, receive, write
 from tests.transport.relay.circuits import secure
@@ -219,7 +221,7 @@ async def test_a_much_nearer_relay_takes_the_place_of_the_farthest(world: World)
         await until(lambda: not every[2].service.book.figures().reservations)
 
 
-async def test_dials_that_cannot_be(world: World) -> None:
+async def test_dials_that_cannot_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (relay,) = relays(world, 0.01)
     a = Node(world, "a", 1)
     async with started(a, relay):
@@ -230,7 +232,8 @@ async def test_dials_that_cannot_be(world: World) -> None:
             with pytest.raises(DialFailed) as caught:
                 await a.dial(address)
             assert caught.value.code in (code, "timeout")
-        a.client._relayed = a.client._survey.relayed = lambda link: True
+        for module in (relay_client, survey):
+            monkeypatch.setattr(module, "is_relayed", lambda link: True)
         with pytest.raises(DialFailed) as caught:
             await a.dial(relay.address.through(Node(world, "y", 8).peer))
         assert caught.value.code == "relayed"
@@ -256,12 +259,14 @@ async def test_a_relay_on_udp_is_reached_by_who_can(world: World) -> None:
         assert b.client.addresses() == [over_udp.through(b.peer)]
 
 
-async def test_a_link_that_is_relayed_itself_gets_a_direct_path_first(world: World) -> None:
+async def test_a_link_that_is_relayed_itself_gets_a_direct_path_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (relay,) = relays(world, 0.01)
     b = Node(world, "b", 2, behind=world.gateway("gb"))
     async with started(b, relay):
         link = await b.computer.run(lambda: b.endpoint.dial(relay.address, timeout=5))
-        b.client._survey.relayed = lambda link: len(link.status.legs) < 2
+        monkeypatch.setattr(survey, "is_relayed", lambda link: len(link.status.legs) < 2)
         b.client.offer(offers([relay]))
         await until(b.client.addresses)
         assert len(link.status.legs) == 2

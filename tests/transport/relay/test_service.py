@@ -9,8 +9,9 @@ import trio.testing
 
 from shoal.transport.errors import CallRefused
 from shoal.transport.frame import Priority
-from shoal.transport.identity import Identity
+from shoal.transport.identity import Identity, PeerId
 from shoal.transport.realhost import RealHost
+from shoal.transport.relay import service as relay_service
 from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import LOOK_S, WINDOW_BYTES, RelayLimits
 from shoal.transport.relay.service import RelayService
@@ -275,15 +276,18 @@ async def test_a_node_that_does_not_volunteer(virtual_time: object) -> None:
         assert await refused(link, {"peer": trio_.a.endpoint.peer}) == "not-a-relay"
 
 
-async def test_no_relay_of_relays(virtual_time: object) -> None:
+async def test_no_relay_of_relays(virtual_time: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    far: set[PeerId] = set()
+    monkeypatch.setattr(relay_service, "is_relayed", lambda link: link.peer in far)
     async with relayed() as trio_:
-        trio_.service._relayed = lambda link: link.peer == trio_.a.endpoint.peer
+        far.add(trio_.a.endpoint.peer)
         link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
         assert await refused(link, {"peer": trio_.b.endpoint.peer}) == "relayed"
         with pytest.raises(CallRefused) as caught:
             await link.call("relay.reserve", timeout=5)
         assert caught.value.code == "relayed"
-        trio_.service._relayed = lambda link: link.peer == trio_.b.endpoint.peer
+        far.clear()
+        far.add(trio_.b.endpoint.peer)
         assert await refused(link, {"peer": trio_.b.endpoint.peer}) == "target-gone"
         assert not trio_.service.book.figures().circuits
 
