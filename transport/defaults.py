@@ -67,6 +67,13 @@ LEGS: Final = 3
 """Connections that carry one link, a count."""
 REDUNDANT_S: Final = 15.0
 """After so many seconds a second connection of the same way and medium is given up."""
+LONG_S: Final = 0.1
+"""From this round trip on, in seconds, UDP carries a link rather than TCP (longpaths.py)."""
+LONG_LOOK_S: Final = 1.0
+LONG_RATE: Final = 1e6
+"""With so many bytes per second over `LONG_LOOK_S`, a long TCP path gets a UDP one beside it."""
+LONG_AGAIN_S: Final = 300.0
+"""Between two attempts to get one, in seconds."""
 STANDBY_S: Final = 10.0
 """Seconds without a byte before a connection that carries nothing is pinged."""
 FRAME_OVERHEAD_BYTES: Final = 64

@@ -29,6 +29,7 @@ from .lan.mdns import LanDiscovery
 from .libp2p.client import CircuitClient
 from .libp2p.muxstream import MuxStream
 from .link import Link
+from .longpaths import LongPaths
 from .meeting import Connected
 from .pipe import Pipe, Way
 from .place import way_to
@@ -241,6 +242,8 @@ class Ladder:
             await nursery.start(self.reach.run)
             nursery.start_soon(self._watch_network)
             nursery.start_soon(self._watch_reach)
+            if self.udp is not None:
+                nursery.start_soon(LongPaths(self._host, self.endpoint, self._dial_place).run)
             near = way_to(listen) is Way.LOOPBACK  # nobody but this machine can come
             if self.rungs.relay:
                 nursery.start_soon(self.relays.run)
@@ -398,6 +401,9 @@ class Ladder:
         link = await self.endpoint.join(pipe, way, expect=peer, server=False, name=name)
         pipe.trust()
         return link
+
+    async def _dial_place(self, place: Place, peer: PeerId) -> Link:
+        return await self._dial_udp(Address(*place, peer, transport="udp"), peer)
 
     async def _reach_relay(self, address: Address, timeout: float) -> Link:
         """A direct path to a relay."""

@@ -36,18 +36,26 @@ class Leg:
 
 def best(legs: Sequence[Leg], now: float) -> Leg | None:
     """The leg to send by: one that answers, of the best way; TCP before UDP, which costs ten
-    times the CPU; of equals the newest, since a peer that dials anew has lost what it had, or
-    the one that the peer chose last, where this side is the one that follows."""
+    times the CPU, but not on a long path (longpaths.py); of equals the newest, since a peer that
+    dials anew has lost what it had, or the one that the peer chose last, where this side is the
+    one that follows."""
+    likely = "udp" if is_long(legs) else "tcp"
     return min(
         legs,
         key=lambda leg: (
             leg.connection.is_doubtful(now),
             leg.way.rank,
-            leg.path.medium != "tcp",
+            leg.path.medium != likely,
             -leg.wanted,
         ),
         default=None,
     )
+
+
+def is_long(legs: Sequence[Leg]) -> bool:
+    """Whether the shortest round trip that any of them has seen is a long one."""
+    trips = [trip for leg in legs if (trip := leg.connection.least_rtt) is not None]
+    return bool(trips) and min(trips) >= defaults.LONG_S
 
 
 def worst(legs: Sequence[Leg], keep: Leg | None) -> Leg:

@@ -19,13 +19,14 @@ import trio
 from . import defaults
 from .budget import Budget
 from .calls import Reply
+from .datagrams import Place
 from .errors import CallRefused, LinkClosed
 from .events import Answered, Called, Cancelled, Ended, Opened, StreamReady
 from .frame import Bytes, Priority
 from .host import Host
 from .lane import Lane
 from .lanestream import LaneStream
-from .leg import Leg, best, redundant, worst
+from .leg import Leg, best, is_long, redundant, worst
 from .limits import Limits
 from .linkstatus import Identities, LegStatus, LinkStatus
 from .meter import Meter
@@ -137,6 +138,28 @@ class Link:
     def way(self) -> Way | None:
         """How it reaches the peer now; None where nothing carries it."""
         return self._leg.way if self._leg is not None else None
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its round trip is one at which UDP serves better than TCP."""
+        return is_long(self._legs)
+
+    @property
+    def carried(self) -> int:
+        """Bytes that have passed, both ways."""
+        legs = sum(leg.path.bytes_in + leg.path.bytes_out for leg in self._legs)
+        return self._bytes_in + self._bytes_out + legs
+
+    @property
+    def udp_place(self) -> Place | None:
+        """Where the peer's UDP port should be: at the address where this side dialled its TCP
+        port; None where that was not so, or a UDP path is there."""
+        leg, port = self._leg, self.identities.udp_port
+        if leg is None or not port or not self.identities.dialled or leg.path.medium != "tcp":
+            return None
+        if leg.way.rank > Way.DIRECT.rank or any(x.path.medium == "udp" for x in self._legs):
+            return None
+        return leg.path.address[0], port
 
     @property
     def status(self) -> LinkStatus:

@@ -36,6 +36,7 @@ from .congestion import DelayControl
 from .defaults import UdpLimits
 from .mtu import PacketSize
 from .pacing import Pacer
+from .ranges import Ranges
 from .window import Extra, Window
 
 # What aioquic or its parsers raise on bytes they do not like, beside their own coded errors.
@@ -210,7 +211,11 @@ class Connection(QuicConnection):
         if stream_id != defaults.STREAM_ID:
             raise _fault(QuicErrorCode.STREAM_LIMIT_ERROR, frame_type)
         stream = super()._get_or_create_stream(frame_type, stream_id)
-        if len(stream.receiver._ranges) > self.limits.gaps:
+        gaps = stream.receiver._ranges
+        if type(gaps) is not Ranges:
+            gaps = stream.receiver._ranges = Ranges(gaps)
+        grown = max(0, self.window.bytes - self.limits.window_bytes)
+        if len(gaps) > self.limits.gaps + grown // defaults.GAP_BYTES:
             raise _fault(QuicErrorCode.FLOW_CONTROL_ERROR, frame_type)
         return stream
 
@@ -258,6 +263,7 @@ class Connection(QuicConnection):
     def _initialize(self, peer_cid: bytes) -> None:
         """One group and one signature: a key for each group offered would cost a millisecond."""
         super()._initialize(peer_cid)
+        self._spaces[Epoch.ONE_RTT].ack_queue = Ranges()
         self.tls._supported_groups = [Group.X25519]
         self.tls._signature_algorithms = [SignatureAlgorithm.ED25519]
 

@@ -32,7 +32,10 @@ BURST: Final = 32
 """First packets at once, a count, before those rates hold."""
 
 GAPS: Final = 512
-"""Pieces of the stream that may lie beyond a gap, a count: each costs a look at all others."""
+"""Pieces of the stream that may lie beyond a gap, a count."""
+GAP_BYTES: Final = 2 * KIB
+"""One more for each so many bytes by which the window has grown: a queue that overflows drops
+every other packet for a while."""
 CRYPTO_BYTES: Final = 16 * KIB
 """Bytes of TLS messages in each direction of a connection's whole life."""
 DATA_LIMIT: Final = 1 << 60
