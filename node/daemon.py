@@ -15,7 +15,7 @@ from .. import __version__
 from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.library import Library
-from ..state.defaults import MODELS
+from ..state.defaults import ADDRESSES, MODELS
 from ..state.membership import Membership
 from ..state.reach import dialable
 from ..state.record import Capacity, ModelName
@@ -71,6 +71,7 @@ class ManagedEngine(RestartingEngine, Protocol):
 EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, threads, bytes of memory
 Say = Callable[[str], None]
 NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
+OWN_FIRST = 4  # addresses of interfaces that are published before those that others found
 HTTPS = 443  # the port that nearly every network lets out
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 
@@ -273,7 +274,9 @@ class Node:
         interfaces = self.host.interfaces()
         config, port = self.config, self.endpoint.port
         own = own_addresses(config.listen, port, self.identity.peer, interfaces)
-        self.addresses = list(dict.fromkeys([*own, *self.ladder.addresses()]))
+        first, others = own[:OWN_FIRST], own[OWN_FIRST:]  # these may be of virtual switches
+        found = dict.fromkeys([*first, *self.ladder.addresses(), *others])
+        self.addresses = list(found)[:ADDRESSES]
         self.directory.publish(addresses=tuple(str(address) for address in self.addresses))
 
     async def _start_parts(self, nursery: trio.Nursery) -> None:

@@ -241,6 +241,8 @@ class Endpoint:
         """As `dial`, but a live link gets a further path there. Raises DialFailed."""
         if self._nursery is None:
             raise DialFailed("not-running", "the endpoint is not running")
+        if address.transport != "tcp" or address.relay is not None:
+            raise DialFailed("not-tcp", f"`{address}` is not a TCP address: the ladder dials it")
         with trio.move_on_after(timeout):
             return await self._dial(address, way)
         raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")

@@ -94,6 +94,8 @@ TCP_VIEW_S: Final = 3600.0
 # The service (service.py).
 MEASURE_S: Final = 1800.0
 """From one measurement to the next, where nothing changed."""
+AGAIN_S: Final = 120.0
+"""Seconds until the next measurement where dial-backs stayed without an answer."""
 MEASURE_GAP_S: Final = 15.0
 """Between two measurements at least, whatever changes."""
 SETTLE_S: Final = 2.0

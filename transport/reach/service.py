@@ -15,7 +15,7 @@ from .linkedpeers import LinkedPeers, Links
 from .looking import Looker, StunPort
 from .measuring import Mapped, Measurement, Ports
 from .offers import observers
-from .reachability import Reachability
+from .reachability import Answer, Reachability
 from .stun import Kind
 from .tcpviews import TcpViews
 from .volunteer import Volunteer
@@ -153,8 +153,16 @@ class Reach:
             while True:
                 await self.measure()
                 await trio.sleep(defaults.MEASURE_GAP_S)
-                with trio.move_on_after(defaults.MEASURE_S - defaults.MEASURE_GAP_S):
+                with trio.move_on_after(self._pause()):
                     await self._news.wait()
+
+    def _pause(self) -> float:
+        """Until the next measurement; soon where somebody might have dialled back and had no time
+        for it, as when many nodes join at once."""
+        unknown = any(
+            each.answer is Answer.UNKNOWN and each.asked for each in self.reachability.dialled
+        )
+        return defaults.AGAIN_S if unknown else defaults.MEASURE_S - defaults.MEASURE_GAP_S
 
     async def _watch_addresses(self) -> None:
         """An interface came or went: the NAT before this node may be another one."""
