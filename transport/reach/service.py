@@ -157,10 +157,11 @@ class Reach:
                     await self._news.wait()
 
     def _pause(self) -> float:
-        """Until the next measurement; soon where somebody might have dialled back and had no time
-        for it, as when many nodes join at once."""
-        unknown = any(
-            each.answer is Answer.UNKNOWN and each.asked for each in self.reachability.dialled
+        """Until the next measurement; soon where somebody could have dialled back and had no time
+        for it, as when many nodes join at once. (IPv6 may have nobody who could.)"""
+        known = self.reachability
+        unknown = known.observers > 0 and any(
+            each.answer is Answer.UNKNOWN and ":" not in each.place[0] for each in known.dialled
         )
         return defaults.AGAIN_S if unknown else defaults.MEASURE_S - defaults.MEASURE_GAP_S
 
