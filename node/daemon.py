@@ -160,8 +160,6 @@ class Node:
             book=self.directory.where,
             foreign=config.libp2p_relays,
         )
-        if config.up or config.down:
-            self.health.report("caps", "`--up` and `--down` are not enforced yet")
         self.diagnosis = Diagnosis(self.ladder, config.listen, port_443=config.port_443)
         self.exchange = Exchange(host, self.endpoint, library)
         self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
