@@ -189,6 +189,10 @@ class Connection:
         """Whether it counts as lost: a ping is out, and nothing came for long."""
         return self._ping_sent is not None and now >= self.heard + self._silent_s
 
+    def is_overdue(self, now: float) -> bool:
+        """Whether frames are under way, and nothing has come for longer than round trips take."""
+        return self.unacknowledged and now >= self.heard + self._look()
+
     def is_doubtful(self, now: float) -> bool:
         """Whether another connection, if there is one, should be used: a ping has been out for
         longer than round trips take."""

@@ -1,6 +1,7 @@
 """A path that carries a link, with what the link keeps of it."""
 
 from collections.abc import Sequence
+from math import inf
 
 from . import defaults
 from .connection import Connection
@@ -25,14 +26,18 @@ class Leg:
         self.since = self.due = self.wanted = now
 
 
-def best(legs: Sequence[Leg], now: float) -> Leg | None:
+def best(legs: Sequence[Leg], now: float, used: Leg | None) -> Leg | None:
     """The leg to send by: one that answers, of the best way; TCP before UDP, which costs ten
     times the CPU; of equals the newest, since a peer that dials anew has lost what it had, or
-    the one that the peer chose last, where this side is the one that follows."""
+    the one that the peer chose last, where this side is the one that follows. Where the one in
+    `used` does not answer, another one must have been heard later."""
+    heard = -inf
+    if used is not None and used.connection.is_doubtful(now):
+        heard = used.connection.heard
     return min(
         legs,
         key=lambda leg: (
-            leg.connection.is_doubtful(now),
+            leg.connection.is_doubtful(now) or leg.connection.heard <= heard,
             leg.way.rank,
             leg.path.medium != "tcp",
             -leg.wanted,
