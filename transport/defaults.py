@@ -82,6 +82,8 @@ SMALL_PAYLOAD_BYTES: Final = 16 * KIB
 """Payloads up to this are copied, so that they do not pin the buffer they came in."""
 TICK_S: Final = 0.25
 """Between two looks, in seconds, at which links are quiet; well under `STALL_S`."""
+HURRY_S: Final = 0.05
+"""The same while one of them has gone quiet with frames under way."""
 COALESCE_S: Final = 100e-6
 """Frames queued this soon after a direct write wait for the writer and leave together."""
 REDIAL_S: Final = 0.25

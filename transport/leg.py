@@ -34,10 +34,17 @@ def best(legs: Sequence[Leg], now: float, used: Leg | None) -> Leg | None:
     heard = -inf
     if used is not None and used.connection.is_doubtful(now):
         heard = used.connection.heard
+
+    def is_doubtful(leg: Leg) -> bool:
+        connection = leg.connection
+        if leg is used:
+            return connection.is_doubtful(now)
+        return connection.is_unanswered(now) or connection.heard <= heard
+
     return min(
         legs,
         key=lambda leg: (
-            leg.connection.is_doubtful(now) or leg.connection.heard <= heard,
+            is_doubtful(leg),
             leg.way.rank,
             leg.path.medium != "tcp",
             -leg.wanted,

@@ -95,6 +95,7 @@ class Link:
         self.quiet = False  # not heard of for `Limits.quiet_s`
         self.broken = False  # the last leg was closed by the other end, not lost in silence
         self.due = 0.0  # when a leg wants the next tick
+        self.hurry = False  # the leg in use has gone quiet: the next tick is not to be late
         self._nursery: trio.Nursery | None = None
         self._rescue_scope: trio.CancelScope | None = None
         self._bytes_in = 0  # over connections that are gone
@@ -292,7 +293,8 @@ class Link:
                     self._drop(leg)
                 elif leg.writer.has_output:
                     leg.writer.flush()
-        if self._leg is not None and self._leg.connection.is_overdue(now):
+        self.hurry = self._leg is not None and self._leg.connection.is_overdue(now)
+        if self._leg is not None and self.hurry:
             self._ask_others(self._leg, now)
         self._choose(now)
         if len(self._legs) > 1 and self.identities.dialled:  # one side alone, or both are dropped

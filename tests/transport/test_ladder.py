@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 
-import pytest
 import trio
 
 from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.host import Host
 from shoal.netsim.world import World
-from shoal.transport.ladder import Rungs
 from shoal.transport.link import Link
 from shoal.transport.pipe import Way
 from shoal.transport.relay.defaults import RelayLimits
