@@ -101,9 +101,11 @@ class Town:
         return old[-1] if old else known[0][1] if known else ()
 
     async def publish(self) -> None:
-        """Watch what the nodes would publish."""
+        """Watch what the nodes would publish, as long as anybody hears them."""
         while True:
             for climber in [*self.relays, *(home.climber for home in self.homes)]:
+                if not any(link.connected for link in climber.endpoint.links()):
+                    continue
                 known = self.published.setdefault(climber.peer, [])
                 if not known or known[-1][1] != climber.addresses():
                     known.append((trio.current_time(), climber.addresses()))
@@ -353,14 +355,15 @@ async def silent(town: Town) -> bool:
 
 
 async def cut_between(town: Town, names: list[str], *, oneway: bool = False) -> bool:
-    """The direct path is cut; a relayed one between the second home and its relay. Where both homes
-    have public addresses there is no other path, so theirs comes back."""
+    """The direct path is cut; a relayed one between the second home and its relay. Who can be
+    dialled has no place at a relay: between two such there is no other path, and theirs comes
+    back."""
     link = town.link()
     direct = link is not None and link.way is not Way.RELAYED
     if not direct:
         names = [names[0], used_relay(town).computer.name]
     rules = town.faults.partition(names[:1], names[1:], oneway=oneway)
-    if all(home.router is None for home in town.homes):
+    if all(home.kind in OPEN for home in town.homes):
         await trio.sleep(LASTS_S[town.misfortune])
         town.faults.heal(*rules)
         return True

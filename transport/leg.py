@@ -1,6 +1,7 @@
 """A path that carries a link, with what the link keeps of it."""
 
 from collections.abc import Sequence
+from math import inf
 
 from . import defaults
 from .connection import Connection
@@ -34,16 +35,27 @@ class Leg:
         self.since = self.due = self.wanted = now
 
 
-def best(legs: Sequence[Leg], now: float) -> Leg | None:
+def best(legs: Sequence[Leg], now: float, used: Leg | None) -> Leg | None:
     """The leg to send by: one that answers, of the best way; TCP before UDP, which costs ten
     times the CPU, but not on a long path (longpaths.py); of equals the newest, since a peer that
     dials anew has lost what it had, or the one that the peer chose last, where this side is the
-    one that follows."""
+    one that follows. Where the one in `used` does not answer, another one must have been heard
+    later."""
     likely = "udp" if is_long(legs) else "tcp"
+    heard = -inf
+    if used is not None and used.connection.is_doubtful(now):
+        heard = used.connection.heard
+
+    def is_doubtful(leg: Leg) -> bool:
+        connection = leg.connection
+        if leg is used:
+            return connection.is_doubtful(now)
+        return connection.is_unanswered(now) or connection.heard <= heard
+
     return min(
         legs,
         key=lambda leg: (
-            leg.connection.is_doubtful(now),
+            is_doubtful(leg),
             leg.way.rank,
             leg.path.medium != likely,
             -leg.wanted,

@@ -105,6 +105,7 @@ class Link:
         self.quiet = False  # not heard of for `Limits.quiet_s`
         self.broken = False  # the last leg was closed by the other end, not lost in silence
         self.due = 0.0  # when a leg wants the next tick
+        self.hurry = False  # the leg in use has gone quiet: the next tick is not to be late
         self._nursery: trio.Nursery | None = None
         self._rescue_scope: trio.CancelScope | None = None
         self._bytes_in = 0  # over connections that are gone
@@ -335,6 +336,9 @@ class Link:
                     self._drop(leg)
                 elif leg.writer.has_output:
                     leg.writer.flush()
+        self.hurry = self._leg is not None and self._leg.connection.is_overdue(now)
+        if self._leg is not None and self.hurry:
+            self._ask_others(self._leg, now)
         self._choose(now)
         if len(self._legs) > 1 and self.identities.dialled:  # one side alone, or both are dropped
             for leg in redundant(self._legs, self._leg, now):
@@ -343,6 +347,14 @@ class Link:
             self.due = min(leg.due for leg in self._legs)
         if self._rescue_scope is None and self._is_suspect(now):
             self._changed.unpark_all()
+
+    def _ask_others(self, used: Leg, now: float) -> None:
+        """Nothing comes by the one in use: what cuts it may have cut others, too."""
+        for leg in self._legs:
+            if leg is not used and leg.connection.heard <= used.connection.heard:
+                leg.connection.ping_soon(now)
+                leg.due = now
+                leg.writer.flush()
 
     def _is_suspect(self, now: float) -> bool:
         """Whether to look for another path before this one is given up: it has not been heard
@@ -356,7 +368,7 @@ class Link:
 
     def _choose(self, now: float) -> None:
         """Send by the best leg."""
-        leg = best(self._legs, now)
+        leg = best(self._legs, now, self._leg)
         if leg is None or leg is self._leg:
             return
         before, self._leg = self._leg, leg

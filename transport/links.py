@@ -74,7 +74,8 @@ class Links:
             now = self._host.now()
             for link in [link for link in self._links.values() if link.due <= now]:
                 link.tick(now)
-            await trio.sleep(defaults.TICK_S)
+            hurry = any(link.hurry for link in self._links.values())
+            await trio.sleep(defaults.HURRY_S if hurry else defaults.TICK_S)
 
     # Which connections become one.
 

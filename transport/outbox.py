@@ -17,7 +17,14 @@ from .frame import Bytes, Priority
 from .lanestream import Entry, LaneStream
 from .meter import Allowance
 
-_MISSED = frozenset((wire.CALL, wire.REPLY, wire.REFUSAL, wire.PART))
+
+def _is_awaited(item: "Message | Entry") -> bool:
+    """Whether it is an answer, or a call that has not begun to leave."""
+    if item.kind == wire.PART:
+        return bool(item.flags & wire.OF_REPLY)
+    if item.kind == wire.CALL:
+        return isinstance(item, Message) and item.call is not None and not item.call.ident
+    return item.kind in (wire.REPLY, wire.REFUSAL)
 
 
 class OutCall:
@@ -96,7 +103,7 @@ class Outbox:
         """Whether calls wait for their answers, or answers have not arrived for sure. Only
         what a `carrier` that is gone has given back is seen."""
         return bool(self.waiting) or any(
-            item.kind in _MISSED
+            _is_awaited(item)
             for queue in self._queues
             for items in (queue.messages, queue.resend)
             for item in items

@@ -9,8 +9,9 @@ import trio.testing
 
 from shoal.transport.address import Address
 from shoal.transport.calls import Reply
+from shoal.transport.connection import Connection
 from shoal.transport.events import Called
-from shoal.transport.frame import Fault, Priority
+from shoal.transport.frame import ACK, PING, Fault, Priority
 from shoal.transport.link import Link
 from shoal.transport.pipe import TcpPipe, Way
 from shoal.transport.serving import IncomingStream
@@ -77,9 +78,69 @@ def _wires() -> tuple[bytearray, bytearray]:
     return bytearray(), bytearray()
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_changing_paths_at_any_moment_loses_and_repeats_nothing(seed: int) -> None:
-    wires = Wires(seed, 3)
+class Torn(Wires):
+    """Each side gives a connection up by itself; what it had sent still arrives, and pings and
+    acknowledgements come at any time."""
+
+    noisy = True
+
+    def step(self) -> bool:
+        moved = False
+        for left, right, there, back in self.joined:
+            moved |= self._carry(self.a, left, self.b, right, there)
+            moved |= self._carry(self.b, right, self.a, left, back)
+        return moved
+
+    def _carry(
+        self, side: Side, sender: Connection, other: Side, receiver: Connection, wire: bytearray
+    ) -> bool:
+        if sender in side.lane.connections:
+            if self.noisy and self.rng.random() < 0.1:
+                sender.push_urgent(self.rng.choice((PING, ACK)))
+            wire += side.lane.take(sender, self.rng.choice((100, 5000, 1 << 18)), 0.0)
+        size = self.rng.randint(0, len(wire))
+        data = bytes(wire[:size])
+        del wire[:size]
+        if receiver in other.lane.connections:
+            for event in other.lane.receive(receiver, data, 0.0):
+                other._on(event)
+        return bool(wire) or size > 0
+
+    def switch(self) -> None:
+        side = self.rng.choice((self.a, self.b))
+        if side.lane.connections:
+            side.lane.use(self.rng.choice(side.lane.connections))
+
+    def cut(self) -> None:
+        """One side loses one; the other one notices at some other time. Another comes."""
+        side = self.rng.choice((self.a, self.b))
+        if side.lane.connections:
+            side.lane.detach(self.rng.choice(side.lane.connections))
+        if self.rng.random() < 0.7:
+            self.joined.append((self.a.lane.attach(0.0), self.b.lane.attach(0.0), *_wires()))
+        self._carry_on()
+
+    def mend(self) -> None:
+        """Who has lost its end is noticed, and one more comes that stays."""
+        self.noisy = False
+        for left, right, _, _ in self.joined:
+            for side, end, other, twin in (
+                (self.a, left, self.b, right),
+                (self.b, right, self.a, left),
+            ):
+                if end not in side.lane.connections and twin in other.lane.connections:
+                    other.lane.detach(twin)
+        self.joined.append((self.a.lane.attach(0.0), self.b.lane.attach(0.0), *_wires()))
+        self._carry_on()
+
+    def _carry_on(self) -> None:
+        for side in (self.a, self.b):
+            if side.lane.outbox.carrier is None and side.lane.connections:
+                side.lane.use(side.lane.connections[-1])
+
+
+def change_paths(wires: Wires) -> None:
+    """Calls one way, posts and a stream, while paths change at random: all arrive once."""
     rng, a, b = wires.rng, wires.a, wires.b
     calls = [
         a.lane.call(
@@ -101,6 +162,8 @@ def test_changing_paths_at_any_moment_loses_and_repeats_nothing(seed: int) -> No
             wires.switch()
         if rng.random() < 0.1:
             wires.cut()
+    if isinstance(wires, Torn):
+        wires.mend()
     while wires.step():
         pass
     assert a.ended is None and b.ended is None
@@ -109,6 +172,23 @@ def test_changing_paths_at_any_moment_loses_and_repeats_nothing(seed: int) -> No
     assert posted == list(range(200))  # in order, each once
     assert sum(not event.post for event in b.called) == len(calls)
     assert bytes(a.received[stream.ident]) == data
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_changing_paths_at_any_moment_loses_and_repeats_nothing(seed: int) -> None:
+    change_paths(Wires(seed, 3))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_paths_that_each_side_leaves_by_itself_lose_and_repeat_nothing(seed: int) -> None:
+    change_paths(Torn(seed, 3))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [Wires, Torn])
+def test_changing_paths_two_thousand_times(kind: type[Wires]) -> None:
+    for seed in range(1000, 3000):
+        change_paths(kind(seed, 3))
 
 
 PRIORITIES = tuple(Priority)
