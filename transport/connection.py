@@ -17,6 +17,8 @@ from .defaults import (
     FRAME_OVERHEAD_BYTES,
     FRAME_PAYLOAD_BYTES,
     PING_S,
+    PONG_S,
+    REST_S,
     STALL_S,
 )
 from .frame import Cutter, Fault
@@ -43,6 +45,7 @@ class Connection:
         "_silent_s",
         "_ticked",
         "_unacked",
+        "_used",
         "bulk_at",
         "bulk_bytes",
         "bulk_waits",
@@ -52,6 +55,7 @@ class Connection:
         "intake",
         "least_rtt",
         "received",
+        "resting",
         "rtt",
         "unreported",
         "unreported_bytes",
@@ -73,6 +77,8 @@ class Connection:
         # A peer that pings and does not read must not grow it: the oldest falls out.
         self.urgent: deque[Entry] = deque(maxlen=8)
         self.idle_s = idle_s
+        self.resting = False  # no call or stream is open
+        self._used = (now, 0)  # when counted frames were seen to have passed; their number
         self._silent_s = silent_s
         self._unacked: deque[Entry | None] = deque()  # None: leaves by another one again
         self._sent = 0
@@ -211,24 +217,34 @@ class Connection:
         if (late := now - self._ticked) > STALL_S:
             self.heard = min(now, self.heard + late)
         if self._ping_sent is None:
-            ping_at = min(self.heard + self._quiet_for(), self._pinged + PING_S)
+            ping_at = min(self.heard + self._quiet_for(now), self._pinged + PING_S)
             if now < ping_at:
                 self._ticked = ping_at
                 return ping_at
             self.ping(now)
-        self._ticked = max(now + _TICK_S, min(self.heard + self._silent_s, now + self._look()))
+        self._ticked = max(now + _TICK_S, min(self._silent_at, now + self._look()))
         return self._ticked
 
-    def _quiet_for(self) -> float:
-        """With frames under way nobody waits for long: a path that has died shows."""
-        return self.idle_s if not self._unacked else min(self.idle_s, self._look())
+    def _quiet_for(self, now: float) -> float:
+        """With frames under way nobody waits for long: a path that has died shows. On one that
+        has not been used for long nobody waits."""
+        if self._unacked:
+            return min(self.idle_s, self._look())
+        passed = self._sent + self.received
+        if not self.resting or passed != self._used[1]:
+            self._used = (now, passed)
+        return self.idle_s if now < self._used[0] + REST_S else 2 * self.idle_s
 
     def _look(self) -> float:
         return DOUBT_S + DOUBT_RTTS * (self.rtt or 0.0)
 
     def is_silent(self, now: float) -> bool:
         """Whether it counts as lost: a ping is out, and nothing came for long."""
-        return self._ping_sent is not None and now >= self.heard + self._silent_s
+        return self._ping_sent is not None and now >= self._silent_at
+
+    @property
+    def _silent_at(self) -> float:
+        return max(self.heard + self._silent_s, (self._ping_sent or 0.0) + PONG_S)
 
     def is_doubtful(self, now: float) -> bool:
         """Whether another connection, if there is one, should be used: a ping has been out for

@@ -46,6 +46,11 @@ ACK_BYTES: Final = 1 * MIB
 """An acknowledgement goes out by itself after so many frames or bytes."""
 PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
+PONG_S: Final = 1.5
+"""The least time, in seconds, a peer has for an answer to a ping before it counts as lost."""
+REST_S: Final = 30.0
+"""After so long without anything but pings, in seconds, and with no call or stream open, a
+connection is pinged half as often."""
 PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
 DOUBT_S: Final = 0.5
@@ -82,6 +87,10 @@ SEND_AHEAD_BYTES: Final = 128 * KIB
 """Bytes a stream's sender may run ahead of the wire."""
 SMALL_PAYLOAD_BYTES: Final = 16 * KIB
 """Payloads up to this are copied, so that they do not pin the buffer they came in."""
+GIVE_BACK_S: Final = 15.0
+GIVE_BACK_BYTES: Final = 1 * MIB
+"""Freed memory goes back to the operating system once fewer bytes than this have passed in
+`GIVE_BACK_S` seconds, after more have."""
 TICK_S: Final = 0.25
 """Between two looks, in seconds, at which links are quiet; well under `STALL_S`."""
 ALARM_S: Final = 0.005

@@ -321,6 +321,7 @@ class Link:
             if leg.due <= now:
                 if leg.meter is not None and leg.meter.paused:
                     leg.connection.heard = now
+                leg.connection.resting = leg is self._leg and not self._is_used
                 leg.due = leg.connection.tick(now)
                 leg.path.tls.release()
                 if leg.connection.is_silent(now):
@@ -335,6 +336,10 @@ class Link:
                 self._drop(leg)
         if self._legs:
             self.due = min(leg.due for leg in self._legs)
+
+    @property
+    def _is_used(self) -> bool:
+        return bool(self._calls or self._server.busy or self._lane.streams)
 
     def _choose(self, now: float) -> None:
         """Send by the best leg."""

@@ -67,6 +67,11 @@ class CallServer:
         self._sent = sent
         self._open: dict[int, trio.CancelScope] = {}
 
+    @property
+    def busy(self) -> bool:
+        """Whether handlers are at work."""
+        return bool(self._open)
+
     def serve(self, event: Called, nursery: trio.Nursery) -> None:
         """Answer inline, or start the handler's task."""
         found = self._handlers.calls.get(event.method)

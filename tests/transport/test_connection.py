@@ -1,6 +1,9 @@
 """Bulk under a window: what may leave, what is acknowledged, who answers for it."""
 
+from itertools import pairwise
 from math import inf
+
+import pytest
 
 from shoal.transport import frame as wire
 from shoal.transport.connection import Connection
@@ -95,3 +98,63 @@ def test_without_yielding_nothing_waits() -> None:
         assert made.takes_bulk(0.0)
         made.keep(frame(Priority.BULK, 1 << 16), 0.0)
     assert made.probe(0.0) == 0
+
+
+# Pings.
+
+
+def pings(made: Connection, until: float) -> list[float]:
+    """When it pings a peer that answers after 40 ms; ticks come when it asks for them."""
+    found: list[float] = []
+    now = 0.0
+    made.urgent.clear()
+    made.ponged(2, 0.04)
+    while now < until:
+        due = made.tick(now)
+        if made.urgent:
+            found.append(now)
+            made.heard = now + 0.04
+            made.ponged(made.urgent.popleft().offset, now + 0.04)
+        now = due
+    return found
+
+
+def gaps(times: list[float], since: float) -> list[float]:
+    late = [time for time in times if time >= since]
+    return [b - a for a, b in pairwise(late)]
+
+
+def test_a_connection_that_nobody_uses_is_pinged_half_as_often() -> None:
+    made = connection()
+    made.resting = True
+    found = pings(made, 120.0)
+    assert max(gaps(found, 0.0)[:8]) < 2.2
+    assert min(gaps(found, 40.0)) > 3.9
+
+
+def test_one_with_calls_open_is_not() -> None:
+    assert max(gaps(pings(connection(), 120.0), 0.0)) < 2.2
+
+
+def test_a_frame_ends_the_rest() -> None:
+    made = connection()
+    made.resting = True
+    pings(made, 60.0)
+    now = made.heard = 60.0
+    assert made._quiet_for(now) == 4.0
+    made.count(100)
+    assert made._quiet_for(now) == 2.0
+    made.keep(frame(Priority.CONTROL, 100), now)
+    assert made._quiet_for(now) < 1.0
+
+
+@pytest.mark.parametrize(("idle", "least", "most"), [(2.0, 3.4, 3.6), (10.0, 11.4, 11.6)])
+def test_a_peer_has_time_to_answer(idle: float, least: float, most: float) -> None:
+    """Also one that is pinged more rarely than silence may last."""
+    made = Connection(idle_s=idle, silent_s=3.5, now=0.0)
+    made.urgent.clear()
+    made.ponged(2, 0.0)
+    now = 0.0
+    while not made.is_silent(now):
+        now = max(now + 0.01, min(made.tick(now), now + 0.25))
+    assert least < now < most + 0.25

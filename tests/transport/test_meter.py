@@ -1,6 +1,6 @@
 """The owner's caps on real links: in the simulator and on loopback, per node and per class."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 import trio
@@ -184,13 +184,13 @@ async def _fetch(link: Link, priority: Priority) -> None:
         pass
 
 
-Work = Callable[[Link], object]
+Work = Callable[[Link, Priority], Awaitable[None]]
 
 
 async def measured(
     world: World,
     caps: Caps | None,
-    work: Callable[..., object],
+    work: Work,
     count: Callable[[Link], int],
     *,
     links: int = 1,
@@ -254,7 +254,7 @@ async def test_without_a_cap_there_is_more(world: World) -> None:
 
 
 @pytest.mark.parametrize("work", [_fill, _fetch])
-async def test_a_class_has_a_cap_of_its_own(world: World, work: Callable[..., object]) -> None:
+async def test_a_class_has_a_cap_of_its_own(world: World, work: Work) -> None:
     cap = Cap(node=CAP, bulk=CAP / 5)
     caps, count = (Caps(up=cap), sent) if work is _fill else (Caps(down=cap), came)
     rates, took = await measured(world, caps, work, count)
