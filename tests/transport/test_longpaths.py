@@ -111,7 +111,6 @@ async def test_it_pays_and_without_it_tcp_s_window_is_the_bound(
     await carry(a, link, 3, 48, "count")
     assert carrier(link) == "tcp"
     without = await carry(a, link, 5, 48, "count")
-    print(with_udp, without)
     assert with_udp > 1.5 * without
 
 
