@@ -1,4 +1,4 @@
-"""Calls and bulk of the lane against Lattica 1.0.21 on TCP, and bulk against a bare `trio.SSLStream`.
+"""The lane against Lattica 1.0.21 on TCP, and its bulk against a bare `trio.SSLStream`.
 
 Loopback, two processes a side, interleaved round by round; each figure is the median over the
 rounds of ours / theirs (of their speeds: more is faster), by wall clock; the same by CPU of both

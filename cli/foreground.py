@@ -1,6 +1,7 @@
 """Runs a daemon in this process until it is told to stop: Ctrl-C, SIGTERM, or its parent's end."""
 
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator
 from functools import partial
@@ -17,10 +18,22 @@ from .lifecycle import STAY
 if TYPE_CHECKING:
     from ..node.config import NodeConfig
 
+FILES = 8192  # open files that a daemon may want
+
 
 def run_foreground(config: "NodeConfig", parent_fd: int | None) -> None:
     """Blocks until the daemon has stopped; raises what it failed with."""
+    allow_sockets()
     trio.run(_Foreground(config, parent_fd).run)
+
+
+def allow_sockets() -> None:
+    """As many open files as the system lets us have: two searches for a port of a symmetric NAT
+    hold 512 sockets, each link up to three, and many systems begin at 1,024 in all."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def say(line: str) -> None:

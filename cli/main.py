@@ -14,7 +14,7 @@ import click
 
 from .. import __version__
 from ..transport.errors import ShoalError
-from . import demo, errors, model, node, options, render, run, sim, status
+from . import demo, doctor, errors, model, node, options, render, run, sim, status
 
 
 @click.group(
@@ -34,7 +34,7 @@ def shoal(context: click.Context) -> None:
 
 for _command in (
     node.node, node.join, node.invite, node.stop, model.model, run.run,
-    status.status, status.peers, demo.demo, sim.sim,
+    status.status, status.peers, doctor.doctor, demo.demo, sim.sim,
 ):  # fmt: skip
     shoal.add_command(_command)
 
@@ -104,6 +104,8 @@ def _sentence(message: str) -> str:
     """click's message in our style: lower case first, no full stop, backticks."""
     text = " ".join(message.split()).rstrip(".").replace("'", "`")
     text = text.replace(". Did you mean", ", did you mean")
+    if ". (Did you mean one of: " in text:
+        text = text.replace(". (Did you mean one of: ", ", did you mean one of ").replace("?)", "?")
     return text[:1].lower() + text[1:]
 
 

@@ -15,6 +15,7 @@ from .options import data_flag, data_option, example, json_option, node_config, 
         "shoal node",
         "shoal node --bootstrap 192.0.2.7:4001 --memory 4GiB",
         "shoal node --model Llama-3.2-1B --layers 0:8",
+        "shoal node --relay 1MB --up 4Mbit --down 20Mbit",
     ),
 )
 @node_options

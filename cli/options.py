@@ -108,14 +108,16 @@ class _Parsed(click.ParamType[Any]):
             raise Misused(error.message, error.hint, context, parameter) from None
 
     def parse(self, text: str) -> Any:
-        from ..node.config import parse_layers, parse_listen, parse_memory
+        from ..node import config
         from ..transport.address import Address
 
         parsers: dict[str, Callable[[str], Any]] = {
-            "layers": parse_layers,
-            "memory": parse_memory,
-            "listen": parse_listen,
-            "bootstrap": Address.parse,
+            "layers": config.parse_layers,
+            "memory": config.parse_memory,
+            "rate": config.parse_rate,
+            "listen": config.parse_listen,
+            "browsers": config.parse_browsers,
+            "address": Address.parse,
         }
         return parsers[self.name](text)
 
@@ -127,7 +129,7 @@ def node_options(command: Command) -> Command:
         click.option("--listen", type=_Parsed("listen"), metavar="ADDR",
                      help="Listen there: IP:PORT, IP, or :PORT (default: all addresses, "
                      "a free port that is remembered)."),
-        click.option("--bootstrap", type=_Parsed("bootstrap"), metavar="ADDR", multiple=True,
+        click.option("--bootstrap", type=_Parsed("address"), metavar="ADDR", multiple=True,
                      help="A node to learn of the others from; may be repeated."),
         click.option("--model", metavar="NAME", help="Serve this model (default: what the "
                      "swarm needs; alone, the embedded one)."),
@@ -142,6 +144,26 @@ def node_options(command: Command) -> Command:
         click.option("--links", type=click.IntRange(2, 512), metavar="N", default=64,
                      show_default=True,
                      help="Dial members of the swarm up to so many links."),
+        click.option("--relay", type=_Parsed("rate"), metavar="RATE",
+                     help="Carry others' traffic, up to so many bytes a second, e.g. 1MB "
+                     "(default: none)."),
+        click.option("--port-443", is_flag=True,
+                     help="Listen on TCP port 443 too, which nearly every network lets out."),
+        click.option("--up", type=_Parsed("rate"), metavar="RATE",
+                     help="Send at most so many bytes a second, e.g. 500kB or 4Mbit "
+                     "(default: no limit)."),
+        click.option("--down", type=_Parsed("rate"), metavar="RATE",
+                     help="Receive at most so many bytes a second (default: no limit)."),
+        click.option("--no-lan", is_flag=True,
+                     help="Neither announce this node on the own network nor look for others."),
+        click.option("--no-port-mapping", is_flag=True,
+                     help="Do not ask the router to open a port (UPnP, NAT-PMP, PCP)."),
+        click.option("--no-udp", is_flag=True, help="Use TCP only."),
+        click.option("--libp2p-relay", "libp2p_relays", type=_Parsed("address"), metavar="ADDR",
+                     multiple=True, help="Be reached through this relay of the libp2p kind as "
+                     "well; may be repeated."),
+        click.option("--browsers", type=_Parsed("browsers"), metavar="IP:PORT",
+                     help="Let browsers in there (default: none): a page to join by, and WebRTC."),
         click.option("--private", is_flag=True,
                      help="Make a swarm key: only invited nodes are let in."),
         click.option("--parent-fd", type=int, hidden=True),
@@ -156,6 +178,9 @@ def node_config(
     data: Path,
     listen: tuple[str, int | None] | None,
     bootstrap: "tuple[Address, ...]",
+    no_lan: bool,
+    no_port_mapping: bool,
+    no_udp: bool,
     **more: Any,
 ) -> "NodeConfig":
     """The daemon's settings out of what the person typed."""
@@ -163,9 +188,17 @@ def node_config(
 
     from ..node.config import NodeConfig
     from ..node.defaults import LISTEN_ADDRESS
+    from ..transport.ladder import Rungs
 
     host, port = listen or (LISTEN_ADDRESS, None)
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    rungs = Rungs(udp=not no_udp, lan=not no_lan, mapping=not no_port_mapping)
     return NodeConfig(
-        data=data, listen=host, port=port, bootstrap=bootstrap, runtime=runtime, **more
+        data=data,
+        listen=host,
+        port=port,
+        bootstrap=bootstrap,
+        rungs=rungs,
+        runtime=runtime,
+        **more,
     )

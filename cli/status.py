@@ -11,16 +11,26 @@ from .options import data_option, example, json_option
 
 
 @click.command(
-    short_help="Show what this node does.", epilog=example("shoal status", "shoal status --json")
+    short_help="Show what this node does.",
+    epilog=example("shoal status", "shoal status --links", "shoal status --json"),
 )
 @data_option
+@click.option("--links", is_flag=True, help="Each link as well: its path, round trip, rates over "
+              "a second, and why it is not direct.")  # fmt: skip
 @json_option
-def status(data: Path, as_json: bool) -> None:
+def status(data: Path, links: bool, as_json: bool) -> None:
     """Show what this node is, holds and serves, and what is not as it should be."""
     from .client import request
 
     answer = request(data, "status")
-    click.echo(json.dumps(answer) if as_json else render.fields(status_rows(answer)))
+    if links:
+        answer |= request(data, "links")
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    click.echo(render.fields(status_rows(answer)))
+    if links:
+        click.echo("\n" + links_text(answer["links"]))
 
 
 def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
@@ -32,6 +42,9 @@ def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("version", f"{safe(answer['version'])}, up {render.duration(answer['uptime_s'])}"),
         ("data", safe(answer["data"], 200)),
         *(("address", safe(address, 120)) for address in answer["addresses"]),
+        ("reachable", safe(answer["reach"]["sentence"], 200)),
+        *(("relays", _place_line(held)) for held in answer["relays"]),
+        ("relaying", relaying_line(answer["relaying"])),
         ("swarm", f"{swarm}, {answer['peers']} other {_plural('node', answer['peers'])}"),
         ("serving", serving_line(answer["serving"])),
         *(("models", model_line(model)) for model in answer["models"]),
@@ -48,6 +61,66 @@ def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
+
+
+def _place_line(held: dict[str, Any]) -> str:
+    return f"a place at {render.safe(held['peer'])} ({held['rtt_ms']:.1f} ms)"
+
+
+def relaying_line(relaying: dict[str, Any]) -> str:
+    """What this node carries for others, and what its owner lends."""
+    if not relaying["on"]:
+        return "off (`shoal node --relay 1MB` carries others' traffic)"
+    places, circuits = relaying["places"], relaying["circuits"]
+    return (
+        f"{places} {_plural('place', places)}, {circuits} {_plural('circuit', circuits)}, "
+        f"{render.size(relaying['bytes'])} carried, up to {rate(relaying['rate'])}"
+    )
+
+
+def rate(count: float | None) -> str:
+    """Bytes a second for a person: `-`, `0 B/s`, `1.0 MB/s`."""
+    if count is None:
+        return "-"
+    for unit in ("B/s", "kB/s", "MB/s"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B/s" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB/s"
+
+
+LINK_HEADS = ("PEER", "PATH", "RTT", "IN", "OUT", "UP FOR")
+
+
+def links_text(links: list[dict[str, Any]]) -> str:
+    """A table of links, and below it why some are not direct."""
+    if not links:
+        return "no other node is linked"
+    lines = [render.table(LINK_HEADS, [link_row(link) for link in links])]
+    for link in links:
+        if link["why_relayed"]:
+            why = render.safe(link["why_relayed"], 300)
+            lines.append(f"{render.safe(link['peer'])} is not direct: {why}")
+    return "\n".join(lines)
+
+
+def link_row(link: dict[str, Any]) -> list[str]:
+    """One link as a line of the table."""
+    path = render.safe(link["path"], 16)
+    if link["medium"]:
+        path += f" {render.safe(link['medium'], 16)}"
+    return [
+        render.safe(link["peer"]),
+        path,
+        _rtt(link["rtt_ms"]),
+        rate(link["rate_in"]),
+        rate(link["rate_out"]),
+        render.duration(link["linked_s"]),
+    ]
+
+
+def _rtt(milliseconds: float | None) -> str:
+    return "-" if milliseconds is None else f"{milliseconds:.1f} ms"
 
 
 def serving_line(serving: dict[str, Any]) -> str:
@@ -100,16 +173,16 @@ def peers(data: Path, as_json: bool) -> None:
         click.echo(render.table(PEER_HEADS, [peer_row(peer) for peer in answer["peers"]]))
 
 
-PEER_HEADS = ("PEER", "SERVES", "RTT", "IN", "OUT", "ADDRESS")
+PEER_HEADS = ("PEER", "SERVES", "PATH", "RTT", "IN", "OUT", "ADDRESS")
 
 
 def peer_row(peer: dict[str, Any]) -> list[str]:
     """One node as a line of the table."""
-    rtt = peer["rtt_ms"]
     return [
         render.safe(peer["peer"]),
         ", ".join(shard_line(shard) for shard in peer["shards"][:4]) or "-",
-        "-" if rtt is None else f"{rtt:.1f} ms",
+        render.safe(peer["path"] or "-", 16),
+        _rtt(peer["rtt_ms"]),
         render.size(peer["bytes_in"]),
         render.size(peer["bytes_out"]),
         render.safe(peer["address"] or "-"),

@@ -9,6 +9,7 @@ from ..transport.endpoint import Endpoint
 from ..transport.errors import DialFailed, TransportError
 from ..transport.host import Host
 from ..transport.identity import public_key_of
+from ..transport.ladder import Ladder
 from ..transport.link import Link
 from . import defaults
 from .errors import NodeError
@@ -21,9 +22,10 @@ NOT_ADMITTED = {"not-admitted", "wrong-swarm"}
 class Bootstrap:
     """Keeps a link to each given address, redialling when it is lost; tells what fails."""
 
-    def __init__(self, host: Host, endpoint: Endpoint, health: Health) -> None:
+    def __init__(self, host: Host, ladder: Ladder, health: Health) -> None:
         self._host = host
-        self._endpoint = endpoint
+        self._ladder = ladder
+        self._endpoint = endpoint = ladder.endpoint
         self._health = health
         self._lost = trio.Event()  # set, and replaced, when a link has ended
         endpoint.on_link_lost(lambda _link, _code: self._wake())
@@ -47,7 +49,7 @@ class Bootstrap:
         pause = defaults.BOOTSTRAP_PAUSE
         while True:
             try:
-                link = await self._endpoint.dial(address, timeout=defaults.BOOTSTRAP_TIMEOUT)
+                link = await self._ladder.dial(address, timeout=defaults.BOOTSTRAP_TIMEOUT)
             except TransportError as error:
                 if error.code == "self":
                     return

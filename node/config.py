@@ -36,7 +36,11 @@ class NodeConfig:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     links: int = MEMBER_LINKS  # members are dialled while there are fewer
     relay: int | None = None  # bytes per second lent to others as a relay; None: no relay
+    up: int | None = None  # bytes per second sent at most; None: without limit
+    down: int | None = None  # bytes per second received at most; None: without limit
+    libp2p_relays: tuple[Address, ...] = ()  # relays that are no shoal nodes, to be reached through
     port_443: bool = False  # listen on TCP 443 as well, for those who can go nowhere else
+    browsers: tuple[str, int] | None = None  # IP address and port for browsers; None: no browsers
     rungs: Rungs = ALL_RUNGS  # the ways to others that this node takes
     private: bool = False  # make a swarm key: only peers that prove it are let in
     runtime: Path | None = None  # where the control socket goes when `data` is too long for it
@@ -107,6 +111,22 @@ def parse_memory(text: str) -> int:
     return int(float(found[1]) * UNITS[found[2]])
 
 
+def parse_rate(text: str) -> int:
+    """`1MB`, `2.5MiB/s`, `8Mbit/s`, or bytes per second. Raises BadSetting."""
+    found = re.fullmatch(
+        r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?i?)(b|bit)?(?:/s)?", text.strip().lower()
+    )
+    hint = "bytes per second, as `1MB`, or bits, as `8Mbit`"
+    if found is None or found[2] not in UNITS:
+        raise BadSetting(f"`{text}` is not a rate", hint=hint)
+    rate = int(float(found[1]) * UNITS[found[2]] / (8 if found[3] == "bit" else 1))
+    if rate < defaults.RATE_LEAST:
+        raise BadSetting(
+            f"`{text}` is too little: at least {defaults.RATE_LEAST // 1000} kB a second", hint=hint
+        )
+    return rate
+
+
 def parse_listen(text: str) -> tuple[str, int | None]:
     """`IP:PORT`, `[IPv6]:PORT`, `:PORT`, an IP or a multiaddr; no port means the remembered one.
 
@@ -126,6 +146,18 @@ def parse_listen(text: str) -> tuple[str, int | None]:
             hint="`--listen 0.0.0.0:4001` or `--listen 127.0.0.1`",
         )
     return host, None if port is None else int(port)
+
+
+def parse_browsers(text: str) -> tuple[str, int]:
+    """`IP:PORT` or `[IPv6]:PORT`, where browsers are let in. Raises BadSetting."""
+    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d{1,5})", text)
+    host = (found[1] or found[2]) if found is not None else ""
+    if found is None or not _is_ip(host) or int(found[3]) > 65535:
+        raise BadSetting(
+            f"`{text}` is not an address and port for browsers",
+            hint="`--browsers 127.0.0.1:8080` lets those of this computer in",
+        )
+    return host, int(found[3])
 
 
 def _is_ip(text: str) -> bool:

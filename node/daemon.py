@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -14,9 +15,9 @@ from .. import __version__
 from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.library import Library
-from ..state.defaults import MODELS
+from ..state.defaults import ADDRESSES, MODELS
 from ..state.membership import Membership
-from ..state.reach import dialable, seen_at
+from ..state.reach import dialable
 from ..state.record import Capacity, ModelName
 from ..tasks.courier import Courier
 from ..tasks.engine.errors import EngineUnavailable
@@ -34,13 +35,17 @@ from ..transport.host import Host
 from ..transport.identity import Identity, PeerId, load_or_create_identity
 from ..transport.ladder import Ladder
 from ..transport.link import Link
+from ..transport.place import nearness_at
 from ..transport.relay.defaults import RelayLimits
+from ..transport.shaper import Cap, Caps, Shaper
 from . import defaults
 from .addresses import own_addresses
 from .bootstrap import Bootstrap, join
+from .browsers import serve_browsers
 from .config import NodeConfig
 from .control import ControlServer
 from .credentials import Credentials
+from .diagnosis import Diagnosis
 from .embedded import embedded_folder, import_embedded
 from .errors import NodeError
 from .folder import (
@@ -66,6 +71,7 @@ class ManagedEngine(RestartingEngine, Protocol):
 EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, threads, bytes of memory
 Say = Callable[[str], None]
 NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
+OWN_FIRST = 4  # addresses of interfaces that are published before those that others found
 HTTPS = 443  # the port that nearly every network lets out
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 
@@ -74,6 +80,12 @@ def _relaying(config: NodeConfig) -> RelayLimits:
     if config.relay is None:
         return RelayLimits()
     return RelayLimits(volunteer=True, rate=config.relay)
+
+
+def _capped(config: NodeConfig, now: float) -> Shaper | None:
+    if config.up is None and config.down is None:
+        return None
+    return Shaper(Caps(up=Cap(node=config.up), down=Cap(node=config.down)), now)
 
 
 def worker_process(host: Host, threads: int, memory: int) -> ManagedEngine:
@@ -129,7 +141,12 @@ class Node:
         self._stop = trio.Event()
         self._refused = False  # the last write of the remembered peers
         self._restarts = 0  # of the engine's worker
-        self.endpoint = Endpoint(host, identity, admission=credentials.admission(config.invitation))
+        self.endpoint = Endpoint(
+            host,
+            identity,
+            admission=credentials.admission(config.invitation),
+            shaper=_capped(config, host.now()),
+        )
         credentials.answer_swarm_key(self.endpoint)
         self.directory = Membership(
             host, self.endpoint, identity, links=config.links, connect=self._connect
@@ -141,7 +158,9 @@ class Node:
             relaying=_relaying(config),
             key=identity.seed,
             book=self.directory.where,
+            foreign=config.libp2p_relays,
         )
+        self.diagnosis = Diagnosis(self.ladder, config.listen, port_443=config.port_443)
         self.exchange = Exchange(host, self.endpoint, library)
         self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
 
@@ -233,7 +252,9 @@ class Node:
         self.ladder.on_change(self._publish_addresses)
 
     async def _bind(self, nursery: trio.Nursery, port: int) -> int:
-        further = (("0.0.0.0", HTTPS),) if self.config.port_443 else ()
+        listen = self.config.listen
+        places = ("0.0.0.0", "::") if listen == "0.0.0.0" else (listen,)
+        further = tuple((place, HTTPS) for place in places if self.config.port_443)
 
         async def run(*, task_status: TaskStatus[int]) -> None:
             await self.ladder.run(
@@ -251,7 +272,9 @@ class Node:
         interfaces = self.host.interfaces()
         config, port = self.config, self.endpoint.port
         own = own_addresses(config.listen, port, self.identity.peer, interfaces)
-        self.addresses = list(dict.fromkeys([*own, *self.ladder.addresses()]))
+        first, others = own[:OWN_FIRST], own[OWN_FIRST:]  # these may be of virtual switches
+        found = dict.fromkeys([*first, *self.ladder.addresses(), *others])
+        self.addresses = list(found)[:ADDRESSES]
         self.directory.publish(addresses=tuple(str(address) for address in self.addresses))
 
     async def _start_parts(self, nursery: trio.Nursery) -> None:
@@ -266,10 +289,16 @@ class Node:
         await nursery.start(self.stage.run)
         if self.engine is not None:
             nursery.start_soon(self._run_engine, self.engine)
+        page = ""
+        if self.config.browsers is not None:
+            start = partial(serve_browsers, self.host, self.endpoint, self.config.browsers)
+            page = await nursery.start(start)
         await nursery.start(self.control.run)
         self._say(f"shoal {__version__}, peer {self.identity.peer}")
         for address in self.addresses:
             self._say(f"address {address}")
+        if page:
+            self._say(f"browsers {page}")
 
     async def _run_engine(self, engine: ManagedEngine) -> None:
         """A node whose engine cannot be had stays a member."""
@@ -291,7 +320,7 @@ class Node:
             self.endpoint.admission = await self.credentials.adopt(key)
             self._say(f"joined the swarm of {link.peer}")
         known = await self._remembered()
-        bootstrap = Bootstrap(self.host, self.endpoint, self.health)
+        bootstrap = Bootstrap(self.host, self.ladder, self.health)
         nursery.start_soon(bootstrap.run, config.bootstrap, known)
         nursery.start_soon(self._keep_remembering)
         alone = not config.bootstrap and not known and config.invitation is None
@@ -397,7 +426,7 @@ class Node:
         known = []
         for peer, record in self.directory.members().items():
             if (link := self.endpoint.link(peer)) is not None:
-                near = seen_at(link.status.address[0])
+                near = nearness_at(link.status.address[0])
                 known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
         if not known:
             return False

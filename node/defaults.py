@@ -34,4 +34,9 @@ MEETING_TIME = 5.0  # seconds a joining node waits for a first member before it 
 REMEMBERED_PEERS = 16  # addresses kept for the next start
 WATCH = 0.5  # seconds between two looks at what a component says of itself
 
+RATE_LEAST = 10_000  # bytes per second; with a lower cap not even calls come through in time
+RATE_SPAN = 1.0  # seconds between the two looks that make the rates of `shoal status --links`
+MEASURING = 25.0  # seconds that `shoal doctor` waits for a measurement at most
+ALONE = 5.0  # seconds after its start that a node without a link is taken to be alone
+
 STALL = 0.05  # seconds a step of a task may hold the event loop before it is counted

@@ -16,8 +16,9 @@ from ..tasks.models import manifest_of, resolve
 from ..tasks.routing import Hop
 from ..transport.address import Address
 from ..transport.errors import TransportError
-from . import defaults, views
+from . import defaults, linkviews, views
 from .control import Emit, Operation
+from .diagnosis import finding_view
 from .errors import ControlError
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Operations:
             "ping": self.ping,
             "status": self.status,
             "peers": self.peers,
+            "links": self.links,
+            "doctor": self.doctor,
             "models": self.models,
             "model_add": self.model_add,
             "model_show": self.model_show,
@@ -69,13 +72,19 @@ class Operations:
             "uptime_s": self._host.now() - node.began,
             "addresses": list(own.addresses),
             "private": node.credentials.private,
+            "reach": finding_view(node.diagnosis.verdict()),
+            "relays": linkviews.relay_views(node.ladder, self._host.now()),
+            "relaying": linkviews.relaying_view(node.ladder),
             "peers": len(members) - 1,
             "serving": views.serving_view(node.serving.status(), shard, names),
             "models": self._swarm_models(),
             "capacity": views.capacity_view(own.capacity),
             "sessions": {"stage": node.stage.sessions, "gateway": node.gateway.sessions},
             "stalls": views.stall_view(node.stalls),
-            "health": [views.condition_view(item) for item in node.health.conditions()],
+            "health": [
+                views.condition_view(item)
+                for item in [*node.health.conditions(), *node.diagnosis.conditions()]
+            ],
         }
 
     async def peers(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
@@ -89,6 +98,53 @@ class Operations:
             if peer != own
         ]
         return {"peers": shown}
+
+    async def links(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        """Every link, with its rates over the time between two looks."""
+        node, began = self._node, self._host.now()
+        before = linkviews.look(node.endpoint.links())
+        await trio.sleep(defaults.RATE_SPAN)
+        now = self._host.now()
+        shown = [
+            linkviews.link_view(link, node.ladder, before, now - began, now)
+            for link in sorted(node.endpoint.links(), key=lambda link: link.peer)
+        ]
+        return {"links": shown, "span_s": now - began}
+
+    async def doctor(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """What was found about the way to others; waits for a measurement where there is none,
+        or where a new one is asked for."""
+        node = self._node
+        if request.get("again") is True or node.ladder.reach.reachability.measured_at is None:
+            await self._measure(emit, again=request.get("again") is True)
+        reach = node.ladder.reach
+        measured = reach.reachability.measured_at
+        return {
+            "peer": node.identity.peer,
+            "port": node.endpoint.port,
+            "verdict": finding_view(node.diagnosis.verdict()),
+            "findings": [finding_view(item) for item in node.diagnosis.findings()],
+            "measured_s": None if measured is None else self._host.now() - measured,
+            "observers": reach.reachability.observers,
+            "links": len(node.endpoint.links()),
+        }
+
+    async def _measure(self, emit: Emit, *, again: bool) -> None:
+        """Wait until it has been measured, but not for ever, nor where nobody could answer."""
+        node, reach = self._node, self._node.ladder.reach
+        if node.diagnosis.local:
+            return
+        with trio.move_on_after(defaults.MEASURING):
+            while not node.endpoint.links():  # it may just have started
+                if self._host.now() - node.began > defaults.ALONE:
+                    return
+                await trio.sleep(defaults.WATCH)
+            await emit({"event": "measuring"})
+            if again:
+                await reach.measure()
+            while reach.version == 0 or reach.measuring:
+                with trio.move_on_after(defaults.WATCH):
+                    await reach.changed(reach.version)
 
     def _swarm_models(self) -> list[dict[str, Any]]:
         members = self._node.directory.members()

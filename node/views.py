@@ -162,6 +162,7 @@ def peer_view(record: MemberRecord, link: Link | None, names: Mapping[str, Model
         "peer": record.peer,
         "version": record.version,
         "address": address,
+        "path": status.path if status else None,
         "rtt_ms": status.rtt * 1000 if status and status.rtt is not None else None,
         "bytes_in": status.bytes_in if status else 0,
         "bytes_out": status.bytes_out if status else 0,

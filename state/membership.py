@@ -21,11 +21,11 @@ from ..transport.frame import Priority
 from ..transport.host import Host
 from ..transport.identity import Identity, PeerId
 from ..transport.link import Link
+from ..transport.place import Nearness, nearness_at
+from ..transport.rates import Bucket, Rate
 from . import defaults
 from .directory import Directory
 from .errors import BadRecord
-from .pace import Pace
-from .reach import Reach, seen_at
 from .record import Capacity, MemberRecord, ModelName, ShardRecord, seal_record, unpack
 from .roster import Offer, Roster
 
@@ -66,9 +66,9 @@ class Membership(Directory):
         self._roster = Roster(identity.peer)
         self._own = MemberRecord(identity.peer, seq=self._later_than(0))
         self._sealed = seal_record(identity, self._own)
-        self._pace: Pace | None = None
+        self._pace: Bucket | None = None
         self._unspread = False  # a change waits for its turn
-        self._told: dict[Link, Pace] = {}  # how often each may send a digest
+        self._told: dict[Link, Bucket] = {}  # how often each may send a digest
         self._pulling: dict[PeerId, list[Link]] = {}  # authors asked for: who else has them
         self._to_hand_on: dict[PeerId, PeerId] = {}  # author: who told us
         self._handed_on = -defaults.HAND_ON
@@ -141,7 +141,7 @@ class Membership(Directory):
 
     def _link_up(self, link: Link) -> None:
         self._roster.linked(link.peer, _nearness(link))
-        self._post(link, "member.push", [(Reach.LOOPBACK, 0, self._sealed)])
+        self._post(link, "member.push", [(Nearness.LOOPBACK, 0, self._sealed)])
         self._post(link, "member.digest", self._roster.offers(self._host.now()))
         self._changed()
 
@@ -194,11 +194,11 @@ class Membership(Directory):
             return
         now = self._host.now()
         if self._pace is None:
-            self._pace = Pace(*defaults.OWN_UPDATES, now)
+            self._pace = Bucket(Rate(*defaults.OWN_UPDATES), now)
         if self._pace.take(now):
             self._unspread = False
             for link in links:
-                self._post(link, "member.push", [(Reach.LOOPBACK, 0, self._sealed)])
+                self._post(link, "member.push", [(Nearness.LOOPBACK, 0, self._sealed)])
 
     # What peers send.
 
@@ -217,7 +217,7 @@ class Membership(Directory):
         link, now = self._endpoint.link(call.peer), self._host.now()
         if link is None:
             return Refusal("no-link", "the link has ended")
-        pace = self._told.setdefault(link, Pace(*defaults.DIGESTS, now))
+        pace = self._told.setdefault(link, Bucket(Rate(*defaults.DIGESTS), now))
         if not pace.take(now):
             return Refusal("too-often", "digests come too often")
         try:
@@ -271,7 +271,7 @@ class Membership(Directory):
         told: list[Told] = []
         for name in dict.fromkeys(name for name in names[:_BATCH] if isinstance(name, str)):
             if name == self._own.peer:
-                told.append((Reach.LOOPBACK, 0, self._sealed))
+                told.append((Nearness.LOOPBACK, 0, self._sealed))
             elif (item := self._told_of(PeerId(name))) is not None:
                 told.append(item)
         return Reply(payload=msgpack.packb(told))
@@ -379,8 +379,8 @@ _BOUNDS = {
 }
 
 
-def _nearness(link: Link) -> Reach:
-    return seen_at(link.status.address[0])
+def _nearness(link: Link) -> Nearness:
+    return nearness_at(link.status.address[0])
 
 
 def _unpack(payload: bytes | memoryview, limit: int, kind: type[Any]) -> Any:
@@ -389,7 +389,7 @@ def _unpack(payload: bytes | memoryview, limit: int, kind: type[Any]) -> Any:
     return unpack(payload, kind)
 
 
-def _told(payload: bytes | memoryview) -> list[tuple[Reach, int, bytes]]:
+def _told(payload: bytes | memoryview) -> list[tuple[Nearness, int, bytes]]:
     """The records in a message, each as `Told`.
 
     Read item by item: eight million empty lists are 8 MiB here, and 600 in memory.
@@ -420,7 +420,7 @@ def _told(payload: bytes | memoryview) -> list[tuple[Reach, int, bytes]]:
         for size, reach, age, sealed in items
     ):
         raise BadRecord("a message has something else than records")
-    return [(Reach(min(max(reach, 0), 2)), age, sealed) for _, reach, age, sealed in items]
+    return [(Nearness(min(max(reach, 0), 2)), age, sealed) for _, reach, age, sealed in items]
 
 
 def _digest(payload: bytes | memoryview) -> dict[PeerId, Offer]:
@@ -434,5 +434,5 @@ def _digest(payload: bytes | memoryview) -> dict[PeerId, Offer]:
         seq, reach, age = offer
         if not type(seq) is type(reach) is type(age) is int or age < 0:
             raise BadRecord("a digest has a wrong form")
-        found[PeerId(peer)] = Offer(seq, Reach(min(max(reach, 0), 2)), age)
+        found[PeerId(peer)] = Offer(seq, Nearness(min(max(reach, 0), 2)), age)
     return found

@@ -8,48 +8,14 @@ came from, and each receiver lowers that to what it sees itself.
 """
 
 from dataclasses import replace
-from enum import IntEnum
-from ipaddress import IPv6Address, ip_address
 
 from ..transport.address import Address
 from ..transport.errors import TransportError
 from ..transport.identity import PeerId
+from ..transport.place import Nearness, nearness_of
 
 
-class Reach(IntEnum):
-    """How near an address is."""
-
-    PUBLIC = 0
-    PRIVATE = 1
-    LOOPBACK = 2
-
-
-def reach_of(host: str) -> Reach | None:
-    """How near an IP address is; None for what nobody should be told to dial: names (they resolve
-    to anything), link-local and metadata addresses, multicast, the unspecified address."""
-    try:
-        found = ip_address(host)
-    except ValueError:
-        return None
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is not None:
-            return reach_of(str(found.ipv4_mapped))
-        if found.sixtofour is not None or found.teredo is not None:
-            return None  # they carry an IPv4 address to wherever
-    if found.is_loopback:
-        return Reach.LOOPBACK
-    if found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved:
-        return None
-    return Reach.PUBLIC if found.is_global else Reach.PRIVATE
-
-
-def seen_at(host: str) -> Reach:
-    """How near a peer is by the address its link has; the unclear counts as far."""
-    reach = reach_of(host)
-    return Reach.PUBLIC if reach is None else reach
-
-
-def dialable(addresses: tuple[str, ...], peer: PeerId, reach: Reach) -> list[Address]:
+def dialable(addresses: tuple[str, ...], peer: PeerId, reach: Nearness) -> list[Address]:
     """The addresses of a record that may be dialled, as its author's and nobody else's."""
     found = []
     for text in addresses:
@@ -57,7 +23,7 @@ def dialable(addresses: tuple[str, ...], peer: PeerId, reach: Reach) -> list[Add
             address = Address.parse(text)
         except TransportError:
             continue
-        nearness = reach_of(address.host)
+        nearness = nearness_of(address.host)
         if nearness is None or nearness > reach or address.peer not in (None, peer):
             continue
         if address.relay is not None or address.transport != "tcp":

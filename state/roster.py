@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 from ..transport.address import Address
 from ..transport.identity import PeerId
+from ..transport.place import Nearness
+from ..transport.rates import Bucket, Rate
 from . import defaults
 from .errors import BadRecord, Forged
-from .pace import Pace
-from .reach import Reach, dialable
+from .reach import dialable
 from .record import MemberRecord, open_record, peek
 
 
@@ -28,9 +29,9 @@ class Known:
 
     record: MemberRecord
     sealed: bytes
-    reach: Reach
+    reach: Nearness
     source: PeerId  # who told of it
-    pace: Pace
+    pace: Bucket
     heard: float  # when it last had a link, ours or somebody's who told of it
     due: float  # when to dial
     pause: float = defaults.DIAL_PAUSE[0]  # after the next failure
@@ -47,7 +48,7 @@ class Offer(NamedTuple):
     """
 
     seq: int
-    reach: Reach
+    reach: Nearness
     age: int
 
 
@@ -101,7 +102,7 @@ class Roster:
         return known is not None and known.record.seq >= seq
 
     def lacking(
-        self, offers: Mapping[PeerId, Offer], near: Reach, now: float, own_seq: int
+        self, offers: Mapping[PeerId, Offer], near: Nearness, now: float, own_seq: int
     ) -> list[PeerId]:
         """Whose records to ask for; one's own where a later one than ours goes about. Of the
         others it is noted how near and how alive the teller has them."""
@@ -120,7 +121,7 @@ class Roster:
     # Taking in.
 
     def receive(
-        self, sealed: bytes, source: PeerId, reach: Reach, now: float, age: float = 0.0
+        self, sealed: bytes, source: PeerId, reach: Nearness, now: float, age: float = 0.0
     ) -> MemberRecord | None:
         """The record, if it is news, of a member that had a link `age` seconds ago.
 
@@ -155,7 +156,7 @@ class Roster:
         return record
 
     @staticmethod
-    def _heard_again(known: Known, reach: Reach, heard: float) -> None:
+    def _heard_again(known: Known, reach: Nearness, heard: float) -> None:
         known.reach = max(known.reach, reach)
         known.heard = max(known.heard, heard)
 
@@ -203,7 +204,7 @@ class Roster:
         record: MemberRecord,
         sealed: bytes,
         source: PeerId,
-        reach: Reach,
+        reach: Nearness,
         now: float,
         heard: float,
     ) -> None:
@@ -211,7 +212,7 @@ class Roster:
         if known is None:
             # Both ends of a link learn of each other at once: the larger peer id waits a little.
             due = now + (defaults.DIAL_YIELD if self._own > record.peer else 0.0)
-            pace = Pace(*defaults.AUTHOR_UPDATES, now)
+            pace = Bucket(Rate(*defaults.AUTHOR_UPDATES), now)
             rank = sha256(f"{self._own} {record.peer}".encode()).digest()
             known = Known(record, sealed, reach, source, pace, heard, due, rank=rank)
             self._known[record.peer] = self._by_bytes[sealed] = known
@@ -226,7 +227,7 @@ class Roster:
 
     # Links.
 
-    def linked(self, peer: PeerId, reach: Reach) -> None:
+    def linked(self, peer: PeerId, reach: Nearness) -> None:
         """A link came up."""
         self.live[peer] = None
         if known := self._known.get(peer):

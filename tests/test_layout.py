@@ -236,7 +236,6 @@ def test_one_broad_except_per_process() -> None:
         "cli/main.py",
         "tasks/engine/worker.py",
         "tasks/text/child.py",
-        "transport/libp2p.py",
         "netsim/host.py",  # of a simulated process
     }
     found = [line for path, tree in sources() for line in broad_excepts(path, tree)]

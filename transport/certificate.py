@@ -33,7 +33,7 @@ _SEQUENCE, _OCTETS = 0x30, 0x04
 # Fixed, and those of the specification's test certificates: dates carry no meaning here.
 _NOT_BEFORE = datetime.datetime(1975, 1, 1, tzinfo=datetime.UTC)
 _NOT_AFTER = datetime.datetime(4096, 1, 1, tzinfo=datetime.UTC)
-_UNREADABLE = (  # what the parser raises on bytes it does not like
+UNREADABLE = (  # what the parser raises on bytes it does not like
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
@@ -98,12 +98,12 @@ def peer_of_certificate(der: bytes) -> PeerId:
         certificate = _load(der)
         certificate.verify_directly_issued_by(certificate)
         public_key, signature = _read_signed_key(_libp2p_extension(certificate))
-        _check_signature(public_key, _HANDSHAKE_WORD + _spki(certificate), signature)
+        check_signature(public_key, _HANDSHAKE_WORD + _spki(certificate), signature)
     except InvalidSignature:
         raise _bad("a signature in it is wrong") from None
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise _bad(f"it cannot be read ({str(error)[:80]})") from None
-    return _peer_id_of_encoded(public_key)
+    return peer_id_of_encoded(public_key)
 
 
 def _load(der: bytes) -> x509.Certificate:
@@ -178,7 +178,7 @@ def _read_public_key(encoded: bytes) -> tuple[int, bytes]:
     return encoded[1], encoded[start:]
 
 
-def _check_signature(encoded: bytes, data: bytes, signature: bytes) -> None:
+def check_signature(encoded: bytes, data: bytes, signature: bytes) -> None:
     kind, key = _read_public_key(encoded)
     if kind == _ED25519:
         if not verify_raw(key, data, signature):
@@ -198,7 +198,7 @@ def _check_signature(encoded: bytes, data: bytes, signature: bytes) -> None:
         rsa_key.verify(signature, data, padding.PKCS1v15(), hashes.SHA256())
 
 
-def _peer_id_of_encoded(encoded: bytes) -> PeerId:
+def peer_id_of_encoded(encoded: bytes) -> PeerId:
     if len(encoded) <= _INLINE_KEY_BYTES:
         return PeerId(base58_encode(bytes([0, len(encoded)]) + encoded))
     return PeerId(base58_encode(b"\x12\x20" + hashlib.sha256(encoded).digest()))

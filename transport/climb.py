@@ -5,7 +5,7 @@ versions in turns, 250 ms apart; relays follow soon after, since a relayed path 
 the first answer where no address does.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Protocol
@@ -45,8 +45,14 @@ class Attempt:
     after: float
 
 
-def order(addresses: Sequence[Address], peer: PeerId, allows: Allows) -> list[Attempt]:
-    """What to try, and when; at most `defaults.CLIMB_ADDRESSES` addresses."""
+def order(
+    addresses: Sequence[Address],
+    peer: PeerId,
+    allows: Allows,
+    linked: Collection[PeerId] = (),
+) -> list[Attempt]:
+    """What to try, and when; at most `defaults.CLIMB_ADDRESSES` addresses, and
+    `defaults.CLIMB_CIRCUITS` through relays, those that are `linked` first."""
     tcp = [each for each in addresses if each.relay is None and each.transport == "tcp"]
     udp = [each for each in addresses if each.relay is None and each.transport == "udp"]
     circuits = [each for each in addresses if each.relay is not None]
@@ -63,7 +69,7 @@ def order(addresses: Sequence[Address], peer: PeerId, allows: Allows) -> list[At
     if allows.relay:
         found += [
             Attempt(peer, address, Way.RELAYED, first + index * step)
-            for index, address in enumerate(circuits[: defaults.CLIMB_CIRCUITS])
+            for index, address in enumerate(_spread(circuits, linked)[: defaults.CLIMB_CIRCUITS])
         ]
     return sorted(found, key=lambda each: each.after)
 
@@ -76,6 +82,17 @@ def _alternate(addresses: Sequence[Address]) -> list[Address]:
     while six or four:
         found += [pile.pop(0) for pile in (six, four) if pile]
     return found
+
+
+def _spread(circuits: Sequence[Address], linked: Collection[PeerId]) -> list[Address]:
+    """One address of each relay first, then further ones of them; relays that need not be dialled
+    before all others."""
+    first: dict[PeerId | None, Address] = {}
+    for each in circuits:
+        if each.relay is not None:
+            first.setdefault(each.relay.peer, each)
+    ready = [each for peer, each in first.items() if peer in linked]
+    return list(dict.fromkeys([*ready, *first.values(), *circuits]))
 
 
 def _way(address: Address) -> Way:

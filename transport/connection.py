@@ -12,9 +12,11 @@ from . import frame as wire
 from .defaults import (
     ACK_BYTES,
     ACK_FRAMES,
+    ANSWER_S,
     DOUBT_RTTS,
     DOUBT_S,
     FRAME_OVERHEAD_BYTES,
+    FRAME_PAYLOAD_BYTES,
     PING_S,
     SLEPT_S,
     STALL_S,
@@ -22,38 +24,50 @@ from .defaults import (
 )
 from .frame import Cutter, Fault
 from .lanestream import Entry
+from .queueing import Yielding
 
 _COUNT = 0xFFFFFFFF
+_PROBE = 1 << 32  # above it the marks of pings that bulk waits for, below it all others
 _TICK_S = 0.05  # no finer than this
 
 
 class Connection:
-    """One connection under a lane. `idle_s` and `silent_s` are those of `Limits`."""
+    """One connection under a lane. `idle_s` and `silent_s` are those of `Limits`; `yielding` bounds
+    the bulk under way (None: nothing does)."""
 
     __slots__ = (
         "_acked",
-        "_least_idle_s",
         "_looked",
         "_ping_mark",
         "_ping_sent",
         "_pinged",
+        "_probed",
+        "_probes",
         "_sent",
         "_silent_s",
         "_ticked",
         "_unacked",
+        "bulk_at",
+        "bulk_bytes",
+        "bulk_waits",
         "cutter",
         "heard",
         "idle_s",
+        "intake",
         "least_rtt",
         "received",
         "rtt",
         "unreported",
         "unreported_bytes",
         "urgent",
+        "yielding",
     )
 
-    def __init__(self, *, idle_s: float, silent_s: float, now: float) -> None:
+    def __init__(
+        self, *, idle_s: float, silent_s: float, now: float, yielding: Yielding | None = None
+    ) -> None:
         self.cutter = Cutter()
+        self.intake: list[int] | None = None  # bytes by class, where somebody counts them
         self.rtt: float | None = None  # seconds, the last ping's
         self.least_rtt: float | None = None
         self.heard = now  # when the last byte came
@@ -62,15 +76,23 @@ class Connection:
         self.unreported_bytes = 0
         # A peer that pings and does not read must not grow it: the oldest falls out.
         self.urgent: deque[Entry] = deque(maxlen=8)
-        self.idle_s = self._least_idle_s = idle_s
+        self.idle_s = idle_s
         self._silent_s = silent_s
-        self._unacked: deque[Entry | None] = deque()  # None: leaves by another one again
+        # A number stands for so many that leave by another one again: who acknowledges nothing
+        # and makes us change to and fro must not have us count them one by one.
+        self._unacked: deque[Entry | int] = deque()
         self._sent = 0
         self._acked = 0
         self._ticked = now
         self._pinged = now
         self._ping_sent: float | None = None
         self._ping_mark = 0
+        self.yielding = yielding
+        self.bulk_bytes = 0  # of bulk, under way
+        self.bulk_waits = False  # for something to be acknowledged, or for
+        self.bulk_at = inf  # this time
+        self._probes: deque[int] = deque()  # marks of pings that are out for bulk
+        self._probed = now
         self._looked = -inf
         self.ping(now)
 
@@ -86,10 +108,15 @@ class Connection:
         """Whether counted frames are under way."""
         return bool(self._unacked)
 
-    def keep(self, entry: Entry) -> None:
+    def keep(self, entry: Entry, now: float) -> None:
         """A counted frame leaves: it is kept until the peer says that it has it."""
         self._sent = (self._sent + 1) & _COUNT
         self._unacked.append(entry)
+        if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
+            size = _size(entry)
+            self.bulk_bytes += size
+            if self.yielding is not None:
+                self.yielding.spend(size, now)
 
     def count(self, size: int) -> None:
         """A counted frame of the peer's has come."""
@@ -103,21 +130,59 @@ class Connection:
         fresh = (received - self._acked) & _COUNT
         if not fresh:
             return 0
-        if fresh > len(self._unacked):
+        if fresh > (self._sent - self._acked) & _COUNT:
             raise Fault("bad-count")
         self._acked = received
         freed = 0
-        for _ in range(fresh):
+        while fresh:
             entry = self._unacked.popleft()
-            if entry is not None:
-                freed += FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
+            if isinstance(entry, int):
+                if entry > fresh:
+                    self._unacked.appendleft(entry - fresh)
+                fresh -= min(entry, fresh)
+                continue
+            fresh -= 1
+            size = _size(entry)
+            freed += size
+            if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
+                self.bulk_bytes -= size
+                self.bulk_waits = False
         return freed
 
     def give_back(self) -> list[Entry]:
         """What may be lost, to be sent again elsewhere; acknowledgements may still come."""
-        lost = [entry for entry in self._unacked if entry is not None]
-        self._unacked = deque([None] * len(self._unacked))
+        lost = [entry for entry in self._unacked if not isinstance(entry, int)]
+        count = (self._sent - self._acked) & _COUNT
+        self._unacked = deque([count] if count else ())
+        self.bulk_bytes = 0
+        self.bulk_waits = False
         return lost
+
+    # Bulk.
+
+    def takes_bulk(self, now: float) -> int:
+        """The largest piece of bulk that may leave; 0: a pong or `bulk_at` brings the next look."""
+        yielding = self.yielding
+        if yielding is None:
+            return FRAME_PAYLOAD_BYTES
+        if yielding.room(self.bulk_bytes, now) > 0:
+            self.bulk_at = inf
+            return yielding.piece
+        self.bulk_waits = True
+        self.bulk_at = yielding.next_at(self.bulk_bytes, now)
+        return 0
+
+    def probe(self, now: float) -> int:
+        """The mark of a ping to send behind bulk, 0 where none is due."""
+        if self.yielding is None or not self.bulk_bytes:
+            return 0
+        if self._probes and now < self._probed + self.yielding.sample_s:
+            return 0
+        mark = self._probes[-1] + 1 if self._probes else _PROBE
+        self._probes.append(mark)
+        self._probed = now
+        self.yielding.begin(self.bulk_bytes, now)
+        return mark
 
     # Urgent frames: outside the count, before everything else, lost with the connection.
 
@@ -150,6 +215,10 @@ class Connection:
 
     def ponged(self, offset: int, now: float) -> None:
         """A pong has come."""
+        if self._probes and offset == self._probes[0] and self.yielding is not None:
+            self._probes.popleft()
+            self.bulk_waits = False
+            self.yielding.end(now)
         if self._ping_sent is None or offset != self._ping_mark + 1:
             return
         self.rtt = max(0.0, now - self._ping_sent)
@@ -187,11 +256,12 @@ class Connection:
         return DOUBT_S + DOUBT_RTTS * (UNKNOWN_RTT_S if self.rtt is None else self.rtt)
 
     def is_silent(self, now: float) -> bool:
-        """Whether it counts as lost: nothing came for long, and a ping has had its time."""
+        """Whether it counts as lost: a ping has been out for a round trip and more, and nothing
+        came for long. One that stands by is pinged seldom: its silence before does not count."""
         sent = self._ping_sent
-        if sent is None or now < self.heard + self._silent_s:
+        if sent is None:
             return False
-        return now >= sent + max(self._silent_s - self._least_idle_s, self._look())
+        return now >= max(self.heard + self._silent_s, sent + max(ANSWER_S, self._look()))
 
     def is_overdue(self, now: float) -> bool:
         """Whether frames are under way, and nothing has come for longer than round trips take."""
@@ -208,3 +278,7 @@ class Connection:
         longer than round trips take."""
         sent = self._ping_sent
         return sent is not None and now >= max(sent, self.heard) + self._look()
+
+
+def _size(entry: Entry) -> int:
+    return FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)

@@ -83,6 +83,8 @@ class _Descriptor:
     async def receive(self) -> list[Datagram]:
         found: list[Datagram] = []
         while not found:
+            if self._socket.fileno() < 0:
+                raise trio.ClosedResourceError
             await trio.lowlevel.wait_readable(self._socket)
             found = self._take()
         return found

@@ -32,6 +32,10 @@ LINKS: Final = 512
 HALF_OPEN: Final = 128
 HALF_OPEN_PER_SUBNET: Final = 8
 HALF_OPEN_LOOPBACK: Final = 128
+ARRIVALS_BURST: Final = 64
+ARRIVALS_PER_S: Final = 16.0
+ALL_ARRIVALS_BURST: Final = 512
+ALL_ARRIVALS_PER_S: Final = 256.0
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 2.0
 SILENT_S: Final = 3.5
@@ -49,6 +53,8 @@ PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
 PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
+ANSWER_S: Final = 1.0
+"""So many seconds at least a ping has to be answered, however long the silence before it."""
 DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
 """A connection is pinged after so many seconds and round trips with frames under way and nothing
@@ -61,6 +67,13 @@ LEGS: Final = 3
 """Connections that carry one link, a count."""
 REDUNDANT_S: Final = 15.0
 """After so many seconds a second connection of the same way and medium is given up."""
+LONG_S: Final = 0.1
+"""From this round trip on, in seconds, UDP carries a link rather than TCP (longpaths.py)."""
+LONG_LOOK_S: Final = 1.0
+LONG_RATE: Final = 1e6
+"""With so many bytes per second over `LONG_LOOK_S`, a long TCP path gets a UDP one beside it."""
+LONG_AGAIN_S: Final = 300.0
+"""Between two attempts to get one, in seconds."""
 STANDBY_S: Final = 10.0
 """Seconds without a byte before a connection that carries nothing is pinged."""
 FRAME_OVERHEAD_BYTES: Final = 64
@@ -84,6 +97,8 @@ TICK_S: Final = 0.25
 """Between two looks, in seconds, at which links are quiet; well under `STALL_S`."""
 HURRY_S: Final = 0.05
 """The same while one of them has gone quiet with frames under way."""
+ALARM_S: Final = 0.005
+"""A call's timeout may be so much late, in seconds, where another one came just before."""
 COALESCE_S: Final = 100e-6
 """Frames queued this soon after a direct write wait for the writer and leave together."""
 REDIAL_S: Final = 0.25
@@ -107,24 +122,13 @@ LINGER_S: Final = 0.25
 REFUSAL_S: Final = 1.0
 """How long a refusal may take to leave before its connection is closed."""
 
+RATE_KEYS: Final = 4096
+"""Keys whose rate is remembered, a count (rates.py)."""
+
 # Peers: what is looked at before anything is known of them.
 ADDRESS_LETTERS: Final = 400
 CERTIFICATE_BYTES: Final = 4 * KIB
 TLS_HANDSHAKE_BYTES: Final = 64 * KIB
-
-# Connections of libp2p programs (libp2p.py), which may only identify and ping.
-LIBP2P_CONNECTIONS: Final = 16
-LIBP2P_CONNECTION_BYTES: Final = 512 * KIB
-"""What one may send us in its whole life: the muxer below keeps to no window."""
-LIBP2P_OPEN_STREAMS: Final = 8
-LIBP2P_STREAMS: Final = 256
-"""Streams in a connection's whole life, a count."""
-LIBP2P_READ_BYTES: Final = 4 * KIB
-LIBP2P_RATE: Final = 16 * KIB
-LIBP2P_BURST_BYTES: Final = 128 * KIB
-"""Bytes per second, and at once, from all of them together: 4 bytes can cost us 80 µs."""
-LIBP2P_IDLE_S: Final = 60.0
-"""Without an answered request, after which the connection is closed."""
 
 # The ladder (ladder.py, climb.py).
 STAGGER_S: Final = 0.25
@@ -133,14 +137,24 @@ CLIMB_S: Final = 10.0
 """How long one address may take, in seconds."""
 CLIMB_ADDRESSES: Final = 8
 CLIMB_CIRCUITS: Final = 4
+FOREIGN_S: Final = 15.0
+"""Between two looks whether the place at a relay of libp2p's is still held, in seconds."""
+BOTH_S: Final = 0.3
+"""How long a relay's other IP version is waited for, in seconds, once one has answered."""
+FAMILY_S: Final = 60.0
+"""Between two tries of an IP version of a relay, in seconds."""
 FIND_S: Final = 0.5
 """Between two rounds of looking for a path of a link that has none, in seconds."""
-PUNCH_PAUSES_S: Final = (4.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
-"""After which a relayed link is punched for again, in seconds; a change of the network comes
-between."""
+PUNCH_PAUSES_S: Final = (4.0, 10.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
+"""After which a relayed link is punched for again, in seconds, the last one for ever; a change of
+the network comes between."""
 NETWORK_S: Final = 2.0
 """Between two looks at the own addresses, in seconds."""
 SLEPT_S: Final = 5.0
 """The wall clock this far ahead of where it was means that this machine slept."""
-DIALBACK_BYTES: Final = 17
-"""A byte that says so, and the nonce (docs/spec/reach.md)."""
+AIM_MISSES: Final = 120
+"""Dials that may fail at one public address (an IPv6 /64 counts as one) in ten minutes, a count."""
+AIM_TARGETS: Final = 16 * KIB
+"""Addresses of which that is remembered, a count; with so many, no new one is dialled."""
+AIM_UDP_COST: Final = 4
+"""A dial by QUIC counts as so many."""

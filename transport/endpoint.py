@@ -15,6 +15,8 @@ import trio
 
 from . import defaults
 from .address import Address
+from .aim import Aim
+from .browser.clear import BrowserSession, Clear
 from .calls import Handler
 from .certificate import Certificate
 from .errors import DialFailed, HostError, TransportError
@@ -22,15 +24,17 @@ from .hello import Admission
 from .host import Host
 from .identity import Identity, PeerId
 from .libp2p import Libp2pResponder
-from .limits import HalfOpen, Limits
+from .limits import Arrivals, HalfOpen, Limits
 from .link import Link
 from .links import Links
 from .meeting import Connected, Door, Refused
 from .path import Path, PathLost
 from .pipe import Pipe, TcpPipe, Way
 from .place import way_to
+from .relay.book import RelayBook
 from .rescue import Finder, Rescue
 from .serving import StreamHandler
+from .shaper import Shaper
 from .tls import Tls
 
 LANE_BYTE: Final = b"\x16"
@@ -46,7 +50,8 @@ class Endpoint:
 
     A peer has one live link at most. `incarnation` is new with every Endpoint, so peers tell
     a restarted node from one whose connection broke. `finder` is asked for a path where a link
-    has lost its last one and dialling again does not bring it back.
+    has lost its last one and dialling again does not bring it back. `shaper` holds the owner's
+    bandwidth caps; None: there are none.
     """
 
     def __init__(
@@ -57,21 +62,32 @@ class Endpoint:
         admission: Admission,
         limits: Limits | None = None,
         libp2p: bool = True,
+        shaper: Shaper | None = None,
     ) -> None:
         self.peer = identity.peer
         self.incarnation = host.entropy(defaults.INCARNATION_BYTES)
         self.port = 0
+        self.listening: list[tuple[str, int]] = []
+        """IP addresses and ports that are listened on."""
         self._host = host
-        self._identity = identity
         self._limits = limits or Limits()
         self._certificate = Certificate.generate(identity, host)
         self._door = Door(identity.peer, self.incarnation, admission, self._limits)
-        self.rescue = Rescue(host, self.reach, self._limits.handshake_s)
-        self._links = Links(host, identity.peer, self.incarnation, self._limits, self.rescue)
+        self._aim = Aim(host.now)
+        self.shaper = shaper
+        self.rescue = Rescue(host, self.reach, self._aim, self._limits.handshake_s)
+        self._links = Links(
+            host, identity.peer, self.incarnation, self._limits, self.rescue, shaper
+        )
         self._half_open = HalfOpen(self._limits)
+        self._arrivals = Arrivals(self._limits)
         self._nursery: trio.Nursery | None = None
-        self._libp2p = libp2p
-        self._responder: Libp2pResponder | None = None
+        self.identity = identity
+        self._published: set[str] = set()
+        self.libp2p: Libp2pResponder | None = None
+        """What answers libp2p programs; None where nothing does."""
+        if libp2p:
+            self.relay_for_libp2p(None)
         self._firsts: dict[int, Greeter] = {}
         self._admission_news = trio.lowlevel.ParkingLot()
 
@@ -94,6 +110,22 @@ class Endpoint:
     def handle(self, method: str, handler: Handler) -> None:
         """Answer calls and posts of that name. A plain function runs inline and must not block."""
         self._links.handlers.add(method, handler)
+
+    def publish(self, method: str) -> None:
+        """Let libp2p programs, which are strangers all, call this method too. It must be handled
+        by then, and cheap."""
+        self._published.add(method)
+
+    def relay_for_libp2p(self, book: RelayBook | None) -> None:
+        """Answer libp2p programs from now on, and relay between them within the limits of a book.
+        Before `run`."""
+        self.libp2p = Libp2pResponder(
+            self._host,
+            self.identity,
+            addresses=self._own_addresses,
+            published=self._open_to_strangers,
+            relay=book,
+        )
 
     def handle_stream(self, method: str, handler: StreamHandler) -> None:
         """Serve streams of that name, each in a task of its own."""
@@ -174,17 +206,21 @@ class Endpoint:
         listeners = [await self._host.listen(listen, port)]
         try:
             self.port = self._door.port = int(listeners[0].socket.getsockname()[1])
+            self.listening = [(listen, self.port)]
             for address, other in further:
                 with suppress(HostError):
                     listeners.append(await self._host.listen(address, other or self.port))
+                    self.listening.append((address, other or self.port))
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._links.tick)
+                nursery.start_soon(self._links.run_alarm)
                 for listener in listeners:
                     nursery.start_soon(self._accept, listener, nursery)
                 task_status.started(self.port)
         finally:
             self._nursery = None
+            self.listening = []
             for listener in listeners:
                 listener.socket.close()
 
@@ -205,6 +241,8 @@ class Endpoint:
         """As `dial`, but a live link gets a further path there. Raises DialFailed."""
         if self._nursery is None:
             raise DialFailed("not-running", "the endpoint is not running")
+        if address.transport != "tcp" or address.relay is not None:
+            raise DialFailed("not-tcp", f"`{address}` is not a TCP address: the ladder dials it")
         with trio.move_on_after(timeout):
             return await self._dial(address, way)
         raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
@@ -220,10 +258,25 @@ class Endpoint:
             pipe.close()
             raise DialFailed("not-running", "the endpoint is not running")
         name = name or f"{pipe.remote[0]} port {pipe.remote[1]}"
-        path = await self._secure(pipe, expect, name, server=server)
+        first = b""
+        if server and pipe.medium == "circuit":  # a libp2p program may come that way as well
+            first = await self._first_of(pipe, name)
+            if first[:1] == MULTISTREAM_BYTE and self.libp2p is not None:
+                await self.libp2p.serve_pipe(pipe, first, relayed=True)
+                raise DialFailed("libp2p", f"`{name}` was a libp2p program")
+        path = await self._secure(pipe, expect, name, server=server, first=first)
         if path.tls.server:
             return await self._join_as_server(path, way, name)
         return await self._introduce(path, way, pipe.remote[1], name)
+
+    async def join_proven(self, session: BrowserSession) -> Link:
+        """The same for a browser's channel, whose other end has proven itself already; this
+        side is the listener. Raises DialFailed."""
+        if self._nursery is None:
+            session.pipe.close()
+            raise DialFailed("not-running", "the endpoint is not running")
+        path = Path(session.pipe, Clear(session))
+        return await self._join_as_server(path, Way.BROWSER, f"browser {session.peer}")
 
     # Accepting.
 
@@ -237,6 +290,10 @@ class Endpoint:
                 continue
             subnet = self._half_open.enter(address)
             if subnet is None:
+                stream.socket.close()
+                continue
+            if not self._arrivals.allow(subnet, self._host.now()):
+                self._half_open.leave(subnet)
                 stream.socket.close()
                 continue
             nursery.start_soon(self._greet, stream, subnet)
@@ -298,14 +355,14 @@ class Endpoint:
         raise _unreachable(name, "its hello was not acceptable")
 
     async def _serve_libp2p(self, stream: trio.SocketStream, first: bytes) -> None:
-        if not self._libp2p:
+        if self.libp2p is None:
             stream.socket.close()
-            return
-        if self._responder is None:
-            self._responder = Libp2pResponder(
-                self._host, self._identity, addresses=self._own_addresses
-            )
-        await self._responder.serve(stream, first)
+        else:
+            await self.libp2p.serve(stream, first)
+
+    def _open_to_strangers(self) -> dict[str, Handler]:
+        calls = self._links.handlers.calls
+        return {method: calls[method][0] for method in self._published if method in calls}
 
     def _own_addresses(self) -> list[Address]:
         found = self._host.interfaces()
@@ -400,11 +457,34 @@ class Endpoint:
             link.close("peer-restarted")
         raise DialFailed(refused.code, f"`{name}` refused us: {refused.words}")
 
-    async def _secure(self, pipe: Pipe, expect: PeerId | None, name: str, *, server: bool) -> Path:
+    async def _first_of(self, pipe: Pipe, name: str) -> bytes:
+        """The first bytes of a pipe. Raises DialFailed."""
+        try:
+            while True:
+                await pipe.wait_readable()
+                with suppress(BlockingIOError):
+                    return pipe.read_ready(defaults.SMALL_READ_BYTES)
+        except (OSError, trio.ClosedResourceError):
+            pipe.close()
+            raise _unreachable(name, "it hung up") from None
+        except BaseException:
+            pipe.close()
+            raise
+
+    async def _secure(
+        self,
+        pipe: Pipe,
+        expect: PeerId | None,
+        name: str,
+        *,
+        server: bool,
+        first: bytes = b"",
+    ) -> Path:
         """TLS over a pipe. Raises DialFailed."""
         path = Path(
             pipe,
             Tls(self._certificate, server=server, expect=expect),
+            first,
             turn=lambda: Tls(self._certificate, server=True, expect=expect),
         )
         try:

@@ -53,7 +53,8 @@ class Priority(IntEnum):
 
 
 class Fault(Exception):
-    """A peer's mistake inside the core: `Lane` turns it into a code, it never leaves it."""
+    """A peer's mistake inside a core: `Lane` and libp2p's `Session` turn it into a code, it never
+    leaves them. `code` is a fixed word of docs/spec/lane.md or libp2p.md."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -85,6 +86,12 @@ class Cutter:
         self._payload_bytes = payload_bytes
         self._head_bytes = head_bytes
         self._rest = b""
+
+    @property
+    def begun(self) -> tuple[int, int]:
+        """Bytes of the frame that has not come whole, and its priority as far as it says."""
+        size = len(self._rest)
+        return size, min(self._rest[5] & PRIORITY_MASK, Priority.BULK) if size > 5 else 0
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that `data` completes."""

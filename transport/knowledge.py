@@ -1,15 +1,16 @@
 """What this node knows when it punches: of itself, and of peers from others than themselves."""
 
 from collections.abc import Iterable
-from ipaddress import ip_address
+from dataclasses import replace
 from typing import Final
 
 from .datagrams import Place
 from .endpoint import Endpoint
 from .host import Host
 from .identity import PeerId
+from .place import is_public, plain_ip
 from .portmap.mapper import PortMapper
-from .punch.candidates import Candidate, Seen, Transport, gather, plain_ip
+from .punch.candidates import Candidate, Seen, Transport, gather
 from .punch.needs import Own
 from .punch.predict import Nat
 from .reach.service import Reach
@@ -40,28 +41,55 @@ class Knowledge:
         self._relays = relays
         self._mapper = mapper
         self._vouched: dict[PeerId, dict[str, None]] = {}
+        self._by_own: dict[PeerId, dict[str, None]] = {}  # by relays that this node chose
         self._found: dict[PeerId, dict[str, None]] = {}
+        self._latest: Place | None = None
 
-    def vouch(self, peer: PeerId, seen: Vouched | None) -> None:
-        """A relay says where it sees a peer."""
-        if seen is not None:
-            _note(self._vouched, peer, seen.ip)
+    def vouch(self, peer: PeerId, seen: Vouched | None, relay: PeerId | None) -> None:
+        """A relay says where it sees a peer. That this is behind our own router, so that the
+        peer's private addresses are of our network, is believed of a relay at which we hold a
+        place: any other one may be the peer's own, and say so to be let at our neighbours."""
+        if seen is None:
+            return
+        own = any(held.relay == relay for held in self._relays.relays)
+        for ip in filter(None, (seen.other, seen.ip)):
+            _note(self._vouched, peer, ip)
+            if own:
+                _note(self._by_own, peer, ip)
+
+    def observed(self, place: Place) -> None:
+        """A peer sees a connection from our listen port come from there, just now."""
+        if ":" not in place[0]:
+            self._latest = place
 
     def found(self, peer: PeerId, ip: str) -> None:
         """A peer answers on the own network."""
         _note(self._found, peer, ip)
+
+    def found_at(self, peer: PeerId) -> list[str]:
+        """Where a peer answered on the own network."""
+        return list(self._found.get(peer, ()))
 
     # What punching asks.
 
     def own(self, peer: PeerId) -> Own:
         known = self._reach.reachability
         interfaces = [item.address for item in self._host.interfaces()]
+        nat = Nat.of(known)
+        has_moved = self._has_moved()
+        if has_moved:  # the port is no more what it was either, until somebody is asked
+            nat = replace(nat, preserves=False)
         return Own(
-            Nat.of(known),
+            nat,
             [*self._udp_candidates(interfaces), *self._tcp_candidates(interfaces)],
             self._reach.observers(),
-            known.measured_at if known.udp_place is not None else None,
+            known.measured_at if known.udp_place is not None and not has_moved else None,
         )
+
+    def _has_moved(self) -> bool:
+        """Whether a peer lately saw us at another address than what was measured."""
+        known, latest = self._reach.reachability.udp_place, self._latest
+        return known is not None and latest is not None and known[0] != latest[0]
 
     def _udp_candidates(self, interfaces: list[str]) -> list[Candidate]:
         if self._udp is None or not self._udp.port:
@@ -79,7 +107,7 @@ class Knowledge:
 
     def _tcp_candidates(self, interfaces: list[str]) -> list[Candidate]:
         known, mapping = self._reach.reachability, self._mapper.mapping
-        observed: list[Place] = [] if known.tcp_place is None else [known.tcp_place]
+        observed = [place for place in (self._latest, known.tcp_place) if place is not None]
         for held in self._relays.relays:
             if held.seen is not None and held.seen.tcp:
                 observed.append((held.seen.ip, held.seen.tcp))
@@ -94,14 +122,15 @@ class Knowledge:
 
     def seen(self, peer: PeerId) -> Seen:
         vouched = list(self._vouched.get(peer, ()))
-        return Seen(vouched, self._shares_site(vouched), list(self._found.get(peer, ())))
+        shares = self._shares_site(self._by_own.get(peer, ()))
+        return Seen(vouched, shares, list(self._found.get(peer, ())))
 
     def _shares_site(self, vouched: Iterable[str]) -> bool:
         """Whether one of the addresses is where others see this node too."""
         known = self._reach.reachability
         ours = {place[0] for place in (known.udp_place, known.tcp_place) if place is not None}
         ours |= {held.seen.ip for held in self._relays.relays if held.seen is not None}
-        return any(ip in ours and ip_address(ip).is_global for ip in vouched)
+        return any(ip in ours and is_public(ip) for ip in vouched)
 
     def rtt(self, peer: PeerId) -> float | None:
         link = self._endpoint.link(peer)

@@ -15,36 +15,44 @@ import trio
 
 from . import defaults
 from .address import Address
+from .aim import Aim
 from .climb import Attempt, Climb, order
 from .datagrams import Datagrams, Place
 from .endpoint import Endpoint
 from .errors import AddressInUse, DialFailed, HostError
+from .families import Families
 from .host import Host, Interface
 from .identity import PeerId
+from .improving import Improving
 from .knowledge import Knowledge
 from .lan.mdns import LanDiscovery
+from .libp2p.client import CircuitClient
+from .libp2p.muxstream import MuxStream
 from .link import Link
+from .longpaths import LongPaths
 from .meeting import Connected
 from .pipe import Pipe, Way
 from .place import way_to
 from .portmap.mapper import PortMapper
 from .portmap.mapping import Mapping
-from .punch.defaults import Limits as PunchLimits
+from .punch.defaults import PunchLimits
 from .punch.outcome import Outcome
 from .punch.puncher import Puncher
+from .reach.defaults import DIALBACK_BYTE, NONCE_BYTES
 from .reach.measuring import Mapped
 from .reach.service import Reach
 from .relay.circuit import CircuitPipe
 from .relay.client import RelayClient
 from .relay.defaults import RelayLimits
 from .relay.service import RelayService
-from .relay.vouch import Vouched
+from .relay.vouch import Vouched, is_relayed, seen_at
 from .rescue import pace
 from .rounds import Rounds
 from .udp.port import UdpPort
 from .udp.quic import QuicPipe
+from .whereabouts import Whereabouts
 
-DIALBACK_BYTE: Final = 0x01
+_DIALBACK_BYTES: Final = len(DIALBACK_BYTE) + NONCE_BYTES
 _PORT_TRIES: Final = 8
 
 AddressBook = Callable[[PeerId], Sequence[Address]]
@@ -61,6 +69,7 @@ class Rungs:
     mapping: bool = True  # asking the router for a port
     punch_tcp: bool = True
     punch_udp: bool = True
+    prediction: bool = True  # finding the port of a NAT that draws one for each peer
     relay: bool = True  # using relays; whether to be one is `RelayLimits.volunteer`
 
 
@@ -80,29 +89,34 @@ class Ladder:
         observes: bool = True,
         key: bytes = b"",
         book: AddressBook = lambda peer: (),
+        foreign: Sequence[Address] = (),
     ) -> None:
+        """`foreign` are relays of the libp2p kind, not shoal's, at which a place is held."""
         self.endpoint = endpoint
         self.rungs = rungs = rungs or Rungs()
         self.book = book
+        self.aim = Aim(host.now)
         self.without_udp = ""  # why there is no UDP port though there should be
         self._host = host
         self._nursery: trio.Nursery | None = None
         self._climbs: dict[PeerId, Climb] = {}
-        self._improving: dict[PeerId, trio.Event] = {}
         self._searches: set[Rounds[None]] = set()
         self._on_change: list[Callable[[], None]] = []
         self.udp = UdpPort(host) if rungs.udp else None
+        self._udp_runs = trio.Lock()
         self.reach = Reach(host, endpoint, self.udp, volunteer=observes, seen_at=self._seen_at)
         self.mapper = PortMapper(host, key=key)
         self.lan: LanDiscovery | None = None
-        self.relays = RelayClient(host, endpoint, relayed=_is_relayed)
-        self.relaying = RelayService(
-            host, endpoint, relaying or RelayLimits(), seen=seen_at, relayed=_is_relayed
-        )
+        self.relays = RelayClient(host, endpoint, reach=self._reach_relay)
+        self.relaying = RelayService(host, endpoint, relaying or RelayLimits())
         self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
+        self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
+        self._families = Families(host, endpoint, book, self.aim)
         limits = PunchLimits()
         if not rungs.punch_tcp:
             limits = replace(limits, tcp_tries=0)
+        if not rungs.prediction:
+            limits = replace(limits, searches=0)
         self.puncher = Puncher(
             host,
             endpoint,
@@ -111,12 +125,25 @@ class Ladder:
             self._punched,
             limits=limits,
         )
+        if endpoint.libp2p is not None:
+            endpoint.relay_for_libp2p(self.relaying.book)
+        self.foreign = CircuitClient(
+            host,
+            endpoint.identity,
+            protocols=endpoint.libp2p.protocols if endpoint.libp2p is not None else dict,
+            port=lambda: endpoint.port,
+        )
+        self._foreign_relays = tuple(foreign)
+        self.foreign.on_circuit(self._foreign_circuit_came)
+        self.foreign.on_change(self._changed)
+        self._improving = Improving(self.puncher)
         endpoint.finder = self._find
-        endpoint.handle_first_byte(DIALBACK_BYTE, self._dialled_back)
+        endpoint.handle_first_byte(DIALBACK_BYTE[0], self._dialled_back)
         endpoint.on_observed(self._observed)
         endpoint.on_path(self._path_found)
-        self.relays.on_change(self._changed)
+        self.relays.on_change(self._relays_changed)
         self.relays.on_circuit(self._circuit_came)
+        self.relays.on_seen(self.knowledge.vouch)
         self.mapper.on_change(self._mapped)
         if self.udp is not None:
             self.udp.on_stun(self._stun)
@@ -125,19 +152,8 @@ class Ladder:
     # What others use.
 
     def addresses(self) -> list[Address]:
-        """Where others can reach this node beside the addresses of its interfaces, best first:
-        what the router maps, what peers got through to, and relays."""
-        found: dict[Address, None] = {}
-        peer, port = self.endpoint.peer, self.endpoint.port
-        if (mapping := self.mapper.mapping) is not None and mapping.tcp_port:
-            found[Address(mapping.address, mapping.tcp_port, peer)] = None
-        for place in self.reach.reachability.reached("tcp"):
-            found[Address(*place, peer)] = None
-        for place in self.reach.reachability.reached("udp"):
-            found[Address(*place, peer, transport="udp")] = None
-        own = {(item.address, port) for item in self._host.interfaces()}
-        outside = [each for each in found if (each.host, each.port) not in own]
-        return [*outside, *self.relays.addresses()]
+        """Where others can reach this node (`Whereabouts.addresses`)."""
+        return [*self.whereabouts.addresses(), *self.foreign.addresses()]
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """`callback()` whenever `addresses` may have changed."""
@@ -167,6 +183,14 @@ class Ladder:
                 await trio.sleep(defaults.FIND_S)  # a link that is looked for elsewhere too
         raise DialFailed("timeout", f"`{peer}` did not answer within {timeout:g} s")
 
+    async def dial(self, address: Address, *, timeout: float) -> Link:
+        """The link to who answers at one address, of whichever kind. Raises DialFailed."""
+        if address.peer is not None:
+            return await self.connect(address.peer, [address], timeout=timeout)
+        if address.transport != "tcp":
+            raise DialFailed("bad-address", f"`{address}` does not say who answers there")
+        return await self.endpoint.dial(address, timeout=timeout)
+
     def network_changed(self) -> None:
         """Addresses or the router are others than before: every path is asked for a sign of
         life, what was given up on is tried again."""
@@ -174,8 +198,7 @@ class Ladder:
         for link in self.endpoint.links():
             link.look()
         self._search_again()
-        for event in self._improving.values():
-            event.set()
+        self._improving.hurry()
 
     def _search_again(self) -> None:
         """The network may be back: who looks for a path does so at once."""
@@ -219,9 +242,14 @@ class Ladder:
             await nursery.start(self.reach.run)
             nursery.start_soon(self._watch_network)
             nursery.start_soon(self._watch_reach)
+            if self.udp is not None:
+                nursery.start_soon(LongPaths(self._host, self.endpoint, self._dial_place).run)
             near = way_to(listen) is Way.LOOPBACK  # nobody but this machine can come
             if self.rungs.relay:
                 nursery.start_soon(self.relays.run)
+                await nursery.start(self.foreign.run)
+                for relay in self._foreign_relays:
+                    nursery.start_soon(self._keep_foreign, relay)
             if self.rungs.mapping and not near:
                 nursery.start_soon(self.mapper.run, port, self.udp.port if self.udp else 0)
             if self.rungs.lan and not near:
@@ -274,8 +302,8 @@ class Ladder:
                 return number
         return port
 
-    @staticmethod
     async def _run_udp(
+        self,
         udp: UdpPort,
         scope: trio.CancelScope,
         addresses: list[str],
@@ -284,7 +312,8 @@ class Ladder:
         task_status: trio.TaskStatus[int],
     ) -> None:
         with scope:
-            await udp.run(addresses, port, task_status=task_status)
+            async with self._udp_runs:  # one given up may still be closing its sockets
+                await udp.run(addresses, port, task_status=task_status)
 
     async def _discover(self, port: int) -> None:
         """On the own network, for the swarm that this node is in now: joining changes it."""
@@ -307,6 +336,7 @@ class Ladder:
             if now != before or later - wall > defaults.SLEPT_S:
                 self.network_changed()
             before, wall = now, later
+            self._improve_relayed()
 
     def _interfaces(self) -> list[Interface]:
         return self._host.interfaces()
@@ -314,11 +344,8 @@ class Ladder:
     async def _watch_reach(self) -> None:
         version = 0
         while True:
-            own = {item.address for item in self._host.interfaces()}
-            public = self.reach.reachability.public
-            if public is None:  # nobody could tell: a public address of our own will do
-                public = any(way_to(address) is Way.DIRECT for address in own)
-            self.relays.reachable = public
+            self.relays.everywhere = self.whereabouts.everywhere()
+            self.relays.reachable = self.whereabouts.reachable()
             self._changed()
             version = await self.reach.changed(version)
 
@@ -336,8 +363,14 @@ class Ladder:
         self._nursery.start_soon(self._run_climb, climb, addresses, timeout)
         return climb
 
+    def _attempts(self, peer: PeerId, addresses: Sequence[Address]) -> list[Attempt]:
+        """What to try, and when."""
+        found = self.knowledge.found_at(peer)
+        linked = {link.peer for link in self.endpoint.links() if not is_relayed(link)}
+        return order(self.whereabouts.dialable(addresses, found), peer, self.rungs, linked)
+
     async def _run_climb(self, climb: Climb, addresses: Sequence[Address], timeout: float) -> None:
-        attempts = order(addresses, climb.peer, self.rungs)
+        attempts = self._attempts(climb.peer, addresses)
         try:
             with trio.move_on_after(timeout):
                 await climb.run(attempts, self._attempt)
@@ -351,11 +384,12 @@ class Ladder:
         address = attempt.address
         if address.relay is not None:
             return await self._through(address.relay, attempt.peer)
-        if address.transport == "udp":
-            return await self._dial_udp(address, attempt.peer)
-        return await self.endpoint.reach(address, timeout=defaults.CLIMB_S)
+        with self.aim.at(address):
+            if address.transport == "udp":
+                return await self._dial_udp(address, attempt.peer)
+            return await self.endpoint.reach(address, timeout=defaults.CLIMB_S)
 
-    async def _dial_udp(self, address: Address, peer: PeerId) -> Link:
+    async def _dial_udp(self, address: Address, peer: PeerId | None) -> Link:
         if self.udp is None:
             raise DialFailed("no-udp", "this node has no UDP port")
         try:
@@ -363,10 +397,41 @@ class Ladder:
         except OSError as error:
             raise DialFailed("unreachable", f"`{address}` does not answer: {error}") from None
         way = way_to(address.host)
-        return await self.endpoint.join(pipe, way, expect=peer, server=False, name=str(address))
+        name = str(address)
+        link = await self.endpoint.join(pipe, way, expect=peer, server=False, name=name)
+        pipe.trust()
+        return link
+
+    async def _dial_place(self, place: Place, peer: PeerId) -> Link:
+        return await self._dial_udp(Address(*place, peer, transport="udp"), peer)
+
+    async def _reach_relay(self, address: Address, timeout: float) -> Link:
+        """A direct path to a relay."""
+        with trio.move_on_after(timeout), self.aim.at(address):
+            if address.transport == "udp":
+                return await self._dial_udp(address, address.peer)
+            return await self.endpoint.reach(address, timeout=timeout)
+        raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
+
+    async def _link_relay(self, relay: Address) -> None:
+        """A direct link to a relay, by the address that is given or any that is known of it, and
+        by both IP versions where there are both. Raises DialFailed."""
+        if relay.peer is None or self._nursery is None:
+            return
+        link = self.endpoint.link(relay.peer)
+        if link is None or not link.connected:
+            known = [relay, *(each for each in self.book(relay.peer) if each.relay is None)]
+            await self._climb(relay.peer, known, defaults.CLIMB_S).first()
+        await self._families.meet(relay, self._nursery)
 
     async def _through(self, relay: Address, peer: PeerId) -> Link:
-        pipe = await self.relays.dial(relay, peer, timeout=defaults.CLIMB_S)
+        try:
+            await self._link_relay(relay)
+            pipe = await self.relays.dial(relay, peer, timeout=defaults.CLIMB_S)
+        except DialFailed as error:
+            if error.code not in ("tls-failed", "unreachable"):
+                raise
+            return await self._through_foreign(relay, peer)
         name = f"{peer} through {relay.peer}"
         try:
             with trio.fail_after(defaults.CLIMB_S):
@@ -379,9 +444,33 @@ class Ladder:
             raise error from None
         except trio.TooSlowError:
             raise DialFailed("timeout", f"`{name}` did not answer") from None
-        self.knowledge.vouch(peer, pipe.seen)
+        self.knowledge.vouch(peer, pipe.seen, relay.peer)
         self._improve(link, at_once=True)
         return link
+
+    async def _through_foreign(self, relay: Address, peer: PeerId) -> Link:
+        """By a relay that does not speak as we do: perhaps libp2p's."""
+        with trio.move_on_after(defaults.CLIMB_S):
+            with self.aim.at(relay):
+                pipe = await self.foreign.dial(relay.through(peer))
+            link = await self.endpoint.join(
+                pipe, Way.RELAYED, expect=peer, server=False, name=f"{peer} through {relay.peer}"
+            )
+            self._improve(link, at_once=True)
+            return link
+        raise DialFailed("timeout", f"`{peer}` through `{relay}` did not answer")
+
+    async def _keep_foreign(self, relay: Address) -> None:
+        """Hold a place at a foreign relay, asked for again where it is lost."""
+        while True:
+            held = any(each.relay == relay for each in self.foreign.addresses())
+            if not held and not self.relays.reachable:
+                with suppress(DialFailed), trio.move_on_after(defaults.CLIMB_S):
+                    await self.foreign.reserve(relay)
+            await trio.sleep(defaults.FOREIGN_S)
+
+    def _foreign_circuit_came(self, pipe: MuxStream, source: PeerId, relay: Address) -> None:
+        self._join_soon(pipe, Way.RELAYED, None, server=True)
 
     async def _find(self, link: Link) -> None:
         """A link has lost all paths: look for one until cancelled."""
@@ -394,28 +483,18 @@ class Ladder:
 
     async def _look_once(self, peer: PeerId) -> None:
         with trio.move_on_after(defaults.CLIMB_S):
-            attempts = order(self.book(peer), peer, self.rungs)
+            attempts = self._attempts(peer, self.book(peer))
             await Climb(peer, self.endpoint).run(attempts, self._attempt)
 
-    # From a relayed path to a direct one.
-
     def _improve(self, link: Link, *, at_once: bool) -> None:
-        if self._nursery is not None and link.peer not in self._improving:
-            self._improving[link.peer] = trio.Event()
-            self._nursery.start_soon(self._keep_improving, link, at_once)
+        if self._nursery is not None:
+            self._improving.begin(link, self._nursery, at_once=at_once)
 
-    async def _keep_improving(self, link: Link, at_once: bool) -> None:
-        """Punch, again and again with longer pauses, until the link is direct or over."""
-        try:
-            for pause in (0.0, *defaults.PUNCH_PAUSES_S) if at_once else defaults.PUNCH_PAUSES_S:
-                with trio.move_on_after(pause):
-                    await self._improving[link.peer].wait()
-                self._improving[link.peer] = trio.Event()
-                if not link.alive or link.way is not Way.RELAYED:
-                    return
-                await self.puncher.punch(link)
-        finally:
-            del self._improving[link.peer]
+    def _improve_relayed(self) -> None:
+        """Links that have lost their direct path and live on by a relay."""
+        for link in self.endpoint.links():
+            if link.way is Way.RELAYED:
+                self._improve(link, at_once=self.endpoint.peer < link.peer)
 
     # What comes.
 
@@ -428,6 +507,8 @@ class Ladder:
     async def _join(self, pipe: Pipe, way: Way, expect: PeerId | None, server: bool) -> None:
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             await self.endpoint.join(pipe, way, expect=expect, server=server)
+            if isinstance(pipe, QuicPipe):
+                pipe.trust()
             return
         pipe.close()
 
@@ -449,12 +530,14 @@ class Ladder:
         if self._nursery is None:
             pipe.close()
             return
-        self._nursery.start_soon(self._take_circuit, pipe, source, seen)
+        self._nursery.start_soon(self._take_circuit, pipe, source, relay, seen)
 
-    async def _take_circuit(self, pipe: CircuitPipe, source: PeerId, seen: Vouched | None) -> None:
+    async def _take_circuit(
+        self, pipe: CircuitPipe, source: PeerId, relay: PeerId, seen: Vouched | None
+    ) -> None:
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             link = await self.endpoint.join(pipe, Way.RELAYED, expect=source, server=True)
-            self.knowledge.vouch(source, seen)
+            self.knowledge.vouch(source, seen, relay)
             self._improve(link, at_once=False)
             return
         pipe.close()
@@ -466,8 +549,8 @@ class Ladder:
     async def _dialled_back(self, first: bytes, stream: trio.SocketStream) -> None:
         name = stream.socket.getpeername()
         try:
-            while len(first) < defaults.DIALBACK_BYTES:
-                piece = await stream.receive_some(defaults.DIALBACK_BYTES - len(first))
+            while len(first) < _DIALBACK_BYTES:
+                piece = await stream.receive_some(_DIALBACK_BYTES - len(first))
                 if not piece:
                     return
                 first += piece
@@ -479,15 +562,25 @@ class Ladder:
         path, place = connected.path, connected.hello.observed
         if connected.dialled and path.medium == "tcp" and place is not None:
             self.reach.observed_tcp(connected.peer, path.address[0], place, path.local_port)
+            if path.local_port == self.endpoint.port:
+                self.knowledge.observed(place)
 
     def _path_found(self, link: Link, way: Way, medium: str) -> None:
         self._search_again()
         if way is not Way.RELAYED:
             self.puncher.met(link.peer, medium)
-        if link.identities.dialled and medium == "tcp" and link.identities.port:
-            place = link.address[0], link.identities.port
-            if place[0]:
-                self.relays.offer([(link.peer, Address(*place, link.peer))])
+        if link.identities.dialled and way is not Way.RELAYED:
+            self._offer_relay(link, medium)
+
+    def _offer_relay(self, link: Link, medium: str) -> None:
+        """Whoever was dialled, and so can be, may relay."""
+        known = [each for each in self.book(link.peer) if each.relay is None]
+        ip, port = link.address
+        if ip and medium == "tcp" and link.identities.port:
+            known.append(Address(ip, link.identities.port, link.peer))
+        elif ip and medium == "udp":
+            known.append(Address(ip, port, link.peer, transport="udp"))
+        self.relays.offer([(link.peer, each) for each in known])
 
     def _mapped(self, mapping: Mapping | None) -> None:
         self.reach.port_mapped(
@@ -517,24 +610,13 @@ class Ladder:
         link = self.endpoint.link(peer)
         return seen_at(link).ip or None if link is not None else None
 
+    def _relays_changed(self) -> None:
+        for held in self.relays.relays:
+            address = self.relays.address(held.relay)
+            if self._nursery is not None and address is not None:
+                self._nursery.start_soon(self._families.meet, address, self._nursery)
+        self._changed()
+
     def _changed(self) -> None:
         for callback in self._on_change:
             callback()
-
-
-def seen_at(link: Link) -> Vouched:
-    """Where this node itself sees the other end of a link; nowhere for one that is relayed."""
-    ip, tcp, udp = "", 0, 0
-    for leg in link.status.legs:
-        if leg.way is Way.RELAYED or not leg.address[0] or ip not in ("", leg.address[0]):
-            continue
-        ip = leg.address[0]
-        if leg.medium == "tcp":
-            tcp = leg.address[1]
-        elif leg.medium == "udp":
-            udp = leg.address[1]
-    return Vouched(ip, tcp, udp)
-
-
-def _is_relayed(link: Link) -> bool:
-    return not seen_at(link).ip

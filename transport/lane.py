@@ -28,7 +28,10 @@ from .events import (
 from .frame import Bytes, Fault, Frame, Priority
 from .lanestream import Entry, LaneStream
 from .limits import Limits
+from .meter import Allowance
 from .outbox import Message, Outbox, OutCall
+from .queueing import Yielding
+from .shaper import Flow
 
 
 @dataclass(slots=True)
@@ -98,9 +101,12 @@ class Lane:
 
     # Connections.
 
-    def attach(self, now: float) -> Connection:
-        """A further connection. This side sends by it if it is the only one, else after `use`."""
-        connection = Connection(idle_s=self.idle_s, silent_s=self._limits.silent_s, now=now)
+    def attach(self, now: float, yielding: Yielding | None = None) -> Connection:
+        """A further connection. This side sends by it if it is the only one, else after `use`.
+        `yielding` bounds its bulk."""
+        connection = Connection(
+            idle_s=self.idle_s, silent_s=self._limits.silent_s, now=now, yielding=yielding
+        )
         self.heard = self._now = now
         self.connections.append(connection)
         if self.outbox.carrier is None:
@@ -189,9 +195,13 @@ class Lane:
             for connection in self.connections:
                 connection.push_urgent(wire.GOAWAY, head=wire.encode_code(code, message))
 
-    def take(self, connection: Connection, room: int) -> bytes:
-        """Frames to write to a connection now: `room` bytes, and at most one frame more."""
-        return self.outbox.take(connection, room, last_words=self.ended is not None)
+    def take(
+        self, connection: Connection, room: int, now: float, allowance: Allowance | None = None
+    ) -> bytes:
+        """Frames to write to a connection now: `room` bytes, and at most one frame more.
+        `allowance`: what of each priority may leave, where there are caps."""
+        last_words = self.ended is not None
+        return self.outbox.take(connection, room, now, last_words=last_words, allowance=allowance)
 
     def _new_stream(self, ident: int, priority: Priority, *, mine: bool) -> LaneStream:
         stream = self.streams[ident] = LaneStream(
@@ -248,12 +258,22 @@ class Lane:
             raise Fault("bad-kind")
         if frame.flags & wire.PRIORITY_MASK > Priority.BULK:
             raise Fault("bad-flags")
+        if self._from.intake is not None:
+            self._classify(frame, self._from.intake)
         self.outbox.acknowledged(self._from.acknowledge(frame.received))
         if self.outbox.starved and self.outbox.link_room > 0:
             self._feed_streams()
         if frame.kind >= wire.FIRST_COUNTED:
             self._from.count(len(frame.head) + len(frame.payload))
         return handler(frame)
+
+    def _classify(self, frame: Frame, intake: list[int]) -> None:
+        """What a relay splices is counted there."""
+        size, priority = wire.PREFIX_BYTES + len(frame.head), frame.flags & wire.PRIORITY_MASK
+        stream = self.streams.get(frame.ident) if frame.kind == wire.DATA else None
+        lent = stream is not None and stream.lent
+        intake[Flow.RELAY if lent else priority] += len(frame.payload)
+        intake[priority] += size
 
     def _feed_streams(self) -> None:
         self.outbox.starved = False

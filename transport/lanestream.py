@@ -49,6 +49,7 @@ class LaneStream:
         self.send_done = False  # FIN or RESET has left
         self.receive_done = False  # FIN or RESET has come
         self.failed: str | None = None  # the code of a RESET, ours or the peer's
+        self.lent = False  # what it carries is a relay's, which counts it under its own cap
         self.held = 0  # bytes received and not read
         self._pieces: deque[memoryview] = deque()
         self._sent = 0

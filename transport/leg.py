@@ -5,6 +5,7 @@ from math import inf
 
 from . import defaults
 from .connection import Connection
+from .meter import Meter
 from .path import Path
 from .pipe import Way
 from .writer import Writer
@@ -12,25 +13,35 @@ from .writer import Writer
 
 class Leg:
     """One of a link's paths. `due` is when its connection wants the next tick, `since` when it
-    came, `wanted` when the peer chose to send by it, all on the host's clock."""
+    came, `wanted` when the peer chose to send by it, all on the host's clock; `meter` is its
+    account with the node's caps."""
 
-    __slots__ = ("connection", "due", "path", "since", "wanted", "way", "writer")
+    __slots__ = ("connection", "due", "meter", "path", "since", "wanted", "way", "writer")
 
     def __init__(
-        self, path: Path, way: Way, connection: Connection, writer: Writer, now: float
+        self,
+        path: Path,
+        way: Way,
+        connection: Connection,
+        writer: Writer,
+        now: float,
+        meter: Meter | None = None,
     ) -> None:
         self.path = path
         self.way = way
         self.connection = connection
         self.writer = writer
+        self.meter = meter
         self.since = self.due = self.wanted = now
 
 
 def best(legs: Sequence[Leg], now: float, used: Leg | None) -> Leg | None:
     """The leg to send by: one that answers, of the best way; TCP before UDP, which costs ten
-    times the CPU; of equals the newest, since a peer that dials anew has lost what it had, or
-    the one that the peer chose last, where this side is the one that follows. Where the one in
-    `used` does not answer, another one must have been heard later."""
+    times the CPU, but not on a long path (longpaths.py); of equals the newest, since a peer that
+    dials anew has lost what it had, or the one that the peer chose last, where this side is the
+    one that follows. Where the one in `used` does not answer, another one must have been heard
+    later."""
+    likely = "udp" if is_long(legs) else "tcp"
     heard = -inf
     if used is not None and used.connection.is_doubtful(now):
         heard = used.connection.heard
@@ -46,11 +57,17 @@ def best(legs: Sequence[Leg], now: float, used: Leg | None) -> Leg | None:
         key=lambda leg: (
             is_doubtful(leg),
             leg.way.rank,
-            leg.path.medium != "tcp",
+            leg.path.medium != likely,
             -leg.wanted,
         ),
         default=None,
     )
+
+
+def is_long(legs: Sequence[Leg]) -> bool:
+    """Whether the shortest round trip that any of them has seen is a long one."""
+    trips = [trip for leg in legs if (trip := leg.connection.least_rtt) is not None]
+    return bool(trips) and min(trips) >= defaults.LONG_S
 
 
 def worst(legs: Sequence[Leg], keep: Leg | None) -> Leg:
@@ -66,6 +83,12 @@ def redundant(legs: Sequence[Leg], used: Leg | None, now: float) -> list[Leg]:
         for leg in legs
         if used is not None
         and leg is not used
-        and (leg.way, leg.path.medium) == (used.way, used.path.medium)
+        and _kind(leg) == _kind(used)
         and now > leg.since + defaults.REDUNDANT_S
     ]
+
+
+def _kind(leg: Leg) -> tuple[Way, str, bool]:
+    """IPv4 and IPv6 are two ways: what cuts one leaves the other, and a relay that sees both can
+    tell of both."""
+    return leg.way, leg.path.medium, ":" in leg.path.address[0]

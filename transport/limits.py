@@ -2,9 +2,12 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address, ip_network
 
 from . import defaults
+from .place import Nearness, nearness_of, network
+from .rates import Rate, Rates
+
+_LOOPBACK = "loopback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,15 @@ class Limits:
     """The same from one /24 (IPv4) or /64 (IPv6), a count."""
     half_open_loopback: int = defaults.HALF_OPEN_LOOPBACK
     """The same from this machine, where a local swarm starts all at once; a count."""
+    arrivals_burst: float = defaults.ARRIVALS_BURST
+    """Connections accepted at once from one subnet, a count: a handshake costs us a millisecond,
+    and who ends it at once is not half open for long."""
+    arrivals_per_s: float = defaults.ARRIVALS_PER_S
+    """The same per second, in the long run."""
+    all_arrivals_burst: float = defaults.ALL_ARRIVALS_BURST
+    """Connections accepted at once from everywhere, a count."""
+    all_arrivals_per_s: float = defaults.ALL_ARRIVALS_PER_S
+    """The same per second, in the long run."""
     handshake_s: float = defaults.HANDSHAKE_S
     """Seconds from accept to an acceptable hello."""
     idle_s: float = defaults.IDLE_S
@@ -49,47 +61,64 @@ class Limits:
     """The same while calls, their answers, or streams are open on it."""
 
 
-class HalfOpen:
-    """Counts accepted connections that have not been let in yet, in all and by subnet."""
+class Arrivals:
+    """How fast connections are accepted, from one subnet and from all; this machine's own are not
+    counted. `subnet` is what `HalfOpen.enter` gave, or any other name for a source."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        each = Rate(limits.arrivals_burst, limits.arrivals_per_s)
+        self._rates = Rates(each, Rate(limits.all_arrivals_burst, limits.all_arrivals_per_s))
+
+    def allow(self, subnet: str, now: float) -> bool:
+        """Whether one more may be accepted now; if so, it counts."""
+        return subnet == _LOOPBACK or self._rates.take(subnet, now)
+
+
+class Crowd:
+    """Counts connections in all and by subnet (/24, or /64 of IPv6)."""
+
+    def __init__(self, most: int, per_subnet: int, loopback: int, *, apart: bool = False) -> None:
+        """At most so many in all, from one subnet, from this machine. `apart`: those from this
+        machine are not counted among all."""
+        self._most = most
+        self._per_subnet = per_subnet
+        self._loopback = loopback
+        self._apart = apart
         self._by_subnet: Counter[str] = Counter()
 
     @property
     def count(self) -> int:
-        """Half-open connections now."""
+        """Connections now."""
         return self._by_subnet.total()
 
-    def enter(self, address: str) -> str | None:
+    def enter(self, ip: str) -> str | None:
         """Count a connection from an IP address; its subnet, or None where it is one too many."""
-        subnet = _subnet(address)
-        loopback = subnet == _LOOPBACK
-        most = self._limits.half_open_loopback if loopback else self._limits.half_open_per_subnet
-        remote = self.count - self._by_subnet[_LOOPBACK]
-        if self._by_subnet[subnet] >= most or (not loopback and remote >= self._limits.half_open):
+        subnet = subnet_of(ip)
+        near = subnet == _LOOPBACK
+        if self._by_subnet[subnet] >= (self._loopback if near else self._per_subnet):
+            return None
+        among_all = self.count - (self._by_subnet[_LOOPBACK] if self._apart else 0)
+        if among_all >= self._most and not (near and self._apart):
             return None
         self._by_subnet[subnet] += 1
         return subnet
 
     def leave(self, subnet: str) -> None:
-        """The connection was let in, refused or closed."""
+        """The connection is no longer one of them."""
         self._by_subnet[subnet] -= 1
         if not self._by_subnet[subnet]:
             del self._by_subnet[subnet]
 
 
-_LOOPBACK = "loopback"
+class HalfOpen(Crowd):
+    """Accepted connections that have not been let in yet. A local swarm that starts all at once
+    does not keep others out."""
+
+    def __init__(self, limits: Limits) -> None:
+        loopback = limits.half_open_loopback
+        super().__init__(limits.half_open, limits.half_open_per_subnet, loopback, apart=True)
 
 
-def _subnet(address: str) -> str:
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return "unknown"
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    if found.is_loopback:
-        return _LOOPBACK
-    bits = 24 if found.version == 4 else 64
-    return str(ip_network((found, bits), strict=False))
+def subnet_of(ip: str) -> str:
+    """What counts as one place: the /24 (IPv4) or /64 (IPv6) of an IP address; this machine."""
+    return _LOOPBACK if nearness_of(ip) is Nearness.LOOPBACK else network(ip)

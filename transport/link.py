@@ -9,6 +9,7 @@ both sides look for a new one (docs/spec/lane.md, section 5).
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -18,18 +19,21 @@ import trio
 from . import defaults
 from .budget import Budget
 from .calls import Reply
+from .datagrams import Place
 from .errors import CallRefused, LinkClosed
 from .events import Answered, Called, Cancelled, Ended, Opened, StreamReady
 from .frame import Bytes, Priority
 from .host import Host
 from .lane import Lane
 from .lanestream import LaneStream
-from .leg import Leg, best, redundant, worst
+from .leg import Leg, best, is_long, redundant, worst
 from .limits import Limits
 from .linkstatus import Identities, LegStatus, LinkStatus
+from .meter import Meter
 from .outbox import OutCall
 from .path import Path, PathLost
 from .pipe import Way
+from .queueing import Yielding
 from .serving import (
     HANDLER_ERRORS,
     CallServer,
@@ -39,6 +43,7 @@ from .serving import (
     refusal_of,
     stable,
 )
+from .shaper import Shaper
 from .stream import Stream
 from .writer import Writer
 
@@ -70,9 +75,12 @@ class Link:
         quiet: Told,
         back: Told,
         path: Callable[["Link", Way, str], None],
+        alarm: Callable[[float], None],
+        shaper: Shaper | None = None,
     ) -> None:
         """`quiet` is told when the peer has not been heard of for so long that nothing new
-        should be sent to it, `back` when it is there again, `path` of every path that comes."""
+        should be sent to it, `back` when it is there again, `path` of every path that comes.
+        `alarm` is told when `expire` should be called; `shaper` holds the node's caps."""
         self.identities = identities
         self.peer = identities.peer
         self.code: str | None = None  # why the link ended
@@ -86,6 +94,8 @@ class Link:
         self._tell_quiet = quiet
         self._tell_back = back
         self._tell_path = path
+        self._alarm = alarm
+        self._shaper = shaper
         self._since = host.now()
         self._legs: list[Leg] = []
         self._leg: Leg | None = None  # the one that carries what this side sends
@@ -131,6 +141,28 @@ class Link:
         return self._leg.way if self._leg is not None else None
 
     @property
+    def is_long(self) -> bool:
+        """Whether its round trip is one at which UDP serves better than TCP."""
+        return is_long(self._legs)
+
+    @property
+    def carried(self) -> int:
+        """Bytes that have passed, both ways."""
+        legs = sum(leg.path.bytes_in + leg.path.bytes_out for leg in self._legs)
+        return self._bytes_in + self._bytes_out + legs
+
+    @property
+    def udp_place(self) -> Place | None:
+        """Where the peer's UDP port should be: at the address where this side dialled its TCP
+        port; None where that was not so, or a UDP path is there."""
+        leg, port = self._leg, self.identities.udp_port
+        if leg is None or not port or not self.identities.dialled or leg.path.medium != "tcp":
+            return None
+        if leg.way.rank > Way.DIRECT.rank or any(x.path.medium == "udp" for x in self._legs):
+            return None
+        return leg.path.address[0], port
+
+    @property
     def status(self) -> LinkStatus:
         """Figures for a person."""
         leg = self._leg
@@ -170,12 +202,15 @@ class Link:
         a lost connection goes on over the next; the peer executes it once at most.
         """
         payload = self._checked(payload)
-        with trio.move_on_after(timeout):
-            while self._lane.outbox.backlog > self._limits.backlog_bytes:
-                await self._room.park()
-                self._check_alive()
-            return _unwrap(await self._answer_to(method, header, payload, priority), method)
-        raise CallRefused("timeout", f"`{method}` had no answer within {timeout:g} s")
+        deadline = self._host.now() + timeout
+        answered = None
+        if self._lane.outbox.backlog <= self._limits.backlog_bytes or await self._has_room(
+            deadline
+        ):
+            answered = await self._answer_to(method, header, payload, priority, deadline)
+        if answered is None:
+            raise CallRefused("timeout", f"`{method}` had no answer within {timeout:g} s")
+        return _unwrap(answered, method)
 
     def post(
         self,
@@ -249,9 +284,14 @@ class Link:
             path.close()
             return
         now = self._host.now()
-        connection = self._lane.attach(now)
-        writer = Writer(self._host, self._lane, connection, path, self._wake_senders)
-        leg = Leg(path, way, connection, writer, now)
+        # On this machine no modem buffers, and what looks like a queue is a busy processor.
+        yielding = None if way is Way.LOOPBACK else Yielding(now)
+        connection = self._lane.attach(now, yielding)
+        meter = None
+        if self._shaper is not None and not path.inside:  # else the link outside has one
+            meter = Meter(self._shaper)
+        writer = Writer(self._host, self._lane, connection, path, self._wake_senders, meter)
+        leg = Leg(path, way, connection, writer, now, meter)
         self._legs.append(leg)
         self._new = self._silent = self.broken = False
         self.due = now
@@ -286,7 +326,10 @@ class Link:
         one task for all links: a timer of its own would wake each of them a few times a second."""
         for leg in list(self._legs):
             if leg.due <= now:
+                if leg.meter is not None and leg.meter.paused:
+                    leg.connection.heard = now
                 leg.due = leg.connection.tick(now)
+                leg.path.tls.release()
                 if leg.connection.is_silent(now):
                     self._silent = True
                     self.broken = False
@@ -407,6 +450,8 @@ class Link:
         self._bytes_in += leg.path.bytes_in
         self._bytes_out += leg.path.bytes_out
         leg.path.close()
+        if leg.meter is not None:
+            leg.meter.leave()
         self._lane.detach(leg.connection)
         if leg is self._leg:
             self._leg = None
@@ -435,7 +480,9 @@ class Link:
     def _say_goodbye(self) -> None:
         """On the leg that carries the link, or another that takes the words."""
         for leg in sorted(self._legs, key=lambda leg: leg is not self._leg):
-            if leg.path.blocked or not (words := self._lane.take(leg.connection, 1 << 16)):
+            if leg.path.blocked or not (
+                words := self._lane.take(leg.connection, 1 << 16, self._host.now())
+            ):
                 continue
             with suppress(PathLost):
                 leg.path.send(words)
@@ -459,11 +506,27 @@ class Link:
                         path.read_less()
                 if leg not in self._legs:
                     return
+                if leg.meter is not None:
+                    await self._keep_to_caps(leg, leg.meter)
                 data = await path.receive()
                 if not data:
                     return
         except PathLost:
             return
+
+    async def _keep_to_caps(self, leg: Leg, meter: Meter) -> None:
+        """Charge what was read, and wait until more may be."""
+        now, path = self._host.now(), leg.path
+        flows = meter.read(leg.connection, path.bytes_in, now)
+        path.read_most = defaults.READ_BYTES
+        while flows:
+            path.read_most, at = meter.room(flows, defaults.READ_BYTES, now)
+            if path.read_most:
+                break
+            meter.paused = True
+            await trio.sleep_until(at)
+            leg.connection.heard = now = self._host.now()
+        meter.paused = False
 
     def _take_in(self, leg: Leg, data: bytes, now: float) -> None:
         backlog = self._lane.outbox.backlog
@@ -552,9 +615,24 @@ class Link:
 
     # Calls in flight.
 
+    async def _has_room(self, deadline: float) -> bool:
+        """Wait until the backlog is short enough for a new call; False at the deadline."""
+        with trio.move_on_at(deadline):
+            while self._lane.outbox.backlog > self._limits.backlog_bytes:
+                await self._room.park()
+                self._check_alive()
+            return True
+        return False
+
     async def _answer_to(
-        self, method: str, header: Mapping[str, Any], payload: Bytes, priority: Priority
-    ) -> Answered:
+        self,
+        method: str,
+        header: Mapping[str, Any],
+        payload: Bytes,
+        priority: Priority,
+        deadline: float,
+    ) -> Answered | None:
+        """The answer; None at the deadline."""
         try:
             call = self._lane.call(method, header, payload, priority)
         except ValueError as error:
@@ -563,18 +641,30 @@ class Link:
         self._account()
         self._check_alive()
         call.context = trio.lowlevel.current_task()
+        call.deadline = deadline
         self._calls.add(call)
+        self._alarm(deadline)
 
         def abort(_: Any) -> trio.lowlevel.Abort:
             self._calls.discard(call)
-            if self.alive:
-                self._lane.give_up(call)
-                if self._leg is not None:
-                    self._leg.writer.wake()
+            self._give_up(call)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        answered: Answered = await trio.lowlevel.wait_task_rescheduled(abort)
+        answered: Answered | None = await trio.lowlevel.wait_task_rescheduled(abort)
         return answered
+
+    def _give_up(self, call: OutCall) -> None:
+        if self.alive:
+            self._lane.give_up(call)
+            if self._leg is not None:
+                self._leg.writer.wake()
+
+    def expire(self, now: float) -> float:
+        """End the calls whose time is over; the earliest deadline of the others."""
+        for call in [call for call in self._calls if call.deadline <= now]:
+            self._wake(call, outcome.Value(None))
+            self._give_up(call)
+        return min((call.deadline for call in self._calls), default=inf)
 
     def _wake(self, call: OutCall, result: outcome.Outcome[Any]) -> None:
         if call in self._calls:

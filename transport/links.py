@@ -1,18 +1,21 @@
 """The links of one node: at most one to a peer, and who is told of what becomes of them."""
 
 from collections.abc import Callable
+from math import inf
 
 import trio
 
 from . import defaults
+from .alarm import Alarm
 from .budget import Budget
 from .host import Host
 from .identity import PeerId
-from .limits import Limits
+from .limits import Limits, subnet_of
 from .link import Link, Rescue
 from .meeting import Connected
 from .pipe import Way
 from .serving import Handlers
+from .shaper import Shaper
 
 Told = Callable[[Link], None]
 
@@ -21,7 +24,13 @@ class Links:
     """Keeps them, decides which connections may become one, and runs each in a task."""
 
     def __init__(
-        self, host: Host, peer: PeerId, incarnation: bytes, limits: Limits, rescue: Rescue
+        self,
+        host: Host,
+        peer: PeerId,
+        incarnation: bytes,
+        limits: Limits,
+        rescue: Rescue,
+        shaper: Shaper | None = None,
     ) -> None:
         self.handlers = Handlers()
         self.up: list[Told] = []
@@ -35,7 +44,9 @@ class Links:
         self._incarnation = incarnation
         self._limits = limits
         self._rescue = rescue
+        self._shaper = shaper
         self._budget = Budget(limits.total_bytes)
+        self._alarm = Alarm(host, self._expire)
         self._links: dict[PeerId, Link] = {}
         self._proving: dict[PeerId, trio.Event] = {}  # dials whose TLS has proven the peer
 
@@ -47,6 +58,13 @@ class Links:
     def all(self) -> list[Link]:
         """All live links."""
         return [link for link in self._links.values() if link.alive]
+
+    async def run_alarm(self) -> None:
+        """Of the calls' deadlines; runs until cancelled."""
+        await self._alarm.run()
+
+    def _expire(self, now: float) -> float:
+        return min((link.expire(now) for link in self._links.values()), default=inf)
 
     async def tick(self) -> None:
         """The one timer of all links; runs until cancelled."""
@@ -84,8 +102,26 @@ class Links:
         if self._peer < peer and (peer in self._proving or self._dialled_and_up(link, connected)):
             return "duplicate"
         if link is None and len(self._links) >= self._limits.links:
-            return "full"
+            return None if self._make_room(connected.path.address[0]) else "full"
         return None
+
+    def _make_room(self, ip: str) -> bool:
+        """End the latest link of the subnet that has most of them, if the newcomer's has fewer:
+        who has one address and many names does not keep everybody else out. Links that this node
+        dialled stay, and relayed ones, of which the relays let in but few."""
+        links = self.all()
+        if len(links) < self._limits.links:  # one that has been ended is still being taken down
+            return True
+        crowds: dict[str, list[Link]] = {}
+        for link in links:
+            if link.address[0] and not link.identities.dialled:
+                crowds.setdefault(subnet_of(link.address[0]), []).append(link)
+        most = max(crowds.values(), key=len, default=[])
+        mine = crowds.get(subnet_of(ip), []) if ip else []
+        if len(most) < len(mine) + 2:
+            return False
+        most[-1].close("full")
+        return True
 
     def _dialled_and_up(self, link: Link | None, connected: Connected) -> bool:
         return (
@@ -137,6 +173,8 @@ class Links:
             quiet=lambda link: _tell(self.quiet, link),
             back=lambda link: _tell(self.back, link),
             path=self._tell_path,
+            shaper=self._shaper,
+            alarm=self._alarm.set,
         )
         return link
 

@@ -49,3 +49,4 @@ class Identities:
     dialled: bool
     admitted: Admitted
     port: int = 0  # where the peer says it listens, or where it was dialled
+    udp_port: int = 0  # the same for UDP, 0: nowhere

@@ -61,7 +61,13 @@ class Connected:
     def identities(self, incarnation: bytes, port: int) -> Identities:
         """Who the new link is between."""
         return Identities(
-            self.peer, incarnation, self.hello.incarnation, self.dialled, self.admitted, port
+            self.peer,
+            incarnation,
+            self.hello.incarnation,
+            self.dialled,
+            self.admitted,
+            port,
+            self.hello.udp_port,
         )
 
 

@@ -7,6 +7,7 @@ when another one takes over leaves again by that one, in its old order.
 """
 
 from collections import deque
+from math import inf
 from typing import Any
 
 from . import frame as wire
@@ -14,6 +15,7 @@ from .connection import Connection
 from .defaults import FRAME_OVERHEAD_BYTES, FRAME_PAYLOAD_BYTES, SMALL_BATCH_BYTES
 from .frame import Bytes, Priority
 from .lanestream import Entry, LaneStream
+from .meter import Allowance
 
 
 def _is_awaited(item: "Message | Entry") -> bool:
@@ -26,15 +28,16 @@ def _is_awaited(item: "Message | Entry") -> bool:
 
 
 class OutCall:
-    """A call of ours until its answer comes. `context` belongs to the shell."""
+    """A call of ours until its answer comes. `context` and `deadline` belong to the shell."""
 
-    __slots__ = ("answered", "context", "ident", "priority")
+    __slots__ = ("answered", "context", "deadline", "ident", "priority")
 
     def __init__(self, priority: Priority) -> None:
         self.ident = 0  # given when its first frame leaves
         self.priority = priority
         self.answered = False  # the first frame of the reply has come
         self.context: Any = None
+        self.deadline = inf
 
 
 class Message:
@@ -64,6 +67,11 @@ class _Queue:
         self.messages: deque[Message | Entry] = deque()
         self.streams: deque[LaneStream] = deque()
         self.turn = False  # a message went last, so a stream is next
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything."""
+        return bool(self.resend or self.messages or self.streams)
 
 
 class Outbox:
@@ -108,7 +116,7 @@ class Outbox:
         if connection is self.carrier:
             for queue in self._queues:  # asked after every read: a generator costs twice as much
                 if queue.resend or queue.messages or queue.streams:
-                    return True
+                    return queue is not self._queues[Priority.BULK] or not connection.bulk_waits
         return connection.ack_due
 
     def push(self, item: Message | Entry) -> None:
@@ -162,18 +170,28 @@ class Outbox:
         for queue, entries in zip(self._queues, lost, strict=True):
             queue.resend.extendleft(reversed(entries))
 
-    def take(self, connection: Connection, room: int, *, last_words: bool = False) -> bytes:
+    def take(
+        self,
+        connection: Connection,
+        room: int,
+        now: float,
+        *,
+        last_words: bool = False,
+        allowance: Allowance | None = None,
+    ) -> bytes:
         """Frames to write now, `room` bytes and at most one frame more.
 
         Nothing is cut into fragments larger than `room`. With `last_words` only urgent
-        frames leave: the link has ended.
+        frames leave: the link has ended. Urgent frames do not ask the `allowance`.
         """
         self._fragment = min(FRAME_PAYLOAD_BYTES, max(room, SMALL_BATCH_BYTES))
         carries = connection is self.carrier and not last_words
         received = connection.received
         pieces: list[Bytes] = []
         size = 0
-        while size < room and (entry := self._next(connection, carries)) is not None:
+        while (
+            size < room and (entry := self._next(connection, carries, now, allowance)) is not None
+        ):
             kind, flags, ident, offset, head, payload = entry
             length = len(head) + len(payload)
             pieces.append(wire.PREFIX.pack(length, kind, flags, len(head), received, ident, offset))
@@ -181,23 +199,40 @@ class Outbox:
             pieces.append(payload)
             size += wire.PREFIX_BYTES + length
             if kind >= wire.FIRST_COUNTED:
-                connection.keep(entry)
+                connection.keep(entry, now)
+            if allowance is not None:
+                allowance.count(flags & wire.PRIORITY_MASK, wire.PREFIX_BYTES + length)
+        if carries and (mark := connection.probe(now)):
+            pieces.append(wire.PREFIX.pack(0, wire.PING, 0, 0, received, 0, mark))
         if not pieces and connection.ack_due and not last_words:
             pieces.append(wire.PREFIX.pack(0, wire.ACK, 0, 0, received, 0, 0))
         if pieces:
             connection.unreported = connection.unreported_bytes = 0
         return b"".join(pieces)
 
-    def _next(self, connection: Connection, carries: bool) -> Entry | None:
+    def _next(
+        self, connection: Connection, carries: bool, now: float, allowance: Allowance | None
+    ) -> Entry | None:
         if connection.urgent:
             return connection.urgent.popleft()
         if not carries:
             return None
-        for queue in self._queues:
+        for priority, queue in enumerate(self._queues):
+            if allowance is not None:
+                if not queue.waiting or not allowance.left(priority):
+                    continue
+                self._fragment = min(self._fragment, allowance.piece(priority))
+            if priority == Priority.BULK:
+                if not queue.waiting:
+                    return None
+                piece = connection.takes_bulk(now)
+                if not piece:
+                    return None
+                self._fragment = min(self._fragment, piece)
             if queue.resend:
                 return queue.resend.popleft()
             if queue.streams and (queue.turn or not queue.messages):
-                entry = self._next_of_streams(queue)
+                entry = self._next_of_streams(queue, allowance)
                 if entry is not None:
                     return entry
             if queue.messages:
@@ -240,7 +275,7 @@ class Outbox:
         self.backlog += FRAME_OVERHEAD_BYTES
         return entry
 
-    def _next_of_streams(self, queue: _Queue) -> Entry | None:
+    def _next_of_streams(self, queue: _Queue, allowance: Allowance | None) -> Entry | None:
         while queue.streams:
             stream = queue.streams.popleft()
             stream.scheduled = False
@@ -250,6 +285,8 @@ class Outbox:
                 queue.turn = False
                 entry = stream.next_entry(self.link_room, self._fragment)
                 self._link_sent += len(entry.payload)
+                if allowance is not None and stream.lent:
+                    allowance.lend(stream.priority, len(entry.payload))
                 self.backlog += FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
                 self.schedule(stream)
                 if stream.done:

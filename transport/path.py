@@ -7,6 +7,7 @@ from typing import Final
 import trio
 
 from . import defaults
+from .browser.clear import Clear
 from .errors import TransportError
 from .pipe import Pipe, TcpPipe
 from .tls import Tls
@@ -29,21 +30,22 @@ class PathLost(Exception):
 
 
 class Path:
-    """`tls` over `pipe`. One task reads, one writes; `first` was read from the pipe before.
+    """`tls` over `pipe` (`Clear` over a browser's, which is encrypted as it is).
 
-    `turn` makes a TLS server, for the case that the other end began as a client too: two that
-    dial each other at the same moment get one TCP connection (RFC 9293, section 3.5).
+    One task reads, one writes; `first` was read from the pipe before. `turn` makes a TLS server,
+    for the case that the other end began as a client too: two that dial each other at the same
+    moment get one TCP connection (RFC 9293, section 3.5).
     """
 
     def __init__(
         self,
         pipe: Pipe,
-        tls: Tls,
+        tls: Tls | Clear,
         first: bytes = b"",
         *,
         turn: Callable[[], Tls] | None = None,
     ) -> None:
-        self.tls = tls
+        self.tls: Tls | Clear = tls
         self._turn = None if tls.server else turn
         self.address = pipe.remote
         self.medium = pipe.medium
@@ -57,6 +59,13 @@ class Path:
         self._first = first
         self._rest: memoryview | None = None  # ciphertext the kernel has not taken
         self._read_bytes = defaults.SMALL_READ_BYTES
+        self.read_most = defaults.READ_BYTES
+        """Bytes that one read takes at the most."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether another link of this node carries it, and with it all that passes here."""
+        return getattr(self._pipe, "inside", False)
 
     @property
     def blocked(self) -> bool:
@@ -214,7 +223,7 @@ class Path:
             while not self._closed:
                 await self._pipe.wait_readable()
                 try:
-                    return self._pipe.read_ready(self._read_bytes)
+                    return self._pipe.read_ready(min(self._read_bytes, self.read_most))
                 except BlockingIOError:
                     continue
             raise PathLost

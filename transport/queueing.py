@@ -1,7 +1,7 @@
 """How much of a bulk transfer may be under way, so that it never fills a modem's buffer. No I/O.
 
 A window in the manner of LEDBAT (RFC 6817): it grows while the queue that the transfer meets is
-shorter than a target of 25 ms, and shrinks while it is longer, so that other traffic on the same
+shorter than a target of 20 ms, and shrinks while it is longer, so that other traffic on the same
 line, ours or the owner's, finds a short queue, and a transfer that lasts gives way to one that is
 in a hurry. The queue is what a round trip takes beyond the shortest seen lately.
 
@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-TARGET_S: Final = 0.025
-"""Queueing that bulk may cause, in seconds (RFC 6817 allows 0.1, LEDBAT++ takes 0.06)."""
+TARGET_S: Final = 0.02
+"""Queueing that bulk may cause on the line, in seconds (RFC 6817 allows 0.1, LEDBAT++ takes 0.06).
+With what has left TLS and waits in our own kernel, a call beside bulk meets some 25 ms."""
 PACKET_BYTES: Final = 1448
 """The payload of a full TCP segment on Ethernet."""
 INITIAL_BYTES: Final = 10 * PACKET_BYTES
@@ -60,7 +61,11 @@ SLOWDOWN_TRIPS: Final = 2
 IDLE_S: Final = 2.0
 """After so long without bulk, in seconds, the window is found anew from half of what it was."""
 PACE: Final = 1.1
-"""Bytes may leave so much faster than a window in a round trip: it fills without bursts."""
+"""Bytes leave at most so much faster than a window in a round trip: without bursts."""
+PACE_S: Final = 0.003
+"""What may leave at once, in seconds of that rate: a modem's queue sees no bursts."""
+PIECE_BYTES: Final = (4 * 1024, 64 * 1024)
+"""The least and the largest piece to cut bulk into, whatever the rate."""
 SAMPLES_PER_TRIP: Final = 4
 """Round trips begun while one lasts; not closer together than `SAMPLE_S`, in seconds."""
 SAMPLE_S: Final = 0.01
@@ -101,8 +106,8 @@ class BaseDelay:
 class Yielding:
     """The window of one path's bulk: bytes that were sent and are not yet acknowledged.
 
-    Ask `room` before sending and after it, and tell every PING that leaves while bulk is under way
-    (`begin`) and its PONG (`end`): they answer in order.
+    Ask `room` before sending and after it, say what was sent (`spend`), and tell every PING that
+    leaves while bulk is under way (`begin`) and its PONG (`end`): they answer in order.
     """
 
     def __init__(self, now: float, target_s: float = TARGET_S) -> None:
@@ -115,6 +120,8 @@ class Yielding:
         self._limited = False  # the window stopped the sender since the last update
         self._sent = now
         self._begun: deque[tuple[float, int]] = deque()
+        self._credit = 0.0  # bytes that may leave at once
+        self._credited = now
         self._peak = 0  # bytes under way since the last PING, at most
         self._slow_until = -inf
         self._slow_next = inf  # set once the start is over
@@ -156,17 +163,53 @@ class Yielding:
 
     # What happens.
 
+    @property
+    def piece(self) -> int:
+        """Bytes to cut bulk into, so that a frame is no burst by itself."""
+        least, most = PIECE_BYTES
+        return int(min(max(self._burst, least), most)) if self._recent else INITIAL_BYTES // 2
+
     def room(self, under_way: int, now: float) -> int:
-        """Bytes that may leave now, 0 where an acknowledgement must come first."""
+        """Bytes that may leave now; 0 where an acknowledgement must come first, or `next_at`."""
         if now > self._sent + IDLE_S and not under_way:
             self._restart(now)
         self._peak = max(self._peak, under_way)
         room = self.window(now) - under_way
         if room <= max(self._window / 4, PACKET_BYTES):
             self._limited = True
-        if room > 0:
-            self._sent = now
-        return max(0, room)
+        if room <= 0:
+            return 0
+        self._sent = now
+        credit = self._refill(now)
+        return max(1, int(min(room, credit))) if credit > 0 else 0
+
+    def spend(self, size: int, now: float) -> None:
+        """So many bytes have left; what was more than `room` said is owed."""
+        if self._refill(now) < inf:
+            self._credit -= size
+
+    def next_at(self, under_way: int, now: float) -> float:
+        """When bulk may leave for the pace's sake; infinite where an acknowledgement must come.
+
+        Later than now where `room` was 0, or who asks again at that time would never end.
+        """
+        room = self.window(now) - under_way
+        if room <= 0:
+            return inf
+        return now + max(0.0, min(self._burst, room) / 2 - self._refill(now)) / self.rate(now)
+
+    @property
+    def _burst(self) -> float:
+        trip = self._trip
+        return max(PACE_S * PACE * self._window / trip, 2 * PACKET_BYTES) if trip else inf
+
+    def _refill(self, now: float) -> float:
+        burst = self._burst
+        if burst == inf:
+            return inf
+        self._credit = min(burst, self._credit + (now - self._credited) * self.rate(now))
+        self._credited = now
+        return self._credit
 
     def begin(self, under_way: int, now: float) -> None:
         """A PING leaves."""

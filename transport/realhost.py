@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import trio
 
+from .allocator import keep_freed_memory
 from .datagrams import Datagrams, datagrams
 from .errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from .host import Entry, FileLock, Group, Interface, Machine, T, Ts
@@ -218,6 +219,7 @@ class TrioHost:
                 _share_port(sock)
             if family == trio.socket.AF_INET6:
                 sock.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
+            _tune(sock)
             await _bind(sock, address, port)
             if group is not None:
                 _join(sock, group)
@@ -232,6 +234,7 @@ class RealHost(TrioHost):
 
     def __init__(self) -> None:
         self._files = RealFiles()
+        keep_freed_memory()
 
     @property
     def files(self) -> RealFiles:
@@ -321,6 +324,26 @@ class RealHost(TrioHost):
 def _share_port(sock: trio.socket.SocketType) -> None:
     sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
     sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
+
+
+def _tune(sock: trio.socket.SocketType) -> None:
+    """Room for bursts, and no fragments: what is too large for the path is to be noticed. Where
+    the system has no such option, it stays as it is."""
+    level, option = _MTU_DISCOVER[sock.family == trio.socket.AF_INET6]
+    options = (
+        (trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, _UDP_BUFFER_BYTES),
+        (trio.socket.SOL_SOCKET, trio.socket.SO_SNDBUF, _UDP_BUFFER_BYTES),
+        (level, option, _PMTUDISC_PROBE),
+    )
+    for each in options:
+        with suppress(OSError):
+            sock.setsockopt(*each)
+
+
+_UDP_BUFFER_BYTES = 2 << 20
+# linux/in.h and linux/in6.h; the socket module does not name them.
+_MTU_DISCOVER = ((stdlib_socket.IPPROTO_IP, 10), (stdlib_socket.IPPROTO_IPV6, 23))
+_PMTUDISC_PROBE = 3
 
 
 def _join(sock: trio.socket.SocketType, group: Group) -> None:

@@ -7,6 +7,7 @@ import trio
 
 from . import defaults
 from .address import Address
+from .aim import Aim
 from .errors import DialFailed
 from .host import Host
 from .link import Link
@@ -27,8 +28,9 @@ class Reach(Protocol):
 class Rescue:
     """Dials the peer where it was last, while `finder` looks elsewhere. Fulfils `link.Rescue`."""
 
-    def __init__(self, host: Host, reach: Reach, timeout: float) -> None:
+    def __init__(self, host: Host, reach: Reach, aim: Aim, timeout: float) -> None:
         """`timeout` seconds for one dial, at most."""
+        self._aim = aim
         self.finder: Finder | None = None
         self._host = host
         self._reach = reach
@@ -60,8 +62,13 @@ class Rescue:
         if not ip or not port:
             await trio.sleep(defaults.PROBE_S)
             return None
+        address = Address(ip, port, link.peer)
         try:
-            await self._reach(Address(ip, port, link.peer), timeout=self._timeout)
+            if link.identities.dialled:
+                await self._reach(address, timeout=self._timeout)
+            else:  # the port is but the peer's word
+                with self._aim.at(address):
+                    await self._reach(address, timeout=self._timeout)
         except DialFailed as error:
             # Behind a router it may be the router that refuses.
             near = way_to(ip) in (Way.LOOPBACK, Way.LAN)

@@ -202,18 +202,14 @@ class Shaper:
     """The caps of a node, over all its links. `who` is the one that writes or reads a path."""
 
     def __init__(self, caps: Caps, now: float) -> None:
-        self.caps = caps
-        self._sides = (_Side(caps.up, now), _Side(caps.down, now))
+        self.change(caps, now)
 
     def change(self, caps: Caps, now: float) -> None:
         """Other caps from now on."""
         self.caps = caps
+        self.capped = (caps.up != Cap(), caps.down != Cap())
+        """By direction: whether there is anything to ask for."""
         self._sides = (_Side(caps.up, now), _Side(caps.down, now))
-
-    def is_capped(self, direction: Direction, flow: Flow) -> bool:
-        """Whether there is anything to ask for."""
-        cap = self.caps.down if direction else self.caps.up
-        return cap.node is not None or cap.ceilings[flow] is not None
 
     def room(self, direction: Direction, flow: Flow, who: Hashable, now: float, most: int) -> int:
         """Bytes of a class that may pass now, at most `most`; 0 where `next_at` says when."""

@@ -49,6 +49,10 @@ class Stream:
         ends call this before they send or receive anything."""
         self._core.narrow(window)
 
+    def lend(self) -> None:
+        """What it carries is spliced for others: who does that keeps to the caps of a relay."""
+        self._core.lent = True
+
     async def send(self, data: Bytes | bytearray) -> None:
         """Send bytes; returns when they have left, but for the last 128 KiB.
 

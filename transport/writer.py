@@ -1,6 +1,7 @@
 """When and how much of a lane's frames go to a connection."""
 
 from collections.abc import Callable
+from math import inf
 
 import trio
 
@@ -8,6 +9,7 @@ from . import defaults
 from .connection import Connection
 from .host import Host
 from .lane import Lane
+from .meter import Allowance, Meter
 from .path import Path, PathLost
 
 
@@ -16,11 +18,17 @@ class Writer:
 
     Frames leave from the caller's context when nothing is being written; several callers of one
     moment are coalesced by the task. `batch` is what is encrypted ahead of the kernel, in
-    bytes. `sent` is called after every write.
+    bytes. `sent` is called after every write; `meter` keeps to the node's caps.
     """
 
     def __init__(
-        self, host: Host, lane: Lane, connection: Connection, path: Path, sent: Callable[[], None]
+        self,
+        host: Host,
+        lane: Lane,
+        connection: Connection,
+        path: Path,
+        sent: Callable[[], None],
+        meter: Meter | None = None,
     ) -> None:
         self.batch = 4 * defaults.SMALL_BATCH_BYTES
         self._host = host
@@ -28,6 +36,7 @@ class Writer:
         self._connection = connection
         self._path = path
         self._sent = sent
+        self._meter = meter
         self._busy = True  # no task yet, or it is writing
         self._idle = trio.lowlevel.ParkingLot()
         self._flushed = 0.0
@@ -41,21 +50,32 @@ class Writer:
         """Send what waits from here if nobody writes; else the task takes it along."""
         if self._busy:
             return
+        now = self._host.now()
         if not at_once:
-            now = self._host.now()
             if now - self._flushed < defaults.COALESCE_S:
                 self.wake()
                 return
             self._flushed = now
-        data = self._lane.take(self._connection, self.batch)
+        data = self._take(now)
         if data:
             try:
-                self._path.send(data)
+                self._send(data)
             except PathLost:
                 self._path.close()
             self._sent()
-            if self._path.blocked or self.has_output:
-                self.wake()
+        if self._path.blocked or self.has_output or self._connection.bulk_at < inf:
+            self.wake()
+
+    def _take(self, now: float) -> bytes:
+        allowance: Allowance | None = None
+        if self._meter is not None:
+            allowance = self._meter.allow(self.batch, now)
+        return self._lane.take(self._connection, self.batch, now, allowance)
+
+    def _send(self, data: bytes) -> None:
+        self._path.send(data)
+        if self._meter is not None:
+            self._meter.sent(self._path.bytes_out)
 
     def wake(self) -> None:
         """Let the task send what waits, with what else is queued in this pass of the loop."""
@@ -69,20 +89,32 @@ class Writer:
         try:
             while True:
                 await path.drain()
-                data = self._lane.take(self._connection, self.batch)
+                began = self._host.now()
+                data = self._take(began)
                 if data:
-                    began = self._host.now()
-                    path.send(data)
+                    self._send(data)
                     self._sent()
                     await path.drain()
                     await path.wait_writable()
                     if len(data) >= self.batch:
                         self.set_pace(self._host.now() - began)
                 else:
-                    self._busy = False
-                    await self._idle.park()
+                    await self._rest()
         except PathLost:
             path.close()
+
+    async def _rest(self) -> None:
+        """Until there is something to send, or the time for it has come."""
+        self._busy = False
+        at, self._connection.bulk_at = self._connection.bulk_at, inf
+        if self._meter is not None:
+            at = min(at, self._meter.again_at)
+        if at == inf:
+            await self._idle.park()
+        else:
+            with trio.CancelScope(deadline=at):
+                await self._idle.park()
+            self._busy = True
 
     def set_pace(self, seconds: float) -> None:
         """Keep what a token may wait behind short in time, whatever the connection's speed."""

@@ -1,8 +1,9 @@
 """Lattica's two processes for `rpc_vs_lattica.py`; run by the Python of an environment that has it.
 
 `serve PORT` answers until its input ends. `call ADDRESS` connects and obeys lines of its input:
-`one N` and `many N` (128 bytes, one and 64 in flight), `large N` (256 KiB, 64 in flight), `stream N`
-(one message of N bytes), `quit`. Each is answered by the seconds it took, and those of CPU in both processes.
+`one N` and `many N` (128 bytes, one and 64 in flight), `large N` (256 KiB, 64 in flight), `stream
+N` (one message of N bytes), `quit`. Each is answered by the seconds it took, and those of CPU in
+both processes.
 """
 
 import os

@@ -41,6 +41,7 @@ class Climber:
         book: Callable[[PeerId], Sequence[Address]] = lambda peer: (),
         admission: Admission | None = None,
         limits: Limits | None = None,
+        foreign: Sequence[Address] = (),
     ) -> None:
         self.computer = computer
         self.identity = Identity.from_seed(seed)
@@ -58,10 +59,16 @@ class Climber:
         self._book = book
         self._admission = admission
         self._limits = limits
+        self._foreign = foreign
 
     @property
     def peer(self) -> PeerId:
         return self.identity.peer
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it listens on TCP 443 too, which nearly every network lets out."""
+        return any(port == 443 for _, port in self._further)
 
     async def run(self, computer: Host, *, task_status: "trio.TaskStatus[Any]") -> None:
         """Until the computer stops; started when it listens."""
@@ -84,6 +91,7 @@ class Climber:
                 relaying=self._relaying,
                 key=self.identity.seed,
                 book=self._book,
+                foreign=self._foreign,
             )
             await nursery.start(
                 lambda task_status: self.ladder.run(
@@ -106,13 +114,13 @@ class Climber:
         return Address(ip or self.computer.addresses()[0], self._port, self.peer)
 
     def addresses(self) -> list[Address]:
-        """What it would publish: of its interfaces, and of its ladder."""
+        """What it publishes, as a daemon does: IPv4 of its interfaces, and of its ladder."""
         own = [
             Address(address, self.endpoint.port, self.peer)
             for address in self.computer.addresses()
-            if not address.startswith("fe80:")
+            if ":" not in address
         ]
-        return [*own, *self.ladder.addresses()]
+        return list(dict.fromkeys([*own, *self.ladder.addresses()]))
 
     # From outside of its tasks.
 

@@ -77,6 +77,10 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 STATUS: dict[str, Any] = {
     "peer": "12D3KooWNode", "version": "0.1.0", "data": "/data", "pid": 1, "uptime_s": 75.0,
     "addresses": ["/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWNode"], "private": False, "peers": 1,
+    "reach": {"code": "relayed", "sentence": "through 1 relay", "hint": None},
+    "relays": [{"peer": "12D3KooWRelay", "rtt_ms": 12.34, "expires_s": 1800.0}],
+    "relaying": {"on": True, "rate": 1_000_000, "places": 2, "circuits": 1, "strangers": 0,
+                 "bytes": 3 << 20, "refused": {"full": 1}},
     "serving": {
         "phase": "serving", "state": "serving layers 0:2 of tiny",
         "done_bytes": 0, "total_bytes": 0,
@@ -92,8 +96,28 @@ STATUS: dict[str, Any] = {
 }  # fmt: skip
 PEER: dict[str, Any] = {
     "peer": "12D3KooWOther", "version": "0.1.0", "address": "/ip4/127.0.0.1/tcp/9", "rtt_ms": 0.4,
+    "path": "relayed",
     "bytes_in": 2048, "bytes_out": 10, "linked_s": 3.0,
     "shards": [STATUS["serving"]["shard"]], "capacity": STATUS["capacity"],
+}  # fmt: skip
+LINK: dict[str, Any] = {
+    "peer": "12D3KooWOther", "path": "relayed", "medium": "circuit", "rtt_ms": 31.4,
+    "rate_in": 1234.5, "rate_out": None, "bytes_in": 2048, "bytes_out": 10, "linked_s": 3.0,
+    "legs": [{"path": "relayed", "medium": "circuit", "address": None, "rtt_ms": 31.4,
+              "used": True}],
+    "why_relayed": "a direct path has not been tried yet",
+}  # fmt: skip
+DOCTOR: dict[str, Any] = {
+    "peer": "12D3KooWNode", "port": 4001, "measured_s": 75.0, "observers": 2, "links": 3,
+    "verdict": {"code": "relayed", "sentence": "through 1 relay", "hint": None},
+    "findings": [
+        {"code": "no-map", "sentence": "the router 192.168.1.1 maps no ports (UPnP: no answer)",
+         "hint": "enable UPnP or NAT-PMP in the router"},
+        {"code": "relays", "sentence": "1 relay will carry what cannot come directly",
+         "hint": None},
+        {"code": "rung-lan", "sentence": "the local network: works", "hint": None},
+        {"code": "rung-relay", "sentence": "relays: not known yet", "hint": None},
+    ],
 }  # fmt: skip
 ANSWER: dict[str, Any] = {
     "text": "hello", "reason": "length", "prompt_tokens": 3, "tokens": 1, "ttft_ms": 12.0,
@@ -108,6 +132,8 @@ def answers() -> dict[str, Any]:
         "ping": {"pid": 1},
         "status": STATUS,
         "peers": {"peers": [PEER]},
+        "links": {"links": [LINK], "span_s": 1.0},
+        "doctor": DOCTOR,
         "models": {"models": STATUS["models"]},
         "invite": {"code": "ABCDE-FGHJK", "expires": 1.0, "uses": 1},
         "run": [

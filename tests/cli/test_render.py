@@ -52,7 +52,15 @@ def poisoned(value: Any, text: str) -> Any:
     return text if isinstance(value, str) else value
 
 
-SHOWN = [["status"], ["peers"], ["model", "list"], ["model", "show", "x"], ["run", "m", "p"]]
+SHOWN = [
+    ["status"],
+    ["status", "--links"],
+    ["doctor"],
+    ["peers"],
+    ["model", "list"],
+    ["model", "show", "x"],
+    ["run", "m", "p"],
+]
 
 
 @pytest.mark.parametrize("line", SHOWN, ids=lambda line: " ".join(line))
@@ -101,6 +109,14 @@ def test_sizes_and_durations() -> None:
     ]  # fmt: skip
     assert [render.duration(s) for s in (3.9, 75, 7500, 200000)] == [
         "3 s", "1 min", "2 h 5 min", "2 d 7 h",
+    ]  # fmt: skip
+
+
+def test_rates() -> None:
+    from shoal.cli.status import rate
+
+    assert [rate(n) for n in (None, 0, 999, 1000, 1.5e6, 999_999, 2e9)] == [
+        "-", "0 B/s", "999 B/s", "1.0 kB/s", "1.5 MB/s", "1.0 MB/s", "2.0 GB/s",
     ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from shoal.transport.address import Address
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed
 from shoal.transport.identity import Identity
+from shoal.transport.ladder import Ladder
 from shoal.transport.realhost import RealHost
 
 HOST = RealHost()
@@ -32,6 +33,7 @@ class Peer:
         self.credentials = credentials
         admission = credentials.admission(invitation)
         self.endpoint = Endpoint(HOST, self.identity, admission=admission)
+        self.ladder = Ladder(HOST, self.endpoint)
         credentials.answer_swarm_key(self.endpoint)
 
     @property
@@ -61,7 +63,7 @@ class Swarm:
         if keys is None:
             keys = await Credentials.load(HOST, DataFolder(folder), private=private)
         peer = Peer(keys, decode(code) if code else None)
-        await self._nursery.start(peer.endpoint.run, "127.0.0.1", 0)
+        await self._nursery.start(peer.ladder.run, "127.0.0.1", 0)
         return peer
 
 
@@ -192,7 +194,7 @@ async def test_a_key_file_that_cannot_be_trusted(tmp_path: Path, mode: int, size
 async def bootstrapping(make: Swarm, *addresses: Address) -> AsyncIterator[tuple[Peer, Health]]:
     peer, health = await make.peer(), Health()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Bootstrap(HOST, peer.endpoint, health).run, addresses, ())
+        nursery.start_soon(Bootstrap(HOST, peer.ladder, health).run, addresses, ())
         yield peer, health
         nursery.cancel_scope.cancel()
 

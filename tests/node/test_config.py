@@ -2,7 +2,13 @@
 
 import pytest
 
-from shoal.node.config import parse_layers, parse_listen, parse_memory
+from shoal.node.config import (
+    parse_browsers,
+    parse_layers,
+    parse_listen,
+    parse_memory,
+    parse_rate,
+)
 from shoal.node.errors import BadSetting
 
 
@@ -41,6 +47,35 @@ def test_bad_memory(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("1MB", 10**6),
+        ("1 MB/s", 10**6),
+        ("1.5MiB/s", 3 << 19),
+        ("500k", 500_000),
+        ("8Mbit", 10**6),
+        ("8mbit/s", 10**6),
+        ("10000", 10_000),
+    ],
+)
+def test_rate(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-1", "1e9", "1MB/h", "1Mbits", "9" * 40, "inf"])
+def test_bad_rate(text: str) -> None:
+    with pytest.raises(BadSetting, match="rate") as raised:
+        parse_rate(text)
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize("text", ["0", "5", "9.9kB", "79999bit"])
+def test_a_rate_that_nothing_could_work_with(text: str) -> None:
+    with pytest.raises(BadSetting, match="too little"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize(
     ("text", "listen"),
     [
         ("127.0.0.1:4001", ("127.0.0.1", 4001)),
@@ -63,3 +98,24 @@ def test_listen(text: str, listen: tuple[str, int | None]) -> None:
 def test_bad_listen(text: str) -> None:
     with pytest.raises(BadSetting, match="listen"):
         parse_listen(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("127.0.0.1:8080", ("127.0.0.1", 8080)),
+        ("[::1]:0", ("::1", 0)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+    ],
+)
+def test_browsers(text: str, place: tuple[str, int]) -> None:
+    assert parse_browsers(text) == place
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8080", ":8080", "127.0.0.1", "localhost:80", "1.2.3.4:99999", "::1:80", "[::1]"]
+)
+def test_bad_browsers(text: str) -> None:
+    with pytest.raises(BadSetting, match="for browsers") as raised:
+        parse_browsers(text)
+    assert raised.value.hint

@@ -12,7 +12,6 @@ from trio.testing import MockClock
 from shoal.state import defaults
 from shoal.state.errors import BadRecord
 from shoal.state.membership import Capacity, Membership, ShardRecord, _told
-from shoal.state.reach import Reach
 from shoal.state.record import DOMAIN, MemberRecord, open_record, seal_record
 from shoal.transport.address import Address
 from shoal.transport.calls import Call, Refusal, Reply
@@ -21,6 +20,7 @@ from shoal.transport.frame import Priority
 from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity
 from shoal.transport.link import Link
+from shoal.transport.place import Nearness
 from shoal.transport.realhost import RealHost
 from shoal.transport.signed import seal
 from tests.state.fake_net import WALL, FakeNet, FakeNode
@@ -41,7 +41,7 @@ def start(net: FakeNet, count: int, **kwargs: Any) -> list[FakeNode]:
     return nodes
 
 
-def push(node: FakeNode, source: FakeNode, *sealed: bytes, reach: int = Reach.LOOPBACK) -> None:
+def push(node: FakeNode, source: FakeNode, *sealed: bytes, reach: int = Nearness.LOOPBACK) -> None:
     """`source` sends `node` records."""
     link = source.endpoint.link(node.peer)
     assert link is not None
@@ -293,7 +293,7 @@ async def test_who_offers_and_does_not_deliver_holds_nothing_up(
         return Refusal("busy", "never")
 
     liar.endpoint.handle("member.pull", stall)
-    assert honest.directory._roster.receive(sealed, author.peer, Reach.LOOPBACK, 2.0)
+    assert honest.directory._roster.receive(sealed, author.peer, Nearness.LOOPBACK, 2.0)
     offer = msgpack.packb({author.peer: [1000, 0, 0]})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(victim.endpoint.serve, liar.peer, "member.digest", offer)

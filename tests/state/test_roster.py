@@ -5,10 +5,10 @@ import pytest
 from shoal.state import defaults
 from shoal.state import roster as roster_module
 from shoal.state.errors import BadRecord, Forged
-from shoal.state.reach import Reach
 from shoal.state.record import DOMAIN, MemberRecord, seal_record
 from shoal.state.roster import Offer, Roster
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.place import Nearness
 from shoal.transport.signed import seal
 
 OWN = Identity.from_seed(b"\xff" * 32)
@@ -25,14 +25,14 @@ def sealed(number: int, seq: int = WALL, address: str = "/ip4/8.8.8.8/tcp/1") ->
 
 
 def told(roster: Roster, number: int, source: int, now: float = 0.0, seq: int = WALL) -> bool:
-    record = roster.receive(sealed(number, seq), identity(source).peer, Reach.PUBLIC, now)
+    record = roster.receive(sealed(number, seq), identity(source).peer, Nearness.PUBLIC, now)
     return record is not None
 
 
 @pytest.fixture
 def roster() -> Roster:
     found = Roster(OWN.peer)
-    found.linked(identity(1).peer, Reach.PUBLIC)
+    found.linked(identity(1).peer, Nearness.PUBLIC)
     return found
 
 
@@ -63,16 +63,16 @@ def test_a_forged_record_is_its_bearers_fault(roster: Roster) -> None:
     bad[60] ^= 1
     for data in (bytes(bad), b"", b"\x93\x01\x02\x03", sealed(2)[:-1]):
         with pytest.raises(Forged):
-            roster.receive(data, identity(1).peer, Reach.PUBLIC, 0.0)
+            roster.receive(data, identity(1).peer, Nearness.PUBLIC, 0.0)
     assert len(roster) == 0
 
 
 def test_a_malformed_one_is_its_authors_fault(roster: Roster) -> None:
     body = b"\x82\xa3seq\x01\xa9addresses\xa1x"
     bad = seal(identity(2), DOMAIN, body)
-    assert roster.receive(bad, identity(1).peer, Reach.PUBLIC, 0.0) is None
+    assert roster.receive(bad, identity(1).peer, Nearness.PUBLIC, 0.0) is None
     with pytest.raises(BadRecord):
-        roster.receive(bad, identity(2).peer, Reach.PUBLIC, 0.0)
+        roster.receive(bad, identity(2).peer, Nearness.PUBLIC, 0.0)
 
 
 def test_only_the_live_are_members(roster: Roster) -> None:
@@ -85,11 +85,11 @@ def test_only_the_live_are_members(roster: Roster) -> None:
 
 def test_ones_own_record_cannot_be_replaced(roster: Roster) -> None:
     own = seal_record(OWN, MemberRecord(OWN.peer, WALL))
-    assert roster.receive(own, identity(1).peer, Reach.PUBLIC, 0.0) is None
+    assert roster.receive(own, identity(1).peer, Nearness.PUBLIC, 0.0) is None
     assert len(roster) == 0
     assert roster.reclaimed == WALL
     forged = seal(identity(2), DOMAIN, b"\x81\xa3seq\xcd\xff\xff")
-    assert roster.receive(forged, identity(1).peer, Reach.PUBLIC, 0.0) is not None
+    assert roster.receive(forged, identity(1).peer, Nearness.PUBLIC, 0.0) is not None
     assert roster.reclaimed == WALL
 
 
@@ -123,7 +123,7 @@ def test_floods_crowd_out_each_other_and_not_the_honest(roster: Roster) -> None:
 @pytest.mark.usefixtures("small")
 def test_live_members_are_never_crowded_out(roster: Roster) -> None:
     for number in range(defaults.MEMBERS):
-        roster.linked(identity(number).peer, Reach.PUBLIC)
+        roster.linked(identity(number).peer, Nearness.PUBLIC)
         told(roster, number, number)
     assert not told(roster, 500, 1)
     assert len(roster.members()) == defaults.MEMBERS
@@ -132,7 +132,7 @@ def test_live_members_are_never_crowded_out(roster: Roster) -> None:
 @pytest.mark.usefixtures("small")
 def test_who_told_most_loses_hearsay_and_not_its_own_record(roster: Roster) -> None:
     for source in (1, 2):
-        roster.linked(identity(source).peer, Reach.PUBLIC)
+        roster.linked(identity(source).peer, Nearness.PUBLIC)
         told(roster, source, source)
         for number in range(100):
             told(roster, 100 * source + number, source)
@@ -153,8 +153,8 @@ def test_what_is_lacking_is_asked_for(roster: Roster) -> None:
     two, three = identity(2).peer, identity(3).peer
 
     def lacking(**seqs: int) -> list[PeerId]:
-        offers = {PeerId(peer): Offer(seq, Reach.PUBLIC, 0) for peer, seq in seqs.items()}
-        return roster.lacking(offers, Reach.PUBLIC, 1.0, own_seq=5)
+        offers = {PeerId(peer): Offer(seq, Nearness.PUBLIC, 0) for peer, seq in seqs.items()}
+        return roster.lacking(offers, Nearness.PUBLIC, 1.0, own_seq=5)
 
     assert lacking(**{two: WALL, three: 1, OWN.peer: 5}) == [three]
     assert lacking(**{two: WALL + 1, OWN.peer: 6}) == [two, OWN.peer]
@@ -164,10 +164,10 @@ def test_what_is_lacking_is_asked_for(roster: Roster) -> None:
 def test_an_offer_says_how_near_and_how_alive(roster: Roster) -> None:
     told(roster, 2, 1)
     two = identity(2).peer
-    assert roster.offers(500.5) == {two: Offer(WALL, Reach.PUBLIC, 501)}
-    roster.lacking({two: Offer(WALL, Reach.LOOPBACK, 20)}, Reach.PUBLIC, 500.0, own_seq=5)
+    assert roster.offers(500.5) == {two: Offer(WALL, Nearness.PUBLIC, 501)}
+    roster.lacking({two: Offer(WALL, Nearness.LOOPBACK, 20)}, Nearness.PUBLIC, 500.0, own_seq=5)
     assert roster.offers(500.5)[two].age == 21  # somebody had a link 20 s ago
-    roster.linked(two, Reach.PUBLIC)
+    roster.linked(two, Nearness.PUBLIC)
     assert roster.offers(900.0)[two].age == 0
 
 
@@ -216,16 +216,18 @@ def test_a_new_address_is_tried_at_once(roster: Roster) -> None:
     dialled(roster, 1.0)
     roster.dialled(peer, 1.0, lambda seconds: 100 * seconds)
     moved = sealed(2, WALL + 1, "/ip4/9.9.9.9/tcp/1")
-    roster.receive(moved, identity(1).peer, Reach.PUBLIC, 2.0)
+    roster.receive(moved, identity(1).peer, Nearness.PUBLIC, 2.0)
     ((found, addresses),) = roster.next_dials(2.0, 8)
     assert (found, addresses[0].host) == (peer, "9.9.9.9")
 
 
-@pytest.mark.parametrize("reach", [Reach.PUBLIC, Reach.PRIVATE, Reach.LOOPBACK])
-def test_only_addresses_as_near_as_their_source_are_dialled(roster: Roster, reach: Reach) -> None:
+@pytest.mark.parametrize("reach", [Nearness.PUBLIC, Nearness.PRIVATE, Nearness.LOOPBACK])
+def test_only_addresses_as_near_as_their_source_are_dialled(
+    roster: Roster, reach: Nearness
+) -> None:
     near = sealed(2, address="/ip4/127.0.0.1/tcp/22")
     roster.receive(near, identity(1).peer, reach, 0.0)
-    assert bool(dialled(roster, 1.0)) == (reach == Reach.LOOPBACK)
+    assert bool(dialled(roster, 1.0)) == (reach == Nearness.LOOPBACK)
 
 
 def test_a_lost_member_is_dialled_for_a_while_and_then_forgotten(roster: Roster) -> None:

@@ -15,6 +15,7 @@ from shoal.transport.identity import Identity
 from shoal.transport.limits import Limits
 from shoal.transport.link import Link
 from shoal.transport.realhost import RealHost
+from shoal.transport.shaper import Shaper
 
 LOOPBACK = "127.0.0.1"
 
@@ -61,6 +62,7 @@ def make_node(
     limits: Limits | None = None,
     libp2p: bool = False,
     host: RealHost | None = None,
+    shaper: Shaper | None = None,
 ) -> Node:
     """A node with handlers `echo` (inline), `slow` (a task, 50 ms) and stream `upper`."""
     endpoint = Endpoint(
@@ -69,6 +71,7 @@ def make_node(
         admission=admission or OpenSwarm(),
         limits=limits,
         libp2p=libp2p,
+        shaper=shaper,
     )
     node = Node(endpoint)
     endpoint.on_link(node.up.append)
@@ -100,11 +103,15 @@ async def running(*nodes: Node) -> AsyncIterator[trio.Nursery]:
         nursery.cancel_scope.cancel()
 
 
-async def until(condition: Callable[[], object], timeout: float = 20.0) -> None:
-    """Wait for something that other tasks bring about."""
+async def until(
+    condition: Callable[[], object], timeout: float = 20.0, *, every: float = 0.001
+) -> float:
+    """Wait for something that other tasks bring about; seconds it took."""
+    began = trio.current_time()
     with trio.fail_after(timeout):
         while not condition():  # noqa: ASYNC110
-            await trio.sleep(0.001)
+            await trio.sleep(every)
+    return trio.current_time() - began
 
 
 class Proxy:

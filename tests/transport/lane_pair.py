@@ -60,7 +60,7 @@ class Side:
             self.connection = None
 
     def take(self, room: int) -> bytes:
-        return b"" if self.connection is None else self.lane.take(self.connection, room)
+        return b"" if self.connection is None else self.lane.take(self.connection, room, 0.0)
 
     def receive(self, data: bytes, now: float = 0.0) -> list[Event]:
         return self.lane.receive(self.wire, data, now)

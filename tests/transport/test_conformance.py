@@ -26,7 +26,6 @@ from shoal.transport.calls import Call, Reply
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity
-from shoal.transport.libp2p import Libp2pResponder
 from shoal.transport.realhost import RealHost
 from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits
@@ -48,13 +47,8 @@ async def endpoint() -> AsyncIterator[Endpoint]:
     """One of ours that relays for strangers and lets them call `echo`."""
     ours = Endpoint(RealHost(), OURS, admission=OpenSwarm())
     ours.handle("echo", echo)
-    ours._responder = Libp2pResponder(
-        RealHost(),
-        OURS,
-        addresses=ours._own_addresses,
-        published=lambda: {"echo": echo},
-        relay=RelayBook(RelayLimits(volunteer=True), trio.current_time()),
-    )
+    ours.publish("echo")
+    ours.relay_for_libp2p(RelayBook(RelayLimits(volunteer=True), trio.current_time()))
     async with trio.open_nursery() as nursery:
         await nursery.start(ours.run, LOOPBACK, 0)
         yield ours

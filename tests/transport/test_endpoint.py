@@ -400,19 +400,16 @@ async def test_half_open_connections_are_bounded_and_links_go_on() -> None:
             assert (await late.endpoint.dial(node.address, timeout=5)).alive
 
 
-async def test_libp2p_programs_are_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_libp2p_programs_are_handed_over() -> None:
     node = make_node(1, libp2p=True)
     served: list[bytes] = []
 
     class Responder:
-        def __init__(self, *args: object, **kwargs: object) -> None:
-            pass
-
         async def serve(self, stream: trio.SocketStream, first: bytes) -> None:
             served.append(first)
             stream.socket.close()
 
-    monkeypatch.setattr("shoal.transport.endpoint.Libp2pResponder", Responder)
+    node.endpoint.libp2p = Responder()  # type: ignore[assignment]
     async with running(node):
         stream = await RealHost().connect(LOOPBACK, node.endpoint.port)
         await stream.send_all(b"\x13/multistream/1.0.0\n")

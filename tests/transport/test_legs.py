@@ -11,7 +11,7 @@ from shoal.transport.address import Address
 from shoal.transport.calls import Reply
 from shoal.transport.connection import Connection
 from shoal.transport.events import Called
-from shoal.transport.frame import ACK, PING, Priority
+from shoal.transport.frame import ACK, PING, Fault, Priority
 from shoal.transport.link import Link
 from shoal.transport.pipe import TcpPipe, Way
 from shoal.transport.serving import IncomingStream
@@ -45,7 +45,7 @@ class Wires:
                 (self.a, left, self.b, right, there),
                 (self.b, right, self.a, left, back),
             ):
-                wire += side.lane.take(sender, self.rng.choice((100, 5000, 1 << 18)))
+                wire += side.lane.take(sender, self.rng.choice((100, 5000, 1 << 18)), 0.0)
                 size = self.rng.randint(0, len(wire))
                 data = bytes(wire[:size])
                 del wire[:size]
@@ -97,7 +97,7 @@ class Torn(Wires):
         if sender in side.lane.connections:
             if self.noisy and self.rng.random() < 0.1:
                 sender.push_urgent(self.rng.choice((PING, ACK)))
-            wire += side.lane.take(sender, self.rng.choice((100, 5000, 1 << 18)))
+            wire += side.lane.take(sender, self.rng.choice((100, 5000, 1 << 18)), 0.0)
         size = self.rng.randint(0, len(wire))
         data = bytes(wire[:size])
         del wire[:size]
@@ -215,13 +215,39 @@ def test_what_left_by_a_slower_path_counts_there_even_after_it_was_sent_again() 
     slow = a.take(1 << 16)
     second = a.lane.attach(0.0)
     a.lane.use(second)
-    assert len(a.lane.take(second, 1 << 16)) > 0
+    assert len(a.lane.take(second, 1 << 16, 0.0)) > 0
     pair.b.take_in(slow)
     pair.b.wire.ping(0.0)
     for event in a.lane.receive(first, pair.b.take(1 << 16), 0.0):
         a._on(event)
     assert a.ended is None
     assert len(pair.b.called) == 1
+
+
+def test_who_makes_us_change_to_and_fro_costs_no_memory() -> None:
+    """A peer that acknowledges nothing, and lets each path look dead in turn, gets everything
+    again each time; what left before is not kept by the frame. Counts go on as they were."""
+    side = Side(dialled=True)
+    lane, paths = side.lane, [side.lane.attach(0.0) for _ in range(2)]
+    for _ in range(50):
+        lane.post("p", {}, b"x", Priority.CONTROL)
+    for turn in range(20):
+        lane.use(paths[turn % 2])
+        while lane.take(paths[turn % 2], 1 << 16, 0.0):
+            pass
+    first, last = paths
+    assert len(first._unacked) == 1
+    assert len(last._unacked) == 51
+    assert first.acknowledge(499) == 0
+    with pytest.raises(Fault):
+        first.acknowledge(501)
+    assert first.acknowledge(500) == 0
+    assert not first.unacknowledged
+    assert last.acknowledge(450) == 0
+    freed = last.acknowledge(475)
+    assert last.acknowledge(500) == freed > 0
+    lane.outbox.acknowledged(2 * freed)
+    assert lane.outbox.backlog == 0
 
 
 # The shell, over real sockets.
@@ -350,6 +376,18 @@ async def test_a_path_that_falls_silent_is_left_before_calls_time_out(
         assert trio.current_time() - began < 2.5
         assert link.way is Way.RELAYED
         assert b.calls.count("99") == 1
+
+
+@pytest.mark.trio
+async def test_a_path_that_stands_by_stays(virtual_time: trio.testing.MockClock) -> None:
+    """It is pinged seldom, and has all the time of a ping to answer."""
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await relayed_link(a, b)
+        await second_path(a, b, Way.DIRECT)
+        await trio.sleep(60)
+        assert [leg.way.value for leg in link.status.legs] == ["relayed", "direct"]
+        assert [leg.way.value for leg in b.up[0].status.legs] == ["loopback", "loopback"]
 
 
 @pytest.mark.trio

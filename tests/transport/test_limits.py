@@ -1,6 +1,11 @@
 """Counting at the door."""
 
-from shoal.transport.limits import HalfOpen, Limits
+from shoal.netsim.daemons.climber import Climber
+from shoal.netsim.world import World
+from shoal.transport.address import Address
+from shoal.transport.errors import DialFailed
+from shoal.transport.hello import OpenSwarm, SwarmKey
+from shoal.transport.limits import Arrivals, Crowd, HalfOpen, Limits
 
 
 def test_half_open_connections_are_counted_by_subnet() -> None:
@@ -15,3 +20,75 @@ def test_half_open_connections_are_counted_by_subnet() -> None:
     assert [doors.enter("127.0.0.1") for _ in range(4)] == ["loopback"] * 3 + [None]
     doors.leave("192.0.2.0/24")
     assert doors.enter("192.0.2.9") == "192.0.2.0/24"
+
+
+def test_arrivals_are_counted_by_subnet_and_in_all() -> None:
+    limits = Limits(arrivals_burst=3, arrivals_per_s=1, all_arrivals_burst=5, all_arrivals_per_s=2)
+    arrivals = Arrivals(limits)
+    assert [arrivals.allow("one", 0.0) for _ in range(4)] == [True, True, True, False]
+    assert [arrivals.allow("two", 0.0) for _ in range(3)] == [True, True, False]
+    assert arrivals.allow("one", 1.0)
+    assert not arrivals.allow("one", 1.0)
+    assert arrivals.allow("two", 1.0)
+    assert not arrivals.allow("three", 1.0)
+
+
+def test_the_own_machine_s_are_not() -> None:
+    arrivals = Arrivals(Limits(arrivals_burst=1))
+    own = HalfOpen(Limits()).enter("127.0.0.1")
+    assert own is not None
+    assert all(arrivals.allow(own, 0.0) for _ in range(1000))
+
+
+async def _handshakes(world: World, limits: Limits) -> int:
+    """Of a hundred dials by somebody who is not let in, those that cost a handshake."""
+    member = Climber(world.host("member"), b"m" * 32, admission=SwarmKey(b"k" * 16), limits=limits)
+    foe = Climber(world.host("foe"), b"f" * 32, admission=OpenSwarm())
+    done = 0
+    for node in (member, foe):
+        await node.computer.start(node)
+
+    async def dial() -> str:
+        try:
+            await foe.endpoint.dial(Address(member.computer.addresses()[0], 4001), timeout=5)
+        except DialFailed as error:
+            return error.code
+        return "in"
+
+    for _ in range(100):
+        done += await foe.within(dial) == "wrong-swarm"
+    return done
+
+
+async def test_a_flood_of_handshakes_is_turned_away(world: World) -> None:
+    limits = Limits(arrivals_burst=10, arrivals_per_s=0.1)
+    assert 10 <= await _handshakes(world, limits) <= 13
+
+
+async def test_without_that_each_costs_one(world: World) -> None:
+    limits = Limits(arrivals_burst=1000, all_arrivals_burst=1000)
+    assert await _handshakes(world, limits) == 100
+
+
+def test_a_crowd_is_counted_in_all_and_by_subnet() -> None:
+    crowd = Crowd(4, 2, 3)
+    first = crowd.enter("192.0.2.1")
+    assert first is not None and crowd.enter("192.0.2.200") == first
+    assert crowd.enter("192.0.2.3") is None
+    assert crowd.enter("127.0.0.1") == crowd.enter("::1") == "loopback"
+    assert crowd.enter("127.0.0.1") is None  # four are in
+    crowd.leave(first)
+    assert crowd.enter("198.51.100.1") is not None
+
+
+def test_all_nonsense_is_one_subnet() -> None:
+    crowd = Crowd(9, 2, 3)
+    assert crowd.enter("") == crowd.enter("nonsense") == "unknown"
+    assert crowd.enter("more") is None
+
+
+def test_this_machine_may_be_counted_apart() -> None:
+    crowd = Crowd(1, 1, 2, apart=True)
+    assert crowd.enter("127.0.0.1") == crowd.enter("127.0.0.1") == "loopback"
+    assert crowd.enter("192.0.2.1") is not None
+    assert crowd.enter("198.51.100.1") is None

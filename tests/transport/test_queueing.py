@@ -61,7 +61,7 @@ class Line:
 
 
 class Bulk:
-    """A transfer under `Yielding`: paced, with a ping for each `sample_s`."""
+    """A transfer under `Yielding`, with a ping for each `sample_s`."""
 
     def __init__(self, line: Line, yielding: Yielding | None = None) -> None:
         self.line = line
@@ -73,15 +73,14 @@ class Bulk:
         line.at(line.now, self._write)
 
     def _write(self) -> None:
-        line = self.line
+        line, yielding = self.line, self.yielding
         if not self.busy:
             return
-        if self.yielding.room(self._sent - self._acked, line.now) >= PACKET_BYTES:
+        while yielding.room(under_way := self._sent - self._acked, line.now):
             self._sent += PACKET_BYTES
+            yielding.spend(PACKET_BYTES, line.now)
             line.send(line.forth, PACKET_BYTES + HEADERS, self._arrived)
-            line.at(line.now + PACKET_BYTES / self.yielding.rate(line.now), self._write)
-        else:
-            line.at(line.now + 0.001, self._write)
+        line.at(min(yielding.next_at(under_way, line.now), line.now + 0.001), self._write)
 
     def _arrived(self) -> None:
         self.delivered.append((self.line.now, PACKET_BYTES))
@@ -224,6 +223,7 @@ def test_a_transfer_that_starts_later_does_not_starve_the_first() -> None:
     assert min(shares) > 0.15
 
 
+@pytest.mark.long
 def test_a_longer_path_is_learnt() -> None:
     """The route changes: what was queueing to the old measure is the path's length."""
     line = Line(RATE / 20)
@@ -277,7 +277,37 @@ def test_after_silence_the_window_is_found_anew() -> None:
     before = bulk.yielding.window(10)
     bulk.busy = False
     line.run(20)
-    assert INITIAL_BYTES <= bulk.yielding.room(0, 20.0) < 0.6 * before
+    assert bulk.yielding.room(0, 20.0) > 0
+    assert INITIAL_BYTES <= bulk.yielding.window(20.0) < 0.6 * before
+
+
+def test_bytes_leave_at_the_pace_of_the_window() -> None:
+    yielding = Yielding(0.0)
+    trip(yielding, RTT, RTT)
+    now, sent = RTT, 0
+    while now < 1.5 * RTT and yielding.window(now) > sent:
+        if room := yielding.room(sent, now):
+            assert room <= yielding.piece
+            yielding.spend(room, now)
+            sent += room
+        else:
+            assert yielding.next_at(sent, now) > now  # or this would not end
+            now = yielding.next_at(sent, now)
+    assert sent / (now - RTT) == pytest.approx(yielding.rate(now), rel=0.5)
+
+
+def test_what_was_sent_too_much_is_owed() -> None:
+    yielding = Yielding(0.0)
+    trip(yielding, RTT, RTT)
+    yielding.spend(10_000, RTT)
+    assert yielding.room(0, RTT) == 0
+    assert yielding.next_at(0, RTT) > RTT + 0.5 * 10_000 / yielding.rate(RTT)
+
+
+def test_a_full_window_waits_for_a_pong_and_no_time() -> None:
+    yielding = Yielding(0.0)
+    trip(yielding, RTT, RTT)
+    assert yielding.next_at(INITIAL_BYTES, RTT) == float("inf")
 
 
 def test_before_the_first_round_trip() -> None:

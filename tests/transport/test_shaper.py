@@ -88,8 +88,8 @@ def test_after_silence_at_most_50_ms_pass_at_once() -> None:
 
 def test_without_caps_nobody_waits() -> None:
     shaper = Shaper(Caps(), 0.0)
+    assert shaper.capped == (False, False)
     for flow in Flow:
-        assert not shaper.is_capped(UP, flow)
         assert shaper.room(UP, flow, "x", 0.0, 1 << 30) == 1 << 30
         shaper.spend(UP, flow, 1 << 40, 0.0)
         assert shaper.next_at(UP, flow, "x", 0.0) == 0.0
@@ -100,7 +100,7 @@ def test_directions_are_apart() -> None:
     shaper.spend(UP, BULK, 10**9, 0.0)
     assert shaper.room(UP, BULK, "x", 0.0, STEP) == 0
     assert shaper.room(DOWN, BULK, "x", 0.0, STEP) == STEP
-    assert shaper.is_capped(UP, BULK) and not shaper.is_capped(DOWN, BULK)
+    assert shaper.capped == (True, False)
 
 
 def test_a_ceiling_of_a_class_holds_it_alone() -> None:

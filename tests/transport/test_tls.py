@@ -1,8 +1,10 @@
 """The TLS class, against itself, against bent peers, without a socket."""
 
+import ctypes
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import ClassVar
 
 import pytest
 from cryptography import x509
@@ -11,7 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from OpenSSL import SSL
+from OpenSSL._util import no_zero_allocator
 
+from shoal.transport import tls
 from shoal.transport.certificate import Certificate
 from shoal.transport.defaults import ALPN, CERTIFICATE_BYTES, TLS_HANDSHAKE_BYTES
 from shoal.transport.errors import TransportError
@@ -65,6 +69,102 @@ def test_messages_of_every_size_both_ways() -> None:
             receiver.feed(sender.outgoing())
             assert receiver.read() == data[:size]
             assert receiver.read() == receiver.outgoing() == sender.outgoing() == b""
+
+
+def test_tiny_records_need_little_more_memory_than_their_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, server = pair()
+    for _ in range(4000):
+        client.write(b"x")
+    stream = client.outgoing()
+    server.feed(stream)
+    sizes: list[int] = []
+    real = no_zero_allocator
+
+    def allocate(kind: str, size: int) -> object:
+        sizes.append(size)
+        return real(kind, size)
+
+    monkeypatch.setattr(tls, "allocate", allocate)
+    assert server.read() == b"x" * 4000
+    assert sizes[0] < len(stream) + 20_000
+
+
+class _Mallinfo2(ctypes.Structure):
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+        "fordblks", "keepcost",
+    )]  # fmt: skip
+
+
+def bytes_in_use() -> int:
+    """What the C library has handed out."""
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
+        pytest.skip("this C library has no mallinfo2")
+    mallinfo2.restype = _Mallinfo2
+    found = mallinfo2()
+    return int(found.uordblks + found.hblkhd)
+
+
+def used_by_pairs(count: int, *, release: bool) -> float:
+    """Bytes of memory for each of some pairs that have carried a batch both ways."""
+    pairs = [pair() for _ in range(count)]
+    before = bytes_in_use()
+    for client, server in pairs:
+        for sender, receiver in ((client, server), (server, client)):
+            sender.write(bytes(1 << 18))
+            receiver.feed(sender.outgoing())
+            assert len(receiver.read()) == 1 << 18
+        if release:
+            client.release()
+            server.release()
+    return (bytes_in_use() - before) / count
+
+
+def test_what_a_batch_took_is_given_back() -> None:
+    assert used_by_pairs(20, release=True) < 100_000
+
+
+def test_without_release_it_is_kept() -> None:
+    assert used_by_pairs(20, release=False) > 800_000
+
+
+def test_release_between_any_two_steps_changes_nothing() -> None:
+    client, server = pair()
+    client.release()  # nothing to give back yet
+    for size in (100, 70_000):
+        data = bytes(range(250)) * (size // 250)
+        client.write(data)
+        client.release()
+        stream = bytes(client.outgoing())
+        client.release()
+        got = b""
+        for at in range(0, len(stream), 7001):
+            server.feed(stream[at : at + 7001])
+            server.release()
+            got += server.read()
+            server.release()
+        assert got == data
+    client.write(b"after")
+    server.feed(client.outgoing())
+    assert server.read() == b"after"
+
+
+def test_an_end_is_noticed_after_a_release() -> None:
+    client, server = pair()
+    client.write(bytes(50_000))
+    client.close()
+    stream = client.outgoing()
+    server.feed(stream)
+    server.release()
+    assert len(server.read()) == 50_000
+    server.release()
+    assert server.closed
+    server.write(b"still")
+    client.feed(server.outgoing())
+    assert client.read() == b"still"
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 6, 7, 21, 150, 151, 1000])

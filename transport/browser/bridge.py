@@ -123,16 +123,30 @@ class Carrier:
 
     async def run(self) -> None:
         """Connect, and carry until the channel is over."""
+        connecting = self._bridge.loop.create_task(self._connect())
+        connecting.add_done_callback(self._on_connected)
         try:
-            await trio_asyncio.aio_as_trio(self._connect)()
             await self.over.wait()
         finally:
-            self.pipe.lost()
-            self.over.set()
+            self._lost()
             with trio.CancelScope(shield=True):
-                await trio_asyncio.aio_as_trio(self._stop)()
+                await trio_asyncio.aio_as_trio(self._end_all)(connecting)
 
     # In asyncio's context.
+
+    def _on_connected(self, connecting: "asyncio.Task[None]") -> None:
+        """An exception of aiortc's is not ours: it ends the channel."""
+        if not connecting.cancelled() and connecting.exception() is not None:
+            self._bridge.faults += 1
+            self._lost()
+
+    async def _end_all(self, connecting: "asyncio.Task[None]") -> None:
+        if not connecting.done():
+            self._wire.close()  # aiortc's handshake may swallow a cancellation (asyncio.wait_for)
+            connecting.cancel()
+            await asyncio.wait([connecting])
+        await asyncio.wait([asyncio.ensure_future(self._stop())])  # whatever it raises: it is over
+        self._wire.close()
 
     async def _connect(self) -> None:
         self._dtls = RTCDtlsTransport(self._wire, [self._bridge.certificate])
@@ -159,7 +173,6 @@ class Carrier:
             await self._sctp.stop()
         if self._dtls is not None:
             await self._dtls.stop()
-        self._wire.close()
 
     def _admits(self, packet: bytes) -> bool:
         """Whether aiortc's SCTP may have a packet."""
@@ -254,6 +267,7 @@ class _Wire:
             self._queue.put_nowait(datagram)
 
     def close(self) -> None:
+        """Nothing more is received."""
         if not self._closed:
             self._closed = True
             self._queue.put_nowait(None)
@@ -265,8 +279,7 @@ class _Wire:
         return datagram
 
     async def _send(self, data: bytes) -> None:
-        if not self._closed:
-            self._send_now(data)
+        self._send_now(data)
 
 
 class _Screened:

@@ -57,6 +57,9 @@ class Clear:
         found, self._out = self._out, []
         return bytes(found[0]) if len(found) == 1 else b"".join(found)
 
+    def release(self) -> None:
+        """There is nothing to give back."""
+
     def close(self) -> None:
         """There is nothing to say."""
 

@@ -8,8 +8,6 @@ KIB: Final = 1024
 # Part of the protocol (docs/spec/browser.md): both sides must agree.
 VERSION: Final = 1
 NONCE_BYTES: Final = 32
-FINGERPRINT_BYTES: Final = 32
-"""Of a DTLS certificate, SHA-256."""
 CHANNEL: Final = 0
 """The one SCTP stream in use; agreed beforehand, so no message ever opens a channel."""
 MESSAGE_BYTES: Final = 16 * KIB

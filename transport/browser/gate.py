@@ -20,8 +20,8 @@ from ..datagrams import Datagrams, Place
 from ..errors import AddressInUse, HostError
 from ..host import Host
 from ..identity import Identity
-from ..limits import HalfOpen
-from ..limits import Limits as AcceptLimits
+from ..limits import Crowd
+from ..place import plain_ip
 from . import defaults
 from .clear import BrowserSession
 from .defaults import BrowserLimits
@@ -83,13 +83,8 @@ class Gate:
         self._refused = 0
         self._visits: Visits | None = None
         # Counted by the same subnets as connections to the node's own port.
-        self._open = HalfOpen(
-            AcceptLimits(
-                half_open=self._limits.connections,
-                half_open_per_subnet=self._limits.connections_per_subnet,
-                half_open_loopback=self._limits.connections_per_subnet,
-            )
-        )
+        each = self._limits.connections_per_subnet
+        self._open = Crowd(self._limits.connections, each, each, apart=True)
 
     @property
     def status(self) -> GateStatus:
@@ -213,10 +208,7 @@ class Gate:
         if source not in self._proxies:
             return source
         said = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
-        try:
-            return str(ip_address(said))
-        except ValueError:
-            return source
+        return plain_ip(said) or source
 
     def candidates(self, local: str) -> list[Place]:
         """Where a browser may find the UDP port: first where it found the HTTP server."""
@@ -262,11 +254,9 @@ async def _hang_up(stream: trio.SocketStream) -> None:
         left -= len(data)
 
 
-def _plain(address: object) -> str:
-    """An IP address without its zone, and as IPv4 where it is one in IPv6's clothes."""
-    ip = ip_address(str(address).partition("%")[0])
-    mapped = getattr(ip, "ipv4_mapped", None)
-    return str(mapped or ip)
+def _plain(address: str) -> str:
+    """An IP address as a socket names it, without its zone and in its usual spelling."""
+    return plain_ip(address.partition("%")[0]) or address
 
 
 def _load_pages(host: Host) -> Mapping[str, bytes]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..datagrams import Place
-from ..reach.stun import Kind, authentic, decode, is_stun
-from . import defaults, stun
-from .rates import Bucket
+from ..rates import Bucket, Rate
+from ..reach.stun import Kind, Message, authentic, decode, encode, is_stun
+from . import defaults
 
 _DTLS: Final = range(20, 64)  # first bytes of DTLS records (RFC 9443)
 
@@ -38,7 +38,7 @@ class LiteAgent:
 
     def __init__(self, rate: float, now: float) -> None:
         self._rate = rate
-        self._strangers = Bucket(defaults.STRANGERS_RATE, defaults.STRANGERS_RATE, now)
+        self._strangers = Bucket(Rate(defaults.STRANGERS_RATE, defaults.STRANGERS_RATE), now)
         self._by_ufrag: dict[str, Session] = {}
         self._by_place: dict[Place, Session] = {}
 
@@ -52,7 +52,7 @@ class LiteAgent:
         now: float,
     ) -> Session:
         """A session for an offer; `ufrag` and `password` are this side's, new and random."""
-        bucket = Bucket(self._rate, self._rate / 4, now)
+        bucket = Bucket(Rate(self._rate / 4, self._rate), now)
         session = Session(ufrag, password, peer_ufrag, take, bucket)
         self._by_ufrag[ufrag] = session
         return session
@@ -90,7 +90,8 @@ class LiteAgent:
             return None
         if request.use_candidate and not self._nominate(session, source):
             return None
-        return stun.success(request.transaction, source, session.password)
+        answer = Message(Kind.SUCCESS, request.transaction, mapped=source)
+        return encode(answer, session.password.encode(), sha256=False)
 
     def _nominate(self, session: Session, source: Place) -> bool:
         """Move a session to where its browser says it is now; False where it may not go."""

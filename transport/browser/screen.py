@@ -31,7 +31,6 @@ _TYPE_INIT: Final = 1
 _TYPE_INIT_ACK: Final = 2
 _TYPE_SACK: Final = 3
 _TYPE_SHUTDOWN: Final = 7
-_TYPE_COOKIE_ECHO: Final = 10
 _TYPE_RECONFIG: Final = 130
 _TYPE_FORWARD_TSN: Final = 192
 _WITH_PARAMETERS: Final = {  # the size of the fields before the parameters

@@ -11,6 +11,8 @@ import trio
 from ..datagrams import Datagrams, Place
 from ..host import Host
 from ..identity import Identity, PeerId, public_key_of
+from ..place import network
+from ..rates import Rate, Rates
 from . import defaults
 from .bridge import Bridge, Carrier
 from .channel import ChannelPipe
@@ -19,7 +21,6 @@ from .defaults import BrowserLimits
 from .exchange import Refusal
 from .ice import LiteAgent, Session
 from .proof import LISTENER, PROOF_BYTES, Meeting, dialler_of, prove
-from .rates import Buckets, subnet_of
 from .sdp import answer
 from .signalling import BadRequest, JoinRequest, encode_answer, parse_join
 
@@ -69,7 +70,7 @@ class Visits:
         self._limits = limits
         self._agent = LiteAgent(limits.packets_per_second, host.now())
         rate = limits.joins_per_minute
-        self._joins = Buckets(rate / 60, max(1.0, rate / 2))
+        self._joins = Rates(Rate(max(1.0, rate / 2), rate / 60))
         self._visits: set[_Visit] = set()
 
     @property
@@ -97,7 +98,7 @@ class Visits:
         `source` is the browser's IP address, `places` where it may find the UDP port. Raises
         Refusal.
         """
-        if not self._joins.take(subnet_of(source), self._host.now()):
+        if not self._joins.take(network(source), self._host.now()):
             raise Refusal(429, "too many offers from there; try again in a minute")
         if self.joining >= self._limits.joining or self.count >= self._limits.browsers:
             raise Refusal(503, "no room for another browser now")

@@ -48,7 +48,7 @@ TEXT_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LanLimits:
     """What the LAN may cost us."""
 
     peers: int = PEERS

@@ -9,7 +9,7 @@ from ..datagrams import Datagrams, Place
 from ..errors import AddressInUse, HostError
 from ..host import Group, Host, Interface
 from ..identity import PeerId
-from .defaults import GROUP, PORT, Limits
+from .defaults import GROUP, PORT, LanLimits
 from .responder import Responder
 from .service import Announcement
 
@@ -28,13 +28,13 @@ class LanDiscovery:
     """
 
     def __init__(
-        self, host: Host, peer: PeerId, swarm: bytes, *, limits: Limits | None = None
+        self, host: Host, peer: PeerId, swarm: bytes, *, limits: LanLimits | None = None
     ) -> None:
         """`swarm` is the swarm's public name, up to 32 bytes; others' swarms are not seen."""
         self._host = host
         self._peer = peer
         self._swarm = swarm
-        self._limits = limits or Limits()
+        self._limits = limits or LanLimits()
         self._listeners: list[OnPeer] = []
         self._served: dict[Interface, trio.CancelScope] = {}
         self._responders: dict[Interface, Responder] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..datagrams import Place
 from ..identity import PeerId
-from .defaults import GOODBYE_S, REFRESH, REFRESH_SPREAD, Limits
+from .defaults import GOODBYE_S, REFRESH, REFRESH_SPREAD, LanLimits
 from .service import Found
 
 
@@ -32,7 +32,7 @@ class Neighbour:
 class Neighbours:
     """Everybody on one LAN. `luck` gives a number from 0 to 1."""
 
-    def __init__(self, limits: Limits, luck: Callable[[], float]) -> None:
+    def __init__(self, limits: LanLimits, luck: Callable[[], float]) -> None:
         self._limits = limits
         self._luck = luck
         self._by_key: dict[tuple[PeerId, Place], Neighbour] = {}

@@ -10,6 +10,7 @@ from typing import Final
 
 from ..datagrams import Place
 from ..host import Interface
+from ..rates import Bucket, Rate
 from . import dns
 from .defaults import (
     ANNOUNCEMENTS,
@@ -18,10 +19,9 @@ from .defaults import (
     KNOWN_ANSWERS,
     PORT,
     QUERY_S,
-    Limits,
+    LanLimits,
 )
 from .neighbours import Neighbours
-from .rate import Rate
 from .service import Announcement, Found, query
 
 _NEVER: Final = math.inf
@@ -35,7 +35,7 @@ class Responder:
         self,
         announcement: Announcement,
         interface: Interface,
-        limits: Limits,
+        limits: LanLimits,
         luck: Callable[[], float],
         now: float,
     ) -> None:
@@ -47,8 +47,8 @@ class Responder:
             f"{interface.address}/{interface.prefix}"
         ).network
         self._luck = luck
-        self._taken = Rate(limits.taken_per_s, limits.taken_burst, now)
-        self._news = Rate(limits.news_per_s, limits.news_burst, now)
+        self._taken = Bucket(Rate(limits.taken_burst, limits.taken_per_s), now)
+        self._news = Bucket(Rate(limits.news_burst, limits.news_per_s), now)
         self._announce_at = [now + after for after in ANNOUNCEMENTS]
         self._answer_at = _NEVER  # an answer is due
         self._answered = -_NEVER
@@ -93,7 +93,7 @@ class Responder:
         """
         if source[1] != PORT or IPv4Address(source[0]) not in self._network:
             return []
-        if not self._taken.allows(now):
+        if not self._taken.take(now):
             self.dropped += 1
             return []
         message = dns.decode(data)
@@ -108,7 +108,7 @@ class Responder:
     def _is_news(self, found: Found, now: float) -> bool:
         """Keep it; whether it was not known. Beyond the rate nothing new is kept."""
         news = self.neighbours.is_news(found)
-        if news and not self._news.allows(now):
+        if news and not self._news.take(now):
             return False
         if news or self.neighbours.knows(found):
             self.neighbours.hear(found, now)

@@ -12,13 +12,14 @@ import trio
 from .. import frame
 from ..calls import Answer, Call, Handler, Refusal, Reply
 from ..defaults import FRAME_HEAD_BYTES, METHOD_BYTES
+from ..frame import Fault
 from ..identity import PeerId
 from ..serving import HANDLER_ERRORS, refusal_of
 from . import defaults
 from .connection import Connection
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
-from .wire import Fault, prefixed
+from .wire import prefixed
 
 CALL: Final = "/shoal/call/1.0.0"
 _FIELDS: Final = 8

@@ -7,9 +7,10 @@ by the relay, that a peer has a reservation (`RFC/0002-signed-envelopes.md`).
 from dataclasses import dataclass
 from typing import Final
 
+from ..frame import Fault
 from ..identity import Identity
 from .multiaddr import decode_peer, encode_peer
-from .wire import Fault, Message, bytes_field, number_field, prefixed
+from .wire import Message, bytes_field, number_field, prefixed
 
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"

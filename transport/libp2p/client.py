@@ -6,7 +6,6 @@ relay sees ciphertext, and what it says of who comes is a hint that TLS proves o
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
 
 import trio
@@ -14,9 +13,11 @@ import trio
 from ..address import Address
 from ..budget import Budget
 from ..errors import DialFailed, HostError, TransportError
+from ..frame import Fault
 from ..host import Host
 from ..identity import Identity, PeerId, parse_peer_id
 from ..pipe import TcpPipe
+from ..place import parse_ip
 from . import circuit as wire
 from . import defaults
 from .circuit import HopMessage, StopMessage
@@ -24,7 +25,6 @@ from .connection import Connection, Protocols, Serve
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
 from .session import Session
-from .wire import Fault
 
 OnCircuit = Callable[[MuxStream, PeerId, Address], None]
 _EXPIRED: Final = "expired"
@@ -185,7 +185,7 @@ class CircuitClient:
             raise DialFailed("bad-address", f"`{address}` is not reached by TCP")
         ip, port = address.host, self._port()
         try:
-            if not _is_ip(ip):
+            if parse_ip(ip) is None:
                 ip = (await self._host.resolve(ip))[0]
             return await self._host.connect(ip, address.port, source_port=port)
         except HostError as error:
@@ -308,14 +308,6 @@ def _source(body: bytes) -> PeerId | int:
         return parse_peer_id(message.peer)
     except TransportError:  # no key of ours: it could not link to us
         return wire.PERMISSION_DENIED
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 async def _hold(connection: Connection, stream: MuxStream) -> None:

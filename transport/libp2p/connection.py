@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import trio
 
 from ..budget import Budget
+from ..frame import Fault
 from ..host import Host
 from ..pipe import Pipe
 from . import defaults
@@ -15,7 +16,6 @@ from .multistream import Choice, Offer
 from .muxstream import MuxStream
 from .pace import Pace
 from .session import Session
-from .wire import Fault
 from .yamux import Channel, Opened
 
 Serve = Callable[["Connection", MuxStream], Awaitable[None]]

@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from ..address import Address
+from ..frame import Fault
 from ..host import Host
 from ..identity import Identity
 from ..relay.book import Circuit, RelayBook
@@ -20,7 +21,6 @@ from .connection import Connection
 from .limits import Libp2pLimits
 from .multiaddr import encode_address
 from .muxstream import MuxStream
-from .wire import Fault
 
 _NAME: Final = "libp2p/"  # before a peer id in the book: the peer's lane has a place of its own
 _STATUS: Final = {

@@ -1,8 +1,6 @@
 """What libp2p peers, none of them members, may cost us."""
 
-from collections import Counter
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address, ip_network
 
 from . import defaults
 
@@ -48,40 +46,3 @@ class Libp2pLimits:
     """Seconds a handler may take for a call."""
     circuits: int = defaults.CIRCUITS
     """Circuits at once that one foreign relay may bring us, a count."""
-
-
-class Crowd:
-    """Counts connections, in all and by subnet."""
-
-    def __init__(self, limits: Libp2pLimits) -> None:
-        self._limits = limits
-        self._by_subnet: Counter[str] = Counter()
-
-    def enter(self, ip: str) -> str | None:
-        """Count a connection from an IP address; its subnet, None where it is one too many."""
-        subnet = subnet_of(ip)
-        limits = self._limits
-        most = limits.connections_loopback if subnet == "" else limits.connections_per_subnet
-        if self._by_subnet.total() >= limits.connections or self._by_subnet[subnet] >= most:
-            return None
-        self._by_subnet[subnet] += 1
-        return subnet
-
-    def leave(self, subnet: str) -> None:
-        """The connection is gone."""
-        self._by_subnet[subnet] -= 1
-        if not self._by_subnet[subnet]:
-            del self._by_subnet[subnet]
-
-
-def subnet_of(ip: str) -> str:
-    """The /24 or /64 of an address; "" for this machine, `unknown` for what is no address."""
-    try:
-        found = ip_address(ip)
-    except ValueError:
-        return "unknown"
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    if found.is_loopback:
-        return ""
-    return str(ip_network((found, 24 if found.version == 4 else 64), strict=False))

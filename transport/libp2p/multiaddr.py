@@ -7,9 +7,10 @@ from ipaddress import ip_address
 from typing import Final
 
 from ..address import Address
+from ..frame import Fault
 from ..identity import base58_decode, base58_encode
 from . import defaults
-from .wire import Fault, prefixed, uvarint
+from .wire import prefixed, uvarint
 
 _IP: Final = {4: 4, 6: 41}
 _DNS: Final = {"dns": 53, "dns4": 54, "dns6": 55}

@@ -7,8 +7,9 @@ one proposes, the other repeats what it takes and says `na` to the rest.
 from collections.abc import Container
 from typing import Final
 
+from ..frame import Fault
 from . import defaults
-from .wire import Fault, prefixed, read_uvarint
+from .wire import prefixed, read_uvarint
 
 VERSION: Final = "/multistream/1.0.0"
 _NOT_AVAILABLE: Final = "na"

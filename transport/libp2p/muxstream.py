@@ -6,8 +6,9 @@ from contextlib import suppress
 import trio
 
 from ..datagrams import Place
+from ..frame import Fault
 from . import defaults
-from .wire import Fault, read_uvarint
+from .wire import read_uvarint
 from .yamux import Channel, Yamux
 
 _LITTLE = defaults.UNSENT_BYTES // 4

@@ -14,10 +14,11 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from ..certificate import _UNREADABLE, _check_signature, _peer_id_of_encoded
+from ..certificate import UNREADABLE, check_signature, peer_id_of_encoded
+from ..frame import Fault
 from ..identity import Identity
 from . import defaults
-from .wire import Fault, Message, bytes_field
+from .wire import Message, bytes_field
 
 _NAME: Final = b"Noise_XX_25519_ChaChaPoly_SHA256"  # 32 bytes, so it is its own first hash
 _STATIC_KEY_WORD: Final = b"noise-libp2p-static-key:"
@@ -249,10 +250,10 @@ class Noise:
             raise Fault("bad-identity")
         signed = _STATIC_KEY_WORD + handshake.their_static.public_bytes_raw()
         try:
-            _check_signature(encoded, signed, signature)
-        except (InvalidSignature, *_UNREADABLE):
+            check_signature(encoded, signed, signature)
+        except (InvalidSignature, *UNREADABLE):
             raise Fault("bad-identity") from None
-        peer = _peer_id_of_encoded(encoded)
+        peer = peer_id_of_encoded(encoded)
         if self._expect is not None and peer != self._expect:
             raise Fault("wrong-peer")
         self.peer = peer

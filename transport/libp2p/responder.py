@@ -15,6 +15,7 @@ from ..budget import Budget
 from ..calls import Handler
 from ..host import Host
 from ..identity import Identity
+from ..limits import Crowd
 from ..pipe import Pipe, TcpPipe
 from ..relay.book import RelayBook
 from . import defaults
@@ -23,7 +24,7 @@ from .circuit import HOP
 from .connection import Connection, Serve
 from .hop import HopService
 from .identify import IDENTIFY, IDENTIFY_PUSH, identify_answer
-from .limits import Crowd, Libp2pLimits
+from .limits import Libp2pLimits
 from .muxstream import MuxStream
 from .pace import Pace
 from .session import Session
@@ -55,7 +56,11 @@ class Libp2pResponder:
         self._addresses = addresses
         self._published = published
         self._limits = limits or Libp2pLimits()
-        self._crowd = Crowd(self._limits)
+        self._crowd = Crowd(
+            self._limits.connections,
+            self._limits.connections_per_subnet,
+            self._limits.connections_loopback,
+        )
         self._budget = Budget(self._limits.total_bytes)
         self._pace = Pace(self._limits.rate, self._limits.burst_bytes)
         self._calls = CallService(published, self._limits)

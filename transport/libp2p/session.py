@@ -7,12 +7,12 @@ asks. Plaintext, secio and TLS are never offered nor accepted.
 from collections.abc import Callable
 from typing import Final
 
+from ..frame import Fault
 from ..identity import Identity
 from . import defaults
 from .limits import Libp2pLimits
 from .multistream import Choice, Offer
 from .noise import Noise
-from .wire import Fault
 from .yamux import Event, Yamux
 
 NOISE: Final = "/noise"

@@ -6,6 +6,7 @@ believed before its type was asked for.
 
 from typing import Final
 
+from ..frame import Fault
 from . import defaults
 
 VARINT: Final = 0
@@ -13,14 +14,6 @@ BYTES: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 _VARINT_BYTES: Final = 10
 _MASK: Final = (1 << 64) - 1
-
-
-class Fault(Exception):
-    """The peer broke the protocol; `code` is a fixed word of docs/spec/libp2p.md."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 def uvarint(number: int) -> bytes:

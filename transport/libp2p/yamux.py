@@ -10,13 +10,12 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..frame import Fault
 from . import defaults
-from .wire import Fault
 
 HEADER: Final = struct.Struct(">BBHII")
 DATA, WINDOW, PING, GO_AWAY = range(4)
 SYN, ACK, FIN, RST = 1, 2, 4, 8
-PROTOCOL_ERROR: Final = 1
 _WINDOW: Final = defaults.YAMUX_WINDOW_BYTES
 _PIECE: Final = 16 * 1024  # of a write: streams take turns at this size
 

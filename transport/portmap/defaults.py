@@ -57,7 +57,7 @@ XML_ELEMENTS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PortmapLimits:
     """Times of a `PortMapper` that its owner may set; the other constants are protocol."""
 
     lease_s: int = LEASE_S

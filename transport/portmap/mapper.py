@@ -18,7 +18,7 @@ from .defaults import (
     SILENT_LOOKS,
     SILENT_S,
     SPREAD_S,
-    Limits,
+    PortmapLimits,
 )
 from .igdclient import IgdClient
 from .mapping import Client, Granted, Health, Mapping, Proto, Refused, Scope, scope_of
@@ -81,14 +81,14 @@ class PortMapper:
         host: Host,
         *,
         key: bytes = b"",
-        limits: Limits | None = None,
+        limits: PortmapLimits | None = None,
         protocols: Collection[str] = PROTOCOLS,
     ) -> None:
         self.mapping: Mapping | None = None
         self.outcome = Outcome(note="ports have not been asked for yet")
         self._host = host
         self._key = key or host.entropy(32)
-        self._limits = limits or Limits()
+        self._limits = limits or PortmapLimits()
         self._protocols = [name for name in PROTOCOLS if name in protocols]
         self._listeners: list[OnChange] = []
         self._ports: dict[Proto, int] = {}

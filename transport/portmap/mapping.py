@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network, ip_address
+from ipaddress import IPv4Address, IPv4Network
 from typing import Final, Protocol
+
+from ..place import CARRIER
 
 
 class Proto(StrEnum):
@@ -29,19 +31,18 @@ class Scope(StrEnum):
 _PRIVATE: Final = tuple(
     map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"))
 )
-_CARRIER: Final = IPv4Network("100.64.0.0/10")
 _NOWHERE: Final = tuple(map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")))
 
 
 def scope_of(address: str) -> Scope:
     """The scope of an address in text; what is no IPv4 address leads nowhere."""
     try:
-        found = ip_address(address)
+        found = IPv4Address(address)
     except ValueError:
         return Scope.NOWHERE
-    if not isinstance(found, IPv4Address) or any(found in net for net in _NOWHERE):
+    if any(found in net for net in _NOWHERE):
         return Scope.NOWHERE
-    if found in _CARRIER:
+    if found in CARRIER:
         return Scope.CARRIER
     return Scope.PRIVATE if any(found in net for net in _PRIVATE) else Scope.PUBLIC
 

@@ -15,7 +15,7 @@ from .candidates import Candidate, Kind, Seen, Transport, may_probe, probeable
 from .checks import Checks, Chosen
 from .needs import Socket, Tools
 from .offer import Offer
-from .outcome import Outcome, Result, Rung
+from .outcome import Outcome, Result, RungOutcome
 from .predict import Plan, plan
 from .preparing import Prepared
 from .sockets import Sockets
@@ -23,11 +23,11 @@ from .tcp import Dialling, TcpEnd
 
 _TICK_S = 0.002  # shots are handed over this often, not one by one
 _TCP_RESULTS = {
-    TcpEnd.WORKED: Rung(Result.WORKED),
-    TcpEnd.REFUSED: Rung(Result.REFUSED, "reset"),
-    TcpEnd.NO_ANSWER: Rung(Result.NO_ANSWER),
-    TcpEnd.BUDGET: Rung(Result.NOT_POSSIBLE, "budget"),
-    TcpEnd.NOWHERE: Rung(Result.NOT_POSSIBLE, "no-address"),
+    TcpEnd.WORKED: RungOutcome(Result.WORKED),
+    TcpEnd.REFUSED: RungOutcome(Result.REFUSED, "reset"),
+    TcpEnd.NO_ANSWER: RungOutcome(Result.NO_ANSWER),
+    TcpEnd.BUDGET: RungOutcome(Result.NOT_POSSIBLE, "budget"),
+    TcpEnd.NOWHERE: RungOutcome(Result.NOT_POSSIBLE, "no-address"),
 }
 SEARCHES = frozenset({Plan.OPEN, Plan.SPRAY})
 _PREDICTS = SEARCHES | {Plan.COUNT, Plan.FOLLOW, Plan.STEP}
@@ -64,7 +64,7 @@ class Attempt:
         self._seen = seen
         self._ways: dict[Place, Way] = {}
         self._began = tools.host.now()
-        self._rungs: dict[str, Rung] = {}
+        self._rungs: dict[str, RungOutcome] = {}
         self._kept: Datagrams | None = None
         self._dialling = False
         self._searched = False
@@ -164,7 +164,8 @@ class Attempt:
                 schedule.spray(checks, ip, count, self._tools.host.entropy, at)
             case Plan.OPEN if main and self.sockets is not None and self._may_search():
                 many = await self.sockets.open(defaults.BIRTHDAY_SOCKETS)
-                schedule.open_many(checks, many, main[0], at + schedule.OPEN_AFTER_S)
+                at += schedule.OPEN_AFTER_S  # ordinary ones too: one that is early may spoil all
+                schedule.open_many(checks, many, main[0], at)
         if mine.fresh or theirs.comb:
             step = schedule.comb_step(theirs.round)
             place = main[0] if main else None
@@ -223,7 +224,7 @@ class Attempt:
                 chosen.place, socket=chosen.socket, timeout=self._tools.limits.dial_s
             )
         except (ShoalError, OSError, trio.ClosedResourceError, trio.BrokenResourceError):
-            self._rungs["udp"] = Rung(Result.NO_ANSWER, "quic")
+            self._rungs["udp"] = RungOutcome(Result.NO_ANSWER, "quic")
             return
         self._pipe = pipe
         self._deliver(pipe, "udp", self.way_of_udp())
@@ -275,27 +276,27 @@ class Attempt:
     def _work(self, rung: str) -> None:
         if self._rungs.get(rung, _FRESH).result is not Result.WORKED:
             after = self._tools.host.now() - self._began
-            self._rungs[rung] = Rung(Result.WORKED, "", after)
+            self._rungs[rung] = RungOutcome(Result.WORKED, "", after)
         self.settled.set()
 
     def outcome(self) -> Outcome:
         """As far as is known now."""
         worked = any(rung.result is Result.WORKED for rung in self._rungs.values())
-        open_ = Rung(Result.NOT_NEEDED if worked else Result.NO_ANSWER)
+        open_ = RungOutcome(Result.NOT_NEEDED if worked else Result.NO_ANSWER)
         rungs = {"tcp": self._rungs.get("tcp", open_), "udp": self._rungs.get("udp", open_)}
         if "udp" not in self._rungs and self._tools.udp is None:
-            rungs["udp"] = Rung(Result.NOT_POSSIBLE, "no-udp")
+            rungs["udp"] = RungOutcome(Result.NOT_POSSIBLE, "no-udp")
         elif "udp" not in self._rungs and self.plan is Plan.BLOCKED:
-            rungs["udp"] = Rung(Result.NOT_POSSIBLE, str(self.plan))
+            rungs["udp"] = RungOutcome(Result.NOT_POSSIBLE, str(self.plan))
         if self.plan is Plan.HOPELESS:
-            rungs["prediction"] = Rung(Result.NOT_POSSIBLE, str(self.plan))
+            rungs["prediction"] = RungOutcome(Result.NOT_POSSIBLE, str(self.plan))
         elif self.plan in SEARCHES and not self._searched and not worked:
-            rungs["prediction"] = Rung(Result.NOT_POSSIBLE, "busy")
+            rungs["prediction"] = RungOutcome(Result.NOT_POSSIBLE, "busy")
         elif self.plan in _PREDICTS:
             rungs["prediction"] = rungs["udp"]
         else:
-            rungs["prediction"] = Rung(Result.NOT_NEEDED)
+            rungs["prediction"] = RungOutcome(Result.NOT_NEEDED)
         return Outcome(self.peer, rungs, self.round)
 
 
-_FRESH = Rung(Result.NO_ANSWER)
+_FRESH = RungOutcome(Result.NO_ANSWER)

@@ -7,10 +7,10 @@ exceeded in any window.
 """
 
 from collections import deque
-from ipaddress import ip_address, ip_network
 from typing import Final
 
-from .defaults import Limits
+from ..place import network
+from .defaults import PunchLimits
 
 _SLICES: Final = 60
 
@@ -36,9 +36,9 @@ class _Account:
 
 
 class Budget:
-    """Counts datagrams and TCP connections by target; at most `Limits.targets` of each."""
+    """Counts datagrams and TCP connections by target; at most `PunchLimits.targets` of each."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PunchLimits) -> None:
         self.refused = 0  # datagrams and connections that were not sent for it
         self._limits = limits
         self._slice_s = limits.window_s / _SLICES
@@ -93,5 +93,4 @@ class Budget:
 
 def target(ip: str) -> str:
     """What counts as one target: an IPv4 address, or an IPv6 /64."""
-    found = ip_address(ip)
-    return ip if found.version == 4 else str(ip_network((found, 64), strict=False))
+    return network(ip, 32)

@@ -9,31 +9,15 @@ own network.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from typing import Final
 
 from ..datagrams import Place
+from ..place import Nearness, nearness_of, plain_ip
 from .defaults import CANDIDATES, LEAST_PORT, WELL_KNOWN_PORT
 
-_ADDRESS_LETTERS: Final = 45  # the longest IPv6 address as text
 _PRIVATE: Final = tuple(
     ip_network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
-)
-_NEVER: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
-    ip_network(each)
-    for each in (
-        "0.0.0.0/8",
-        "169.254.0.0/16",
-        "100.100.100.200/32",  # the metadata of two clouds, outside of the link-local range
-        "fd00:ec2::254/128",
-        "224.0.0.0/3",  # multicast, reserved, broadcast
-        "::/128",
-        "64:ff9b::/96",  # these carry an IPv4 address to wherever
-        "2001::/32",
-        "2002::/16",
-        "fe80::/10",
-        "ff00::/8",
-    )
 )
 
 
@@ -44,7 +28,6 @@ class Kind(StrEnum):
     PUBLIC = "public"  # of an interface, and reachable as it is
     OBSERVED = "observed"  # others see it
     MAPPED = "mapped"  # the router was asked to lead it here
-    PREDICTED = "predicted"  # what a NAT that counts will give next
 
 
 class Transport(StrEnum):
@@ -75,19 +58,6 @@ class Seen:
     found: Collection[str] = ()
 
 
-def plain_ip(text: str) -> str | None:
-    """An IP address in its one usual spelling (IPv4 within IPv6 as IPv4); None for no address."""
-    if len(text) > _ADDRESS_LETTERS or "%" in text:
-        return None
-    try:
-        found = ip_address(text)
-    except ValueError:
-        return None
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return str(found)
-
-
 def is_private(ip: str) -> bool:
     """Whether an IP address is of a private network (RFC 1918, RFC 4193)."""
     found = ip_address(ip)
@@ -101,14 +71,12 @@ def may_probe_port(port: int) -> bool:
 
 def may_probe(ip: str, seen: Seen) -> bool:
     """Whether anything may be sent to an IP address that the peer named as its own."""
-    if plain_ip(ip) != ip:
-        return False
-    found: IPv4Address | IPv6Address = ip_address(ip)
-    if any(found in net for net in _NEVER if net.version == found.version):
+    nearness = nearness_of(ip)
+    if nearness is None or plain_ip(ip) != ip:
         return False
     if ip in seen.vouched:
         return True
-    if found.is_loopback or not is_private(ip):
+    if nearness is Nearness.LOOPBACK or not is_private(ip):
         return False
     return seen.same_site or ip in seen.found
 

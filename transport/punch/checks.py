@@ -13,13 +13,13 @@ peer ids; and a check may be a single shot, of which a birthday search makes man
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final, Generic, TypeVar
 
 from ..datagrams import Place
 from ..reach.stun import TRANSACTION_BYTES, Kind, Message, authentic, encode
-from .defaults import Limits
+from .defaults import PunchLimits
 
 S = TypeVar("S")
 """What names a socket here; hashable."""
@@ -82,7 +82,7 @@ class Checks(Generic[S]):
         may_probe: Callable[[str], bool],
         spend: Callable[[str, float], bool],
         entropy: Callable[[int], bytes],
-        limits: Limits,
+        limits: PunchLimits,
     ) -> None:
         self.name = name
         self.controlling = controlling
@@ -131,6 +131,11 @@ class Checks(Generic[S]):
         for pair in self._pairs.values():
             pair.at = inf
         self._settle_at = self._nominate_at = inf
+
+    def _forget_shots(self) -> None:
+        """There is a way: a search is over, before it has some router spoil a port."""
+        self._queue = [item for item in self._queue if item[2:] in self._pairs]
+        heapify(self._queue)
 
     def _new_pair(self, socket: S, place: Place, lan: bool) -> _Pair[S] | None:
         if len(self._pairs) >= self._limits.pairs or not self._may_probe(place[0]):
@@ -260,6 +265,8 @@ class Checks(Generic[S]):
             del self._requests[next(iter(self._requests))]
         self._requests[message.transaction] = None
         self.heard += 1
+        if self.heard == 1:
+            self._forget_shots()
         if self._spend(source[0], now):
             answer = Message(Kind.SUCCESS, message.transaction, mapped=source)
             self._out.append(Send(socket, encode(answer, self.secret), source))

@@ -34,7 +34,7 @@ DELTA: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PunchLimits:
     """What punching may cost: us, the peer, and who is at an address that it names."""
 
     target_datagrams: int = 1500

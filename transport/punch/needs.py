@@ -12,7 +12,7 @@ from ..pipe import Pipe, Way
 from ..udp.quic import QuicPipe
 from .budget import Budget
 from .candidates import Candidate, Seen
-from .defaults import Limits
+from .defaults import PunchLimits
 from .predict import Nat
 
 Socket = Datagrams | None
@@ -96,7 +96,7 @@ class Tools:
     udp: Udp | None
     port: Callable[[], int]
     budget: Budget
-    limits: Limits
+    limits: PunchLimits
     on_pipe: OnPipe
     bind: str = "0.0.0.0"
     extra: set[Datagrams] = field(default_factory=set)

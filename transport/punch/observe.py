@@ -9,12 +9,10 @@ from math import inf
 from typing import Final, Generic
 
 from ..datagrams import Place
-from ..reach.stun import TRANSACTION_BYTES, Kind, Message, encode
+from ..reach.stun import TRANSACTION_BYTES, Kind, Message, request
 from .checks import S, Send
 
 RETRY_S: Final = (0.15, 0.25)
-PADDING: Final = 64
-"""Bytes that make a request longer than its answer, or no observer answers it."""
 
 
 class Asking(Generic[S]):
@@ -48,7 +46,7 @@ class Asking(Generic[S]):
         self._sent += 1
         self.due = now + (*RETRY_S, RETRY_S[-1])[self._sent - 1] if not self.done else inf
         return [
-            Send(socket, encode(Message(Kind.REQUEST, transaction, padding=PADDING)), observer)
+            Send(socket, request(transaction), observer)
             for transaction, (socket, observer) in self._questions.items()
             if (socket, observer) not in self._answers and self._sent <= len(RETRY_S) + 1
         ]

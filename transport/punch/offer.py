@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..datagrams import Place
+from ..place import plain_ip
 from ..reach.reachability import Behaviour
 from . import candidates, defaults
-from .candidates import Candidate, plain_ip
+from .candidates import Candidate
 from .predict import Nat
 
 _MOST_RTT_S: Final = 10.0

@@ -17,7 +17,7 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class RungOutcome:
     """How one rung went. `reason` is a code where there is one to tell; `after` is seconds from
     the first offer to a pipe."""
 
@@ -31,7 +31,7 @@ class Outcome:
     """Of one attempt: `rungs` are "tcp", "udp" and "prediction"."""
 
     peer: PeerId
-    rungs: Mapping[str, Rung] = field(default_factory=lambda: MappingProxyType({}))
+    rungs: Mapping[str, RungOutcome] = field(default_factory=lambda: MappingProxyType({}))
     rounds: int = 0
 
     @property
@@ -42,4 +42,6 @@ class Outcome:
 
 def failed(peer: PeerId, result: Result, reason: str, rounds: int = 0) -> Outcome:
     """Every rung failed for the same reason."""
-    return Outcome(peer, dict.fromkeys(("tcp", "udp", "prediction"), Rung(result, reason)), rounds)
+    return Outcome(
+        peer, dict.fromkeys(("tcp", "udp", "prediction"), RungOutcome(result, reason)), rounds
+    )

@@ -7,6 +7,7 @@ from typing import Final
 import trio
 
 from ..datagrams import Datagrams, Place
+from ..reach.judging import consensus
 from ..reach.reachability import Behaviour
 from ..reach.stun import Message
 from . import defaults
@@ -66,10 +67,12 @@ class Observing:
         return asking
 
 
-def is_stale(own: Own, now: float, limits: defaults.Limits) -> bool:
+def is_stale(own: Own, now: float, limits: defaults.PunchLimits) -> bool:
     """Whether the own port may be seen elsewhere by now, or never was by several. A NAT that
     counts has gone on, one that draws forgets an idle port; one that preserves ports does neither
     harm."""
+    if not own.nat.udp:
+        return False  # no observer would hear of it
     if own.nat.mapping is Behaviour.UNKNOWN or (own.nat.hard and own.nat.counts):
         return True
     if own.nat.preserves or own.nat.mapping is Behaviour.NONE:
@@ -85,7 +88,8 @@ def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> P
     if not views:
         return Prepared(own.nat, own.candidates)
     nat, counting = own.nat, None
-    if len(set(views)) > 1:
+    agreed = consensus(views)
+    if len(set(views)) > 1 and (nat.hard or agreed is None):
         step = step_of([port for _, port in latest]) if len({ip for ip, _ in latest}) == 1 else None
         hard = nat.mapping if nat.hard else Behaviour.ADDRESS_AND_PORT_DEPENDENT
         nat = replace(nat, mapping=hard, preserves=False, counts=step is not None)
@@ -102,7 +106,7 @@ def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> P
     local = {each.place[0] for each in known if each.kind is Kind.PUBLIC}
     seen = [
         Candidate(place, Kind.OBSERVED, Transport.UDP)
-        for place in dict.fromkeys(views)
+        for place in dict.fromkeys([*([agreed] if agreed else ()), *views])
         if place[0] not in local
     ]
     return Prepared(nat, [*seen[:2], *known], counting=counting)

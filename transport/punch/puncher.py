@@ -24,7 +24,7 @@ from ..udp.quic import QuicPipe
 from . import defaults
 from .attempt import SEARCHES, Attempt
 from .budget import Budget
-from .defaults import Limits
+from .defaults import PunchLimits
 from .needs import Channel, Knowledge, OnPipe, Serves, Socket, Tools, Udp
 from .offer import Offer, decode, encode
 from .outcome import Outcome, Result, failed
@@ -50,10 +50,10 @@ class Puncher:
         knowledge: Knowledge,
         on_pipe: OnPipe,
         *,
-        limits: Limits | None = None,
+        limits: PunchLimits | None = None,
         bind: str = "0.0.0.0",
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or PunchLimits()
         self.budget = Budget(self.limits)
         self.outcomes: dict[PeerId, Outcome] = {}
         """The last one with each peer, of the attempts that the peer offered too."""

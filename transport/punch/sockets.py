@@ -1,5 +1,7 @@
 """Fresh sockets beside the UDP port, for one attempt: all but the chosen one are closed."""
 
+import trio
+
 from ..datagrams import Datagrams
 from ..errors import HostError
 from .needs import Tools, Udp
@@ -25,9 +27,13 @@ class Sockets:
             if self._closed:  # meanwhile
                 socket.close()
                 break
+            try:
+                self._udp.add(socket)
+            except trio.ClosedResourceError:  # the port itself is closing
+                socket.close()
+                break
             self._open.append(socket)
             self._tools.extra.add(socket)
-            self._udp.add(socket)
             found.append(socket)
         return found
 

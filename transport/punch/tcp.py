@@ -14,7 +14,7 @@ import trio
 
 from ..datagrams import Place
 from ..pipe import Pipe
-from .defaults import Limits
+from .defaults import PunchLimits
 
 _AGAIN_S: Final = (0.95, 2.0, 4.0)  # before the kernel's further SYNs, each after the one before
 
@@ -53,7 +53,7 @@ class Dialling:
         *,
         spend: Callable[[str], bool],
         deliver: Callable[[trio.SocketStream, Place], None],
-        limits: Limits,
+        limits: PunchLimits,
     ) -> None:
         self._host = host
         self._port = source_port
@@ -122,7 +122,7 @@ class Dialling:
         return TcpEnd.WORKED
 
 
-async def stays_silent(pipe: Pipe, limits: Limits) -> bool:
+async def stays_silent(pipe: Pipe, limits: PunchLimits) -> bool:
     """Whether who dialled our listener waits for us to speak first.
 
     Of an ordinary inbound connection the dialler is the TLS client. Where both have dialled, the

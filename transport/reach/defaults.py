@@ -46,8 +46,8 @@ ANSWERS_PER_S: Final = 4.0
 ALL_ANSWERS_BURST: Final = 400
 ALL_ANSWERS_PER_S: Final = 100.0
 """The same to everybody: 100 answers are 5 kB a second."""
-RATE_KEYS: Final = 4096
-"""Subnets or peers whose rate is remembered, a count."""
+SUBNET_BITS: Final = (24, 56)
+"""What counts as one subnet, in bits of IPv4 and IPv6: what a home gets."""
 
 # Dial-backs (dialback.py, dialler.py).
 DIALBACK_BYTE: Final = b"\x01"
@@ -57,8 +57,10 @@ PAYMENT_BYTES: Final = (30_000, 100_000)
 drawn by the server (AutoNAT v2)."""
 PAYMENT_S: Final = 60.0
 """How long a demand for payment stands."""
+PAYMENTS_PER_ASKER: Final = 8
+"""Demands to one asker that stand at once, a count: it may ask for several dial-backs at a time."""
 PAYMENTS: Final = 256
-"""Demands that are remembered, a count."""
+"""Askers whose demands are remembered, a count; of each `OWN_PLACES`."""
 ASKER_BURST: Final = 16
 ASKER_PER_S: Final = 16 / 600
 """Dial-backs for one asker: a measurement asks one server for about 8."""
@@ -92,6 +94,8 @@ TCP_VIEW_S: Final = 3600.0
 # The service (service.py).
 MEASURE_S: Final = 1800.0
 """From one measurement to the next, where nothing changed."""
+AGAIN_S: Final = 120.0
+"""Seconds until the next measurement where dial-backs stayed without an answer."""
 MEASURE_GAP_S: Final = 15.0
 """Between two measurements at least, whatever changes."""
 SETTLE_S: Final = 2.0

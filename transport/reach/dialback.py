@@ -10,19 +10,13 @@ the victim gets, and rates bound the rest.
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Any, Final
+from typing import Any
 
 from ..datagrams import Place
 from ..identity import PeerId
+from ..place import is_public, network, plain_ip
+from ..rates import Rate, Rates
 from . import defaults
-from .rates import Rate, Rates, subnet
-
-# Addresses that stand for others (RFC 6052, RFC 8215, RFC 3056, RFC 4380): who dials them hits one
-# that was not looked at.
-_STAND_INS: Final = tuple(
-    map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +42,9 @@ def parse_wanted(header: Mapping[str, Any]) -> Wanted | None:
         return None
     if len(nonce) != defaults.NONCE_BYTES or type(port) is not int or not 0 < port < 65536:
         return None
-    if type(ip) is not str or not _is_canonical(ip):
+    if type(ip) is not str or plain_ip(ip) != ip:  # one spelling: they are compared as texts
         return None
     return Wanted(transport, (ip, port), nonce)
-
-
-def _is_canonical(ip: str) -> bool:
-    """One spelling for each address, without a zone, so that addresses can be compared as texts."""
-    try:
-        return len(ip) <= 45 and str(ip_address(ip)) == ip and "%" not in ip
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +69,6 @@ class No:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    wanted: Wanted
     size: int
     until: float
 
@@ -97,7 +82,7 @@ class Gate:
         self._askers = Rates(Rate(defaults.ASKER_BURST, defaults.ASKER_PER_S), everybody)
         self._targets = Rates(Rate(defaults.TARGET_BURST, defaults.TARGET_PER_S), everybody)
         self._foreign = Rates(Rate(defaults.FOREIGN_BURST, defaults.FOREIGN_PER_S), everybody)
-        self._demands: OrderedDict[PeerId, _Demand] = OrderedDict()
+        self._demands: OrderedDict[tuple[PeerId, Wanted], _Demand] = OrderedDict()
 
     def ask(
         self,
@@ -120,37 +105,29 @@ class Gate:
         if ip != seen and not self._has_paid(peer, wanted, paid, now):
             return self._demand(peer, wanted, now)
         targets = self._targets if ip == seen else self._foreign
-        if not self._askers.allow(peer, now) or not targets.allow(subnet(ip), now):
+        subnet = network(ip, *defaults.SUBNET_BITS)
+        if not self._askers.take(peer, now) or not targets.take(subnet, now):
             return No("busy", "too many dial-backs of late")
         return Go()
 
     def _has_paid(self, peer: PeerId, wanted: Wanted, paid: int, now: float) -> bool:
-        demand = self._demands.get(peer)
-        if demand is None or demand.until < now or demand.wanted != wanted:
+        demand = self._demands.get((peer, wanted))
+        if demand is None or demand.until < now or paid < demand.size:
             return False
-        if paid < demand.size:
-            return False
-        del self._demands[peer]
+        del self._demands[peer, wanted]
         return True
 
     def _demand(self, peer: PeerId, wanted: Wanted, now: float) -> Pay:
         least, most = defaults.PAYMENT_BYTES
         size = least + int.from_bytes(self._entropy(4)) % (most - least + 1)
-        self._demands[peer] = _Demand(wanted, size, now + defaults.PAYMENT_S)
-        self._demands.move_to_end(peer)
-        if len(self._demands) > defaults.PAYMENTS:
+        self._demands.pop((peer, wanted), None)
+        theirs = [key for key in self._demands if key[0] == peer]
+        if len(theirs) >= defaults.PAYMENTS_PER_ASKER:
+            del self._demands[theirs[0]]
+        elif len(self._demands) >= defaults.PAYMENTS:
             self._demands.popitem(last=False)
+        self._demands[peer, wanted] = _Demand(size, now + defaults.PAYMENT_S)
         return Pay(size)
-
-
-def is_public(ip: str) -> bool:
-    """Whether an IP address is a single host's on the internet."""
-    found = ip_address(ip)
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is not None or any(found in net for net in _STAND_INS):
-            return False
-        return found.is_global and not found.is_multicast and not found.is_site_local
-    return found.is_global and not found.is_multicast
 
 
 class Awaited:

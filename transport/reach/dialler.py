@@ -1,6 +1,6 @@
 """The server of dial-backs: takes the call, asks the `Gate`, dials from a new port."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -17,11 +17,15 @@ SeenAt = Callable[[PeerId], str | None]
 
 
 class Dialler:
-    """Answers `reach.dialback` (docs/spec/reach.md)."""
+    """Answers `reach.dialback` (docs/spec/reach.md). `outside` are public IP addresses at which
+    others see this node: who dials them from here meets its own router, as only neighbours do."""
 
-    def __init__(self, host: Host, seen_at: SeenAt) -> None:
+    def __init__(
+        self, host: Host, seen_at: SeenAt, outside: Callable[[], Iterable[str]] = tuple
+    ) -> None:
         self._host = host
         self._seen_at = seen_at
+        self._outside = outside
         self._gate = Gate(host.entropy)
         self._under_way = 0
 
@@ -37,7 +41,7 @@ class Dialler:
             call.peer,
             wanted,
             seen=self._seen_at(call.peer),
-            own=[item.address for item in self._host.interfaces()],
+            own={*(item.address for item in self._host.interfaces()), *self._outside()},
             paid=len(call.payload),
             now=self._host.now(),
         )

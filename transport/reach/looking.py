@@ -8,7 +8,6 @@ import trio
 from ..datagrams import Datagrams, Place
 from ..host import Host
 from . import defaults, stun
-from .natkind import request
 from .stun import Message
 
 
@@ -57,7 +56,7 @@ class Looker:
         self._open[transaction] = look
         try:
             for wait in defaults.RETRY_S:
-                self._udp.send(request(transaction), look.to)
+                self._udp.send(stun.request(transaction), look.to)
                 with trio.move_on_after(wait):
                     await look.answered.wait()
                     return

@@ -2,24 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import ip_address, ip_network
-from typing import Final
 
 import trio
 
 from ..datagrams import Place
 from ..errors import HostError
 from ..host import Host
+from ..place import CARRIER, is_public, parse_ip
 from . import asking, defaults
-from .dialback import Awaited, Wanted, is_public
+from .dialback import Awaited, Wanted
+from .linkedpeers import LinkedPeers
 from .natkind import Request
-from .neighbours import Neighbours
-from .offers import Neighbour, observers, spread
+from .offers import LinkedPeer, observers, spread
 from .probing import classify
 from .reachability import Answer, Behaviour, Dialled, Ipv6, Reachability, UdpKind
-
-_CARRIER: Final = ip_network("100.64.0.0/10")
-"""RFC 6598: between a carrier's NAT and its customers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +37,29 @@ class Ports:
 
 
 class Measurement:
-    """Asks `neighbours`, whose dial-backs arrive at `awaited`."""
+    """Asks `linked`, whose dial-backs arrive at `awaited`."""
 
     def __init__(
         self,
         host: Host,
-        neighbours: Neighbours,
+        linked: LinkedPeers,
         awaited: Awaited,
         *,
         ports: Ports,
         mapped: Mapped,
     ) -> None:
         self._host = host
-        self._neighbours = neighbours
+        self._linked = linked
         self._awaited = awaited
         self._ports = ports
         self._mapped = mapped
         self._own = tuple(item.address for item in host.interfaces())
 
-    async def classify(self, known: Sequence[Neighbour]) -> UdpKind:
+    async def classify(self, known: Sequence[LinkedPeer]) -> UdpKind:
         """What the NAT does with UDP."""
 
         async def ask_back(request: Request) -> bool:
-            link = self._neighbours.link(request.peer)
+            link = self._linked.link(request.peer)
             wanted = Wanted("udp", request.place, request.nonce)
             return link is not None and await asking.ask(link, wanted)
 
@@ -72,7 +68,7 @@ class Measurement:
         except HostError:  # no socket to be had: nothing is known
             return UdpKind()
 
-    async def complete(self, so_far: Reachability, known: Sequence[Neighbour]) -> Reachability:
+    async def complete(self, so_far: Reachability, known: Sequence[LinkedPeer]) -> Reachability:
         """Have all addresses dialled, and say the rest."""
         places = list(dict.fromkeys(self._places(so_far)))[: defaults.OWN_PLACES]
         found: dict[tuple[str, Place], Dialled] = {}
@@ -103,14 +99,14 @@ class Measurement:
             if self._ports.udp is not None:
                 yield "udp", (ip, self._ports.udp)
 
-    async def _dial(self, transport: str, place: Place, known: Sequence[Neighbour]) -> list[bool]:
+    async def _dial(self, transport: str, place: Place, known: Sequence[LinkedPeer]) -> list[bool]:
         """What came of the dial-backs of the first few peers that sent any."""
         able = [each for each in known if each.offer.dials and is_public(each.ip)]
         able = spread(able)
         answers: list[bool] = []
 
-        async def ask(each: Neighbour) -> None:
-            link = self._neighbours.link(each.peer)
+        async def ask(each: LinkedPeer) -> None:
+            link = self._linked.link(each.peer)
             if link is None:
                 return
             answer = await asking.dialled_back(self._host, link, self._awaited, transport, place)
@@ -142,7 +138,7 @@ class Measurement:
         if wan is not None:
             outside = so_far.udp.public_ip or (so_far.tcp_place or (None, 0))[0]
             return True if not is_public(wan) else None if outside is None else wan != outside
-        if any(ip_address(ip) in _CARRIER for ip in self._own if ":" not in ip):
+        if any(parse_ip(ip) in CARRIER for ip in self._own if ":" not in ip):
             return True
         return False if so_far.udp.mapping is Behaviour.NONE else None
 

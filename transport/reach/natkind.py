@@ -129,7 +129,7 @@ class Classifier:
         ]
         for number, (socket, observer, to) in enumerate([*first, *second, *single]):
             transaction = self._entropy(stun.TRANSACTION_BYTES)
-            data = request(transaction)
+            data = stun.request(transaction)
             due = now + number * defaults.PROBE_GAP_S
             self._questions[transaction] = _Question(socket, observer, to, data, due)
             self._sockets[socket].places.add(to)
@@ -320,11 +320,6 @@ class Classifier:
         if mapping.symmetric or agreed is None or len(seen) < 3:
             return ()
         return tuple(peer for peer, place in seen.items() if place not in (None, agreed))
-
-
-def request(transaction: bytes) -> bytes:
-    """A Binding request padded so that no answer is larger (`observer.py`)."""
-    return stun.encode(Message(Kind.REQUEST, transaction, padding=defaults.PADDING_BYTES))
 
 
 def _depends(mapping: Behaviour, to: Place) -> object:

@@ -6,8 +6,9 @@ and in all.
 """
 
 from ..datagrams import Place
+from ..place import network
+from ..rates import Rate, Rates
 from . import defaults, stun
-from .rates import Rate, Rates, subnet
 from .stun import Kind, Message
 
 
@@ -30,7 +31,8 @@ class Responder:
         """
         if message.kind is not Kind.REQUEST or message.username or message.integrity:
             return None
-        if not self._fits(data, source) or not self._rates.allow(subnet(source[0]), now):
+        subnet = network(source[0], *defaults.SUBNET_BITS)
+        if not self._fits(data, source) or not self._rates.take(subnet, now):
             self.refused += 1
             return None
         if message.unknown:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..identity import PeerId
-from .dialback import is_public
+from ..place import is_public, region
 from .natkind import Observer
-from .rates import region
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ def parse_offer(header: Mapping[str, Any]) -> Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class LinkedPeer:
     """A linked peer: the IP address at which this node reaches it, and what it offers."""
 
     peer: PeerId
@@ -49,9 +48,9 @@ class Neighbour:
         return Observer(self.peer, self.ip, self.offer.ports)
 
 
-def observers(neighbours: Iterable[Neighbour]) -> list[Observer]:
+def observers(peers: Iterable[LinkedPeer]) -> list[Observer]:
     """Those that can tell what the internet sees, far apart from each other first."""
-    able = [each for each in neighbours if each.offer.ports and can_observe(each.ip)]
+    able = [each for each in peers if each.offer.ports and can_observe(each.ip)]
     return [each.observer for each in spread(able)]
 
 
@@ -60,12 +59,12 @@ def can_observe(ip: str) -> bool:
     return ":" not in ip and is_public(ip)
 
 
-def spread(neighbours: Sequence[Neighbour]) -> list[Neighbour]:
-    """First one of each region (`rates.py`), then a second one of each, and so on: who owns one
+def spread(peers: Sequence[LinkedPeer]) -> list[LinkedPeer]:
+    """First one of each region (`place.region`), then a second one of each, and so on: who owns one
     network shall not make the majority."""
     rank: dict[str, int] = {}
     ranked = []
-    for each in neighbours:
+    for each in peers:
         where = region(each.ip)
         rank[where] = rank.get(where, -1) + 1
         ranked.append((rank[where], each))

@@ -11,11 +11,11 @@ from . import defaults, stun
 from .dialback import Awaited
 from .dialler import SeenAt
 from .judging import consensus
+from .linkedpeers import LinkedPeers, Links
 from .looking import Looker, StunPort
 from .measuring import Mapped, Measurement, Ports
-from .neighbours import Links, Neighbours
 from .offers import observers
-from .reachability import Reachability
+from .reachability import Answer, Reachability
 from .stun import Kind
 from .tcpviews import TcpViews
 from .volunteer import Volunteer
@@ -43,8 +43,10 @@ class Reach:
         self._host = host
         self._endpoint = endpoint
         self._udp = udp
-        self._neighbours = Neighbours(host, endpoint, seen_at)
-        self._volunteer = Volunteer(host, endpoint, udp, self._neighbours.seen_at, volunteer)
+        self._peers = LinkedPeers(host, endpoint, seen_at)
+        self._volunteer = Volunteer(
+            host, endpoint, udp, self._peers.seen_at, volunteer, self._outside
+        )
         self._awaited = Awaited()
         self._looker = Looker(host, udp) if udp is not None else None
         self._views = TcpViews()
@@ -56,7 +58,21 @@ class Reach:
         self._measuring = trio.Lock()
         endpoint.on_link(lambda _: self._linked.set())
 
+    def _outside(self) -> set[str]:
+        """Public IP addresses at which others see this node."""
+        known = self.reachability
+        found = {*known.udp_places, known.udp_place, known.tcp_place, *self._mapped_places()}
+        return {place[0] for place in found if place is not None}
+
+    def _mapped_places(self) -> list[Place]:
+        return [place for place in (self._mapped.tcp, self._mapped.udp) if place is not None]
+
     # What others use.
+
+    @property
+    def measuring(self) -> bool:
+        """Whether a measurement is under way."""
+        return self._measuring.locked()
 
     async def changed(self, version: int) -> int:
         """Wait until `version` is beyond this one; what it is then."""
@@ -103,7 +119,7 @@ class Reach:
     def observers(self) -> list[Place]:
         """UDP places of linked peers that answer Binding requests, far apart from each other
         first; of those whose offer is known."""
-        return [each.places[0] for each in observers(self._neighbours.known())]
+        return [each.places[0] for each in observers(self._peers.known())]
 
     async def look(self, count: int = defaults.LOOK_OBSERVERS) -> list[Place]:
         """Where up to `count` observers see the UDP port now, in the order of asking."""
@@ -137,8 +153,17 @@ class Reach:
             while True:
                 await self.measure()
                 await trio.sleep(defaults.MEASURE_GAP_S)
-                with trio.move_on_after(defaults.MEASURE_S - defaults.MEASURE_GAP_S):
+                with trio.move_on_after(self._pause()):
                     await self._news.wait()
+
+    def _pause(self) -> float:
+        """Until the next measurement; soon where somebody could have dialled back and had no time
+        for it, as when many nodes join at once. (IPv6 may have nobody who could.)"""
+        known = self.reachability
+        unknown = known.observers > 0 and any(
+            each.answer is Answer.UNKNOWN and ":" not in each.place[0] for each in known.dialled
+        )
+        return defaults.AGAIN_S if unknown else defaults.MEASURE_S - defaults.MEASURE_GAP_S
 
     async def _watch_addresses(self) -> None:
         """An interface came or went: the NAT before this node may be another one."""
@@ -165,11 +190,11 @@ class Reach:
 
     async def _watch_links(self) -> None:
         """While there were too few observers, who came lately may be one more."""
-        before = self._neighbours.places()
+        before = self._peers.places()
         while True:
             too_few = self.reachability.udp.asked < defaults.ENOUGH_OBSERVERS
             await trio.sleep(defaults.SETTLE_S if too_few else defaults.LOOK_S)
-            now = self._neighbours.places()
+            now = self._peers.places()
             if too_few and now - before:
                 self._news.set()
             before = now
@@ -177,9 +202,9 @@ class Reach:
     async def _measure(self) -> None:
         ports = Ports(self._endpoint.port, self._udp.port if self._udp is not None else None)
         measurement = Measurement(
-            self._host, self._neighbours, self._awaited, ports=ports, mapped=self._mapped
+            self._host, self._peers, self._awaited, ports=ports, mapped=self._mapped
         )
-        known = await self._neighbours.ask()
+        known = await self._peers.ask()
         kind = await measurement.classify(known)
         places = await self.look()
         now = self._host.now()

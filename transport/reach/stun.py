@@ -19,11 +19,9 @@ from . import defaults
 
 COOKIE: Final = 0x2112A442
 TRANSACTION_BYTES: Final = 12
-FINGERPRINT_XOR: Final = 0x5354554E
+_FINGERPRINT_XOR: Final = 0x5354554E
 
-UNAUTHENTICATED: Final = 401
 UNKNOWN_ATTRIBUTE: Final = 420
-ROLE_CONFLICT: Final = 487  # RFC 8445, 7.3.1.1
 
 _HEADER: Final = struct.Struct("!HHI12s")
 _ATTRIBUTE: Final = struct.Struct("!HH")
@@ -34,7 +32,6 @@ _OPTIONAL: Final = 0x8000
 
 # Attribute types (RFC 8489, 18.3; RFC 5780, 7; RFC 8445, 16.1).
 _MAPPED_ADDRESS: Final = 0x0001
-_CHANGE_REQUEST: Final = 0x0003
 _USERNAME: Final = 0x0006
 _INTEGRITY: Final = 0x0008
 _ERROR_CODE: Final = 0x0009
@@ -59,6 +56,10 @@ _UNDERSTOOD: Final = frozenset(
 )  # fmt: skip
 """Types below `_OPTIONAL` that a receiver need not refuse. CHANGE-REQUEST is not one of them: no
 observer of ours answers from elsewhere on the word of an unauthenticated datagram."""
+
+
+_SEALS: Final = {True: (_INTEGRITY_SHA256, "sha256", 32), False: (_INTEGRITY, "sha1", 20)}
+"""The integrity attributes: type, hash, bytes of the value (RFC 8489, 14.5 and 14.6)."""
 
 
 class Kind(IntEnum):
@@ -112,15 +113,22 @@ def is_stun(data: bytes) -> bool:
     return len(data) >= _HEADER.size and data[0] < 4 and data[4:8] == COOKIE.to_bytes(4)
 
 
-def encode(message: Message, key: bytes | None = None) -> bytes:
+def encode(message: Message, key: bytes | None = None, *, sha256: bool = True) -> bytes:
     """The bytes of a message, with a FINGERPRINT, and MESSAGE-INTEGRITY-SHA256 where a short-term
-    key (RFC 8489, 9.1.1: the password) is given. `integrity` and `fingerprint` are not read."""
+    key (RFC 8489, 9.1.1: the password) is given; without `sha256` the older MESSAGE-INTEGRITY,
+    the only one that browsers know. `integrity` and `fingerprint` are not read."""
     body = b"".join(_attribute(kind, value) for kind, value in _values(message))
     if key is not None:
-        begin = _head(message, len(body) + 36) + body
-        body += _attribute(_INTEGRITY_SHA256, hmac.digest(key, begin, "sha256"))
+        kind, name, size = _SEALS[sha256]
+        begin = _head(message, len(body) + 4 + size) + body
+        body += _attribute(kind, hmac.digest(key, begin, name))
     begin = _head(message, len(body) + 8) + body
     return begin + _attribute(_FINGERPRINT, _fingerprint(begin))
+
+
+def request(transaction: bytes) -> bytes:
+    """A Binding request, padded so that no answer is larger (`observer.py`)."""
+    return encode(Message(Kind.REQUEST, transaction, padding=defaults.PADDING_BYTES))
 
 
 def decode(data: bytes) -> Message | None:
@@ -144,7 +152,7 @@ def authentic(data: bytes, message: Message, key: bytes) -> bool:
     where = message.integrity
     if where is None:
         return False
-    name, size = ("sha256", 32) if where.sha256 else ("sha1", 20)
+    _, name, size = _SEALS[where.sha256]
     value = data[where.offset + 4 : where.offset + 4 + size]
     length = where.offset + 4 + size - _HEADER.size  # as if the message ended there
     begin = data[:2] + length.to_bytes(2) + data[4 : where.offset]
@@ -173,7 +181,7 @@ def _attribute(kind: int, value: bytes) -> bytes:
 
 
 def _fingerprint(begin: bytes) -> bytes:
-    return (zlib.crc32(begin) ^ FINGERPRINT_XOR).to_bytes(4)
+    return (zlib.crc32(begin) ^ _FINGERPRINT_XOR).to_bytes(4)
 
 
 def _values(message: Message) -> Iterator[tuple[int, bytes]]:
@@ -270,7 +278,7 @@ class _Reader:
     def _integrity(self, kind: int, value: bytes, position: int) -> None:
         """Of the two the stronger one counts: it comes last, and covers all that was taken."""
         sha256 = kind == _INTEGRITY_SHA256
-        if len(value) != (32 if sha256 else 20):
+        if len(value) != _SEALS[sha256][2]:
             raise ValueError("an integrity attribute of a wrong size")
         known = self.fields.get("integrity")
         if known is None or (sha256 and not known.sha256):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ..datagrams import Place
 from ..identity import PeerId
+from ..place import is_public
 from . import defaults
-from .dialback import is_public
 from .judging import View, consensus, mapping_of
 from .reachability import Behaviour
 

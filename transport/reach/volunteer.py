@@ -1,5 +1,6 @@
 """What a node does for others: tells them where it sees them, and dials back."""
 
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import trio
@@ -29,7 +30,13 @@ class Volunteer:
     """
 
     def __init__(
-        self, host: Host, endpoint: Handles, udp: StunPort | None, seen_at: SeenAt, willing: bool
+        self,
+        host: Host,
+        endpoint: Handles,
+        udp: StunPort | None,
+        seen_at: SeenAt,
+        willing: bool,
+        outside: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._host = host
         self._udp = udp
@@ -38,7 +45,7 @@ class Volunteer:
         self._second: Datagrams | None = None
         endpoint.handle("reach.observe", self._on_observe)
         if willing:
-            endpoint.handle("reach.dialback", Dialler(host, seen_at).serve)
+            endpoint.handle("reach.dialback", Dialler(host, seen_at, outside).serve)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve the second port, by which askers tell on what a mapping depends. Nothing rests on

@@ -11,14 +11,17 @@ be reached reserves a place; whoever wants to reach it opens a circuit to it. Re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
-from .defaults import CODES_COUNTED, MEMBER_WEIGHT, SUBNET_BITS, RelayLimits
+from ..place import network
+from ..shaper import Direction, Flow, Shaper
+from .defaults import CODES_COUNTED, MEMBER_WEIGHT, RelayLimits
 from .pacer import Pacer, Share
 
 LIMIT: Final = "limit"
 EXPIRED: Final = "expired"
+LEAST_PAUSE_S: Final = 0.0005
+"""No sooner is asked again for room under the node's caps, in seconds."""
 
 
 @dataclass(slots=True)
@@ -45,7 +48,10 @@ class Figures:
 
 
 class Circuit:
-    """Bytes between two peers, both directions together. Made by `RelayBook.open_circuit`."""
+    """Bytes between two peers, both directions together. Made by `RelayBook.open_circuit`.
+
+    Each byte is read once and sent once, and counts so under the node's own caps.
+    """
 
     def __init__(
         self,
@@ -70,6 +76,7 @@ class Circuit:
         self._book = book
         self._share = share
         self._open = True
+        self._again = 0.0  # seconds until the node's caps are worth asking again
 
     @property
     def open(self) -> bool:
@@ -81,7 +88,19 @@ class Circuit:
         if self.over(now) is not None:
             return 0
         found = self._share.room(now)
+        if found and self._book.shaper is not None:
+            found = self._under_caps(self._book.shaper, found, now)
         return found if self.most is None else min(found, self.most - self.carried)
+
+    def _under_caps(self, shaper: Shaper, most: int, now: float) -> int:
+        self._again = 0.0
+        for direction in Direction:
+            room = shaper.room(direction, Flow.RELAY, self, now, most)
+            if not room:
+                at = shaper.next_at(direction, Flow.RELAY, self, now)
+                self._again = max(self._again, at - now, LEAST_PAUSE_S)
+            most = min(most, room)
+        return most
 
     def spend(self, n: int, now: float) -> bool:
         """Count `n` bytes; False where that is over a limit, and the circuit must be closed."""
@@ -92,11 +111,14 @@ class Circuit:
         self.carried += n
         self._share.spend(n)
         self._book.count(n)
+        if self._book.shaper is not None:
+            for direction in Direction:
+                self._book.shaper.spend(direction, Flow.RELAY, n, now)
         return True
 
     def pause(self) -> float:
         """Seconds after which `room` is worth asking again."""
-        return self._share.pause()
+        return self._again or self._share.pause()
 
     def over(self, now: float) -> str | None:
         """The code of the limit that it has come to (`limit`, `expired`), else None."""
@@ -109,6 +131,8 @@ class Circuit:
         if self._open:
             self._open = False
             self._share.leave()
+            if self._book.shaper is not None:
+                self._book.shaper.leave(self)
             self._book.forget(self)
 
 
@@ -116,15 +140,18 @@ class RelayBook:
     """Who has a reservation here, and which circuits are open.
 
     `ip` is where the relay itself sees the peer. `relayed`: the peer's link to here goes through
-    another relay. Peers are named by any fixed text, their peer id.
+    another relay. Peers are named by any fixed text, their peer id. `shaper` holds the caps of
+    the node, of which relaying is one class.
     """
 
-    def __init__(self, limits: RelayLimits, now: float = 0.0) -> None:
+    def __init__(self, limits: RelayLimits, now: float = 0.0, shaper: Shaper | None = None) -> None:
         self.limits = limits
+        self.shaper = shaper
         self._reservations: dict[str, Reservation] = {}  # oldest first
         self._subnets: Counter[str] = Counter()
         self._circuits: dict[Circuit, None] = {}
         self._per_peer: Counter[str] = Counter()
+        self._per_pair: Counter[tuple[str, str]] = Counter()  # source, target
         self._strangers: Counter[str] = Counter()  # circuits with one, by the source's subnet
         self._pacer = Pacer(limits.rate, now)
         self._relayed = 0
@@ -137,7 +164,7 @@ class RelayBook:
         if (code := self._unwilling(relayed)) is not None:
             return self._refuse(code)
         self._expire(now)
-        subnet = subnet_of(ip)
+        subnet = network(ip)
         held = self._reservations.get(peer)
         if held is None or held.subnet != subnet:
             code = self._find_place(peer, subnet, member=member)
@@ -185,7 +212,7 @@ class RelayBook:
         if held is None:
             return self._refuse("no-reservation")
         trusted = member and held.member
-        subnet = None if trusted else subnet_of(ip)
+        subnet = None if trusted else network(ip)
         if self._is_busy(source, target, subnet):
             return self._refuse("too-many-circuits")
         circuit = Circuit(
@@ -228,6 +255,9 @@ class RelayBook:
         if circuit.subnet is not None:
             self._strangers[circuit.subnet] -= 1
             self._strangers += Counter()  # drops what is 0
+        self._per_pair[circuit.source, circuit.target] -= 1
+        if not self._per_pair[circuit.source, circuit.target]:
+            del self._per_pair[circuit.source, circuit.target]
         for peer in (circuit.source, circuit.target):
             self._per_peer[peer] -= 1
             if not self._per_peer[peer]:
@@ -241,6 +271,7 @@ class RelayBook:
         if circuit.subnet is not None:
             self._strangers[circuit.subnet] += 1
         self._per_peer.update((circuit.source, circuit.target))
+        self._per_pair[circuit.source, circuit.target] += 1
 
     def _unwilling(self, relayed: bool) -> str | None:
         if not self.limits.volunteer or self.limits.rate <= 0:
@@ -256,6 +287,8 @@ class RelayBook:
         """Whether one more is one too many; strangers get half of what a peer has, so that they
         cannot keep members from it."""
         limits = self.limits
+        if self._per_pair[source, target] >= limits.circuits_per_pair:
+            return True
         per_peer = limits.circuits_per_peer
         if subnet is not None:
             per_peer //= 2
@@ -297,14 +330,3 @@ class RelayBook:
         self._subnets[held.subnet] -= 1
         if not self._subnets[held.subnet]:
             del self._subnets[held.subnet]
-
-
-def subnet_of(ip: str) -> str:
-    """The /24 (IPv4) or /64 (IPv6) that counts as one place; all nonsense is one place."""
-    try:
-        found = ip_address(ip)
-    except ValueError:
-        return "unknown"
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return str(ip_network((found, SUBNET_BITS[found.version]), strict=False))

@@ -7,12 +7,12 @@ some networks let nothing else out.
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_network
 from typing import Final
 
 from ..address import Address
 from ..identity import PeerId
-from .defaults import BACKOFF_S, CANDIDATES, NETWORK_BITS, RELAY_ADDRESSES, RELAY_PORT
+from ..place import parse_ip, region
+from .defaults import BACKOFF_S, CANDIDATES, RELAY_ADDRESSES, RELAY_PORT
 
 _FOR_LONG: Final = frozenset({"not-a-relay", "unknown-method", "wrong-peer", "self"})
 _FOR_A_WHILE: Final = frozenset({"full", "subnet-full", "not-admitted", "wrong-swarm"})
@@ -156,9 +156,5 @@ def is_everywhere(address: Address) -> bool:
 
 
 def network_of(host: str) -> str:
-    """The /16 or /32 of an IP address; a name is its own."""
-    try:
-        found = ip_address(host)
-    except ValueError:
-        return host
-    return str(ip_network((found, NETWORK_BITS[found.version]), strict=False))
+    """The region of an IP address; a name is its own."""
+    return region(host) if parse_ip(host) is not None else host

@@ -35,6 +35,7 @@ class CircuitPipe:
     """
 
     medium: Final = "circuit"
+    inside: Final = True  # of a link of this node's, which accounts for what passes
 
     def __init__(
         self,

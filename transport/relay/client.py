@@ -1,30 +1,37 @@
 """How a node that cannot be dialled stays reachable: places at several relays, and circuits.
 
-While `reachable` is not true it keeps reservations at a few near relays of different networks,
+While `reachable` is not true it keeps reservations at a few near relays of different networks (and
+one on TCP 443 always, for those whose network lets out nothing else),
 renews them at half their life, and replaces one whose link is lost at once. Anybody's `dial`
 goes through a relay, whether reachable or not.
 """
 
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import trio
 
 from ..address import Address
-from ..calls import Reply
+from ..calls import Call, Refusal, Reply
 from ..endpoint import Endpoint
 from ..errors import CallRefused, DialFailed, LinkClosed
 from ..frame import Priority
 from ..host import Host
 from ..identity import PeerId, parse_peer_id
 from ..link import Link
+from ..rates import Rate, Rates
 from ..serving import IncomingStream
 from .choice import Candidate, Choice
 from .circuit import CircuitPipe
 from .defaults import (
     ANSWER_S,
+    ARRIVALS,
     ARRIVING,
+    ARRIVING_PER_RELAY,
+    ARRIVING_PER_SOURCE,
     BETTER,
     GATHER_S,
     IMPROVE_S,
@@ -36,6 +43,7 @@ from .defaults import (
 from .survey import Survey
 from .vouch import Vouched, is_relayed, read_vouched
 
+OnSeen = Callable[[PeerId, Vouched | None, PeerId | None], None]
 OnCircuit = Callable[[CircuitPipe, PeerId, PeerId, Vouched | None], None]
 """Told of a circuit that has come: the pipe, who says it opened it (TLS will tell), the relay,
 and where the relay sees that peer."""
@@ -54,9 +62,8 @@ class Held:
 
 
 class RelayClient:
-    """`wanted` is at how many relays a place is held. `relayed` says of a link whether it goes
-    through a relay itself: such a one is no way to reach us. `reach(address, timeout)` makes a
-    direct path to a relay, or raises DialFailed; without it only TCP is dialled."""
+    """`wanted` is at how many relays a place is held. `reach(address, timeout)` makes a direct
+    path to a relay, or raises DialFailed; without it only TCP is dialled."""
 
     def __init__(
         self,
@@ -64,23 +71,28 @@ class RelayClient:
         endpoint: Endpoint,
         *,
         wanted: int = WANTED,
-        relayed: Callable[[Link], bool] = is_relayed,
         reach: Callable[[Address, float], Awaitable[Link]] | None = None,
     ) -> None:
         self._host = host
         self._endpoint = endpoint
         self._wanted = wanted
-        self._relayed = relayed
+        self.everywhere = False
+        """Whether others reach this node on TCP 443 as well, and so from any network."""
         self._reachable = False
         self._choice = Choice()
-        self._survey = Survey(host, endpoint, self._choice, relayed=relayed, reach=reach)
+        self._survey = Survey(host, endpoint, self._choice, reach=reach)
         self._held: dict[PeerId, Held] = {}
         self._asking: set[PeerId] = set()  # a reservation is on its way
-        self._arriving = 0
+        self._arriving: Counter[PeerId] = Counter()  # open circuits to here, by relay
+        self._sources: Counter[str] = Counter()  # the same by who says to have opened them
+        self._arrivals = Rates(Rate(*ARRIVALS))
         self._improve = 0.0  # when to look for nearer ones
         self._news = trio.Event()
         self._on_change: list[Callable[[], None]] = []
         self._on_circuit: list[OnCircuit] = []
+        self._on_seen: list[OnSeen] = []
+        self._circuits: WeakKeyDictionary[CircuitPipe, PeerId] = WeakKeyDictionary()
+        endpoint.handle("relay.seen", self._seen_elsewhere)
         endpoint.handle_stream("relay.accept", self._on_accept)
         endpoint.on_link_lost(self._on_link_lost)
         endpoint.on_link_quiet(self._on_link_quiet)
@@ -117,6 +129,11 @@ class RelayClient:
                     found[address.through(self._endpoint.peer)] = None
         return list(found)
 
+    def address(self, relay: PeerId) -> Address | None:
+        """Where a relay was first said to be."""
+        candidate = self._choice.find(relay)
+        return candidate.addresses[0] if candidate is not None else None
+
     def offer(self, relays: Sequence[tuple[PeerId, Address]]) -> None:
         """Nodes that say they relay, with an address; a node may be named several times."""
         news = [
@@ -135,6 +152,23 @@ class RelayClient:
         """`callback(pipe, source, relay, seen)` for every circuit to this node. The pipe is its
         own to close; on it, this side is the TLS server."""
         self._on_circuit.append(callback)
+
+    def on_seen(self, callback: OnSeen) -> None:
+        """`callback(peer, seen, relay)` when a relay sees the other end of a circuit elsewhere than
+        before, or at a further address."""
+        self._on_seen.append(callback)
+
+    def _seen_elsewhere(self, call: Call) -> Reply | Refusal:
+        """Only the relay of a circuit may say so, and of its other end."""
+        peer, link = call.header.get("peer"), self._endpoint.link(call.peer)
+        circuits = list(self._circuits.items())
+        known = [other for pipe, other in circuits if (pipe.relay, other) == (call.peer, peer)]
+        if link is None or not known:
+            return Refusal("no-circuit", "there is no such circuit")
+        seen = read_vouched(call.header.get("seen"), link.status.address[0])
+        for callback in self._on_seen:
+            callback(known[0], seen, call.peer)
+        return Reply()
 
     # Dialling.
 
@@ -155,14 +189,16 @@ class RelayClient:
         if peer == self._endpoint.peer:
             raise DialFailed("self", "a circuit to this node itself")
         link = await self._survey.link_at(relay, timeout)
-        if self._relayed(link):
+        if is_relayed(link):
             raise DialFailed("relayed", f"`{relay}` is reached through a relay itself")
         try:
             stream = await link.open_stream("relay.connect", {"peer": peer}, priority=priority)
         except (CallRefused, LinkClosed) as error:
             raise DialFailed(error.code, f"`{relay}`: {error.message}") from None
         stream.narrow(WINDOW_BYTES)
-        return CircuitPipe(stream, link.peer, voucher=link.status.address[0])
+        pipe = CircuitPipe(stream, link.peer, voucher=link.status.address[0])
+        self._circuits[pipe] = peer
+        return pipe
 
     # Arriving circuits.
 
@@ -174,22 +210,33 @@ class RelayClient:
         if link is None or not (relay in self._held or relay in self._asking):
             stream.reset("no-reservation")
             return
-        if self._arriving >= ARRIVING or not self._on_circuit:
-            stream.reset("busy")
-            return
         source = incoming.header["peer"]
         if not isinstance(source, str) or parse_peer_id(source) == self._endpoint.peer:
             stream.reset("bad-request")
             return
+        if not self._on_circuit or not self._may_arrive(relay, source):
+            stream.reset("busy")
+            return
         seen = read_vouched(incoming.header.get("seen"), link.status.address[0])
-        pipe = CircuitPipe(stream, relay, seen=seen)
-        self._arriving += 1
+        pipe, opener = CircuitPipe(stream, relay, seen=seen), PeerId(source)
+        self._circuits[pipe] = opener
+        self._arriving[relay] += 1
+        self._sources[opener] += 1
         try:
             for callback in self._on_circuit:
-                callback(pipe, PeerId(source), relay, seen)
+                callback(pipe, opener, relay, seen)
             await pipe.wait_closed()
         finally:
-            self._arriving -= 1
+            self._arriving -= Counter((relay,))  # drops what is 0
+            self._sources -= Counter((opener,))
+
+    def _may_arrive(self, relay: PeerId, source: str) -> bool:
+        return (
+            self._arriving.total() < ARRIVING
+            and self._arriving[relay] < ARRIVING_PER_RELAY
+            and self._sources[source] < ARRIVING_PER_SOURCE
+            and self._arrivals.take(relay, self._host.now())
+        )
 
     # Reservations.
 
@@ -208,25 +255,35 @@ class RelayClient:
     async def _tend(self) -> float:
         """Renew, find, improve what is due; when to come again."""
         if self._reachable:
-            self._release_all()
-            return math.inf
+            self._release_all(but=0 if self.everywhere else 1)
         await self._renew()
         if self._missing():
             await self._find()
-        elif self._host.now() >= self._improve:
+        elif self._held and self._host.now() >= self._improve:
             await self._improve_one()
         return self._next_due()
 
+    @property
+    def _goal(self) -> int:
+        """At how many relays a place is to be held. One on TCP 443 is all that a node needs which
+        is reached from outside."""
+        if not self._reachable:
+            return self._wanted
+        return int(not self.everywhere and (bool(self._held) or self._may_find_443()))
+
     def _missing(self) -> int:
         """How many more reservations are wanted."""
-        missing = max(0, self._wanted - len(self._held))
+        goal = self._goal
+        missing = max(0, goal - len(self._held))
         lacking = self._choice.lacks_443(self._held) and self._may_find_443()
-        return missing or int(lacking and len(self._held) == self._wanted)
+        return missing or int(lacking and 0 < goal == len(self._held))
 
     def _next_due(self) -> float:
         now = self._host.now()
         times = [held.renew for held in self._held.values()]
-        if len(self._held) < self._wanted:
+        if self._goal == 0:
+            return min(times, default=math.inf)
+        if len(self._held) < self._goal:
             times.append(max(self._choice.next_try(self._held), now + GATHER_S))
         else:
             times.append(self._improve)
@@ -249,13 +306,14 @@ class RelayClient:
 
     async def _find(self) -> None:
         """Measure some that are free to be tried, and reserve at the best of those."""
-        measured = await self._measure(self._missing() + SPARE, hurry=True)
+        measured = await self._measure(self._missing() + SPARE, hurry=not self._reachable)
         left = [each for each in measured if each.peer not in self._held]
         for candidate in self._choice.rank(left, self._held, self._missing()):
-            full = len(self._held) >= self._wanted  # one more is for the sake of 443
-            if self._missing() and (candidate.everywhere or not full):
+            # A place beyond the goal, and that of a node that is reached, is for the sake of 443.
+            only_443 = self._reachable or len(self._held) >= self._goal
+            if self._missing() and (candidate.everywhere or not only_443):
                 await self._reserve_at(candidate)
-        if len(self._held) > self._wanted:
+        if len(self._held) > self._goal:
             self._give_up_the_farthest()
 
     async def _improve_one(self) -> None:
@@ -349,9 +407,12 @@ class RelayClient:
             link.post("relay.release", priority=Priority.CONTROL)
         self._drop(relay)
 
-    def _release_all(self) -> None:
+    def _release_all(self, *, but: int = 0) -> None:
+        """Give up every place, but for so many of the nearest on TCP 443."""
+        kept = [each.relay for each in self.relays if not self._choice.lacks_443([each.relay])]
         for relay in list(self._held):
-            self._give_up(relay)
+            if relay not in kept[:but]:
+                self._give_up(relay)
 
     def _changed(self) -> None:
         for callback in self._on_change:

@@ -17,9 +17,8 @@ CIRCUITS: Final = 128
 STRANGER_CIRCUITS: Final = 32
 STRANGER_CIRCUITS_PER_SUBNET: Final = 8
 CIRCUITS_PER_PEER: Final = 16
+CIRCUITS_PER_PAIR: Final = 3
 
-SUBNET_BITS: Final = {4: 24, 6: 64}
-"""Prefix length that counts as one household or operator, by IP version."""
 CODES_COUNTED: Final = 32
 """Different refusals that are counted by name."""
 
@@ -70,6 +69,8 @@ class RelayLimits:
     """The same opened from one /24 (IPv4) or /64 (IPv6), a count."""
     circuits_per_peer: int = CIRCUITS_PER_PEER
     """Circuits at once in which one peer is either end, a count."""
+    circuits_per_pair: int = CIRCUITS_PER_PAIR
+    """The same from one peer to one other: nobody alone shuts another one's door."""
 
 
 # Carrying bytes (circuit.py, service.py).
@@ -97,8 +98,6 @@ RELAY_ADDRESSES: Final = 4
 """Addresses remembered of each, a count."""
 RELAY_PORT: Final = 443
 """The TCP port that nearly every network lets out."""
-NETWORK_BITS: Final = {4: 16, 6: 32}
-"""Prefix length that counts as one network, by IP version."""
 BACKOFF_S: Final = (5.0, 3600.0)
 """The first and the longest pause before a relay that failed is tried again, in seconds."""
 DIAL_S: Final = 5.0
@@ -115,3 +114,9 @@ BETTER: Final = 0.5
 """A relay takes another's place if its round trip is shorter than this part of that one's."""
 ARRIVING: Final = 64
 """Circuits to this node that are open, a count; a further one is refused."""
+ARRIVING_PER_RELAY: Final = 24
+"""The same by one relay, so that one that floods us leaves others their places."""
+ARRIVING_PER_SOURCE: Final = 4
+"""The same of one peer, as the relay says."""
+ARRIVALS: Final = (32, 4.0)
+"""Circuits by one relay, at once and per second: each may cost us a handshake."""

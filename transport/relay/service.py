@@ -16,19 +16,19 @@ from ..frame import Priority
 from ..host import Host
 from ..identity import PeerId, parse_peer_id
 from ..link import Link
+from ..pipe import Way
 from ..serving import IncomingStream
 from ..stream import Stream
 from .book import EXPIRED, Circuit, RelayBook
 from .circuit import encode_preface
 from .defaults import LOOK_S, PIECE_BYTES, WINDOW_BYTES, RelayLimits
-from .vouch import Vouched, is_relayed, seen_at
+from .vouch import is_relayed, seen_at
 
 
 class RelayService:
     """Relays between peers that have links to this node. It needs no task of its own.
 
-    `member` says who is no stranger: whoever was let in, unless told otherwise. `seen` and
-    `relayed` say of a link where its peer is seen, and whether it comes through a relay.
+    `member` says who is no stranger: whoever was let in, unless told otherwise.
     """
 
     def __init__(
@@ -39,20 +39,17 @@ class RelayService:
         *,
         book: RelayBook | None = None,
         member: Callable[[PeerId], bool] = lambda peer: True,
-        seen: Callable[[Link], Vouched] = seen_at,
-        relayed: Callable[[Link], bool] = is_relayed,
     ) -> None:
-        self.book = book or RelayBook(limits, host.now())
+        self.book = book or RelayBook(limits, host.now(), endpoint.shaper)
         self._host = host
         self._endpoint = endpoint
         self._member = member
-        self._seen = seen
-        self._relayed = relayed
         endpoint.handle("relay.info", self._on_info)
         endpoint.handle("relay.reserve", self._on_reserve)
         endpoint.handle("relay.release", self._on_release)
         endpoint.handle_stream("relay.connect", self._on_connect)
         endpoint.on_link_lost(self._on_link_lost)
+        endpoint.on_path(self._on_path)
 
     # Places.
 
@@ -68,13 +65,13 @@ class RelayService:
         link = self._endpoint.link(call.peer)
         if link is None:
             return Refusal("no-link", "the link has ended")
-        seen = self._seen(link)
+        seen = seen_at(link)
         got = self.book.reserve(
             call.peer,
             seen.ip,
             self._host.now(),
             member=self._member(call.peer),
-            relayed=self._relayed(link),
+            relayed=is_relayed(link),
         )
         if isinstance(got, str):
             return Refusal(got, "no place for a reservation here")
@@ -93,11 +90,22 @@ class RelayService:
         if self._endpoint.link(link.peer) is None:  # else a new one has replaced it
             self.book.release(link.peer)
 
+    def _on_path(self, link: Link, way: Way, medium: str) -> None:
+        """A peer is seen elsewhere, or at a further address: whom it has circuits with is told."""
+        if way is Way.RELAYED:
+            return
+        header = {"peer": link.peer, "seen": list(seen_at(link))}
+        for other in {_other_end(each, link.peer) for each in self.book.circuits()} - {""}:
+            told = self._endpoint.link(PeerId(other))
+            if told is not None and told.connected:
+                told.post("relay.seen", header, priority=Priority.CONTROL)
+
     # Circuits.
 
     async def _on_connect(self, incoming: IncomingStream) -> None:
         near = incoming.stream
         near.narrow(WINDOW_BYTES)
+        near.lend()
         source, target = incoming.peer, parse_peer_id(_text(incoming.header["peer"]))
         links = self._endpoint.link(source), self._endpoint.link(target)
         opened = self._open(source, target, *links)
@@ -119,14 +127,14 @@ class RelayService:
         circuit = self.book.open_circuit(
             source,
             target,
-            self._seen(here).ip,
+            seen_at(here).ip,
             self._host.now(),
             member=self._member(source),
-            relayed=self._relayed(here),
+            relayed=is_relayed(here),
         )
         if isinstance(circuit, str):
             return circuit
-        if there is None or not there.connected or self._relayed(there):
+        if there is None or not there.connected or is_relayed(there):
             circuit.close()
             return "target-gone"
         return circuit, here, there
@@ -135,16 +143,17 @@ class RelayService:
         """Reach the target, and carry bytes until both directions have ended."""
         bulk = circuit.most is not None
         priority = Priority.BULK if bulk else max(near.priority, Priority.ACTIVATION)
-        header = {"peer": circuit.source, "seen": list(self._seen(here))}
+        header = {"peer": circuit.source, "seen": list(seen_at(here))}
         try:
             far = await there.open_stream("relay.accept", header, priority=priority)
         except (CallRefused, LinkClosed) as error:
             near.reset("target-busy" if error.code == "busy" else "target-gone")
             return
         far.narrow(WINDOW_BYTES)
+        far.lend()
         code: str | None = "source-gone"
         try:
-            await near.send(encode_preface(self._seen(there)))
+            await near.send(encode_preface(seen_at(there)))
             code = await self._splice(circuit, near, far)
         except (CallRefused, LinkClosed) as error:
             code = error.code
@@ -211,6 +220,13 @@ class RelayService:
         circuit.spend(len(data), self._host.now())
         target.send_ready(data, 2 * PIECE_BYTES)
         return True
+
+
+def _other_end(circuit: Circuit, peer: PeerId) -> str:
+    """Who has this circuit with a peer; "" for a circuit of others."""
+    if peer not in (circuit.source, circuit.target):
+        return ""
+    return circuit.target if peer == circuit.source else circuit.source
 
 
 def _text(value: object) -> str:

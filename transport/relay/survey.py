@@ -11,10 +11,11 @@ from ..host import Host
 from ..link import Link
 from .choice import Candidate, Choice
 from .defaults import ANSWER_S, DIAL_S, GATHER_S
+from .vouch import is_relayed
 
 
 class Survey:
-    """Measures candidates; what fails is noted in `choice`. The other arguments are
+    """Measures candidates; what fails is noted in `choice`. `reach` is
     `RelayClient`'s."""
 
     def __init__(
@@ -23,11 +24,9 @@ class Survey:
         endpoint: Endpoint,
         choice: Choice,
         *,
-        relayed: Callable[[Link], bool],
         reach: Callable[[Address, float], Awaitable[Link]] | None,
     ) -> None:
         self.reach = reach or self._reach_by_tcp
-        self.relayed = relayed
         self._host = host
         self._endpoint = endpoint
         self._choice = choice
@@ -67,7 +66,7 @@ class Survey:
     async def link_at(self, address: Address, timeout: float) -> Link:
         """The link to the relay there; one that has no direct path gets one. Raises DialFailed."""
         link = None if address.peer is None else self._endpoint.link(address.peer)
-        if link is not None and link.connected and not self.relayed(link):
+        if link is not None and link.connected and not is_relayed(link):
             await trio.lowlevel.checkpoint()
             return link
         return await self.reach(address, timeout)
@@ -81,7 +80,7 @@ class Survey:
         except (DialFailed, CallRefused, LinkClosed) as error:
             self._choice.failed(candidate.peer, error.code, self._host.now())
             return False
-        if self.relayed(link):
+        if is_relayed(link):
             self._choice.failed(candidate.peer, "relayed", self._host.now())
             return False
         candidate.rtt = self._host.now() - began

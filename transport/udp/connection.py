@@ -36,6 +36,7 @@ from .congestion import DelayControl
 from .defaults import UdpLimits
 from .mtu import PacketSize
 from .pacing import Pacer
+from .ranges import Ranges
 from .window import Extra, Window
 
 # What aioquic or its parsers raise on bytes they do not like, beside their own coded errors.
@@ -74,7 +75,7 @@ def configuration(certificate: Certificate | None, limits: UdpLimits) -> QuicCon
         idle_timeout=limits.idle_s,
         is_client=certificate is None,
         max_data=defaults.DATA_LIMIT,
-        max_stream_data=limits.window_bytes,
+        max_stream_data=min(limits.stranger_window_bytes, limits.window_bytes),
         max_datagram_size=defaults.INITIAL_BYTES,
         certificate=certificate.x509 if certificate else None,
         private_key=certificate.key if certificate else None,
@@ -210,7 +211,11 @@ class Connection(QuicConnection):
         if stream_id != defaults.STREAM_ID:
             raise _fault(QuicErrorCode.STREAM_LIMIT_ERROR, frame_type)
         stream = super()._get_or_create_stream(frame_type, stream_id)
-        if len(stream.receiver._ranges) > self.limits.gaps:
+        gaps = stream.receiver._ranges
+        if type(gaps) is not Ranges:
+            gaps = stream.receiver._ranges = Ranges(gaps)
+        grown = max(0, self.window.bytes - self.limits.window_bytes)
+        if len(gaps) > self.limits.gaps + grown // defaults.GAP_BYTES:
             raise _fault(QuicErrorCode.FLOW_CONTROL_ERROR, frame_type)
         return stream
 
@@ -236,6 +241,18 @@ class Connection(QuicConnection):
         stream.max_stream_data_local_sent = stream.max_stream_data_local
 
     @property
+    def kept(self) -> int:
+        """Bytes of the stream that wait for those before them, with the room of these."""
+        stream = self._streams.get(defaults.STREAM_ID)
+        return len(stream.receiver._buffer) if stream is not None else 0
+
+    def drop(self) -> None:
+        """Nobody reads the stream any more."""
+        stream = self._streams.get(defaults.STREAM_ID)
+        if stream is not None:
+            stream.receiver._buffer = bytearray()
+
+    @property
     def owes_window(self) -> bool:
         """The reader has taken so much that the peer should hear of it."""
         stream = self._streams.get(defaults.STREAM_ID)
@@ -246,6 +263,7 @@ class Connection(QuicConnection):
     def _initialize(self, peer_cid: bytes) -> None:
         """One group and one signature: a key for each group offered would cost a millisecond."""
         super()._initialize(peer_cid)
+        self._spaces[Epoch.ONE_RTT].ack_queue = Ranges()
         self.tls._supported_groups = [Group.X25519]
         self.tls._signature_algorithms = [SignatureAlgorithm.ED25519]
 

@@ -41,8 +41,8 @@ class _Entry:
 
     def __init__(self, connection: Connection, deadline: float, subnet: str | None) -> None:
         self.connection = connection
-        self.deadline = deadline  # for the handshake and the first byte
-        self.subnet = subnet  # of a half-open one that was accepted
+        self.deadline = deadline  # for the handshake, and until the other end has proven itself
+        self.subnet = subnet  # of one that was accepted and has proven nothing yet
         self.pipe: QuicPipe | None = None
         self.opened = trio.Event()  # the handshake of a dial is done, or it has failed
         self.cids: dict[bytes, None] = {}  # by which it is found
@@ -51,6 +51,7 @@ class _Entry:
         self.last_words: bytes = b""
         self.asked = 0  # times that the peer wrote after them
         self.forgotten = False
+        self.kept = 0  # bytes unread, as last counted
 
 
 class Connections:
@@ -71,6 +72,7 @@ class Connections:
         self._host = host
         self._limits = limits
         self._extra = Extra(limits)
+        self._kept = 0  # by all, at the most: what was read since the last look still counts
         self._on_pipe = on_pipe
         self._on_due = on_due
         self._client = configuration(None, limits)
@@ -108,6 +110,25 @@ class Connections:
             touched[entry] = None
         for entry in touched:
             self._turn(entry, now)
+            if entry.pipe is not None and not entry.forgotten:
+                self._bound(entry, entry.pipe.kept)
+
+    def _bound(self, entry: _Entry, kept: int) -> None:
+        """All connections together keep so much; beyond it the one that keeps most ends."""
+        self._count(entry, kept)
+        if self._kept <= self._limits.total_bytes:
+            return
+        for each in self._entries:
+            self._count(each, each.pipe.kept if each.pipe is not None else 0)
+        if self._kept > self._limits.total_bytes:
+            most = max(self._entries, key=lambda each: each.kept)
+            if most.pipe is not None:
+                self._count(most, 0)
+                most.pipe.close()
+
+    def _count(self, entry: _Entry, kept: int) -> None:
+        self._kept += kept - entry.kept
+        entry.kept = kept
 
     def _begin(self, data: bytes, place: Place, socket: Datagrams, now: float) -> _Entry | None:
         """A connection for a client's first packet; None where there is to be none."""
@@ -171,6 +192,7 @@ class Connections:
             if self._by_cid.get(cid) is entry:
                 del self._by_cid[cid]
         entry.connection.window.close()
+        self._count(entry, 0)
         self._leave_gate(entry)
         if entry.pipe is not None:
             entry.pipe.lose()
@@ -286,13 +308,19 @@ class Connections:
 
     def _take(self, entry: _Entry, event: StreamDataReceived) -> None:
         if entry.pipe is None:
-            entry.deadline = inf
-            self._leave_gate(entry)
-            entry.pipe = QuicPipe(entry.connection, lambda: self._turn(entry, self._host.now()))
+            entry.pipe = QuicPipe(
+                entry.connection,
+                lambda: self._turn(entry, self._host.now()),
+                lambda: self._trust(entry),
+            )
             entry.pipe.take(event)
             self._on_pipe(entry.pipe)
         else:
             entry.pipe.take(event)
+
+    def _trust(self, entry: _Entry) -> None:
+        entry.deadline = inf
+        self._leave_gate(entry)
 
 
 def unreachable(place: Place) -> OSError:

@@ -16,7 +16,9 @@ STREAM_ID: Final = 0
 
 # What limits bound (bytes, counts, seconds); `UdpLimits` says of what.
 WINDOW_BYTES: Final = 2 * MIB
+STRANGER_WINDOW_BYTES: Final = 64 * KIB
 LARGEST_WINDOW_BYTES: Final = 8 * MIB
+TOTAL_BYTES: Final = 256 * MIB
 EXTRA_BYTES: Final = 64 * MIB
 WINDOW_ROUNDS: Final = 4
 """A window that is read within so many round trips is too small for the path."""
@@ -30,7 +32,10 @@ BURST: Final = 32
 """First packets at once, a count, before those rates hold."""
 
 GAPS: Final = 512
-"""Pieces of the stream that may lie beyond a gap, a count: each costs a look at all others."""
+"""Pieces of the stream that may lie beyond a gap, a count."""
+GAP_BYTES: Final = 2 * KIB
+"""One more for each so many bytes by which the window has grown: a queue that overflows drops
+every other packet for a while."""
 CRYPTO_BYTES: Final = 16 * KIB
 """Bytes of TLS messages in each direction of a connection's whole life."""
 DATA_LIMIT: Final = 1 << 60
@@ -97,14 +102,19 @@ class UdpLimits:
 
     window_bytes: int = WINDOW_BYTES
     """Bytes of a connection that its reader has not taken, in order or not."""
+    stranger_window_bytes: int = STRANGER_WINDOW_BYTES
+    """The same until the other end has proven itself: a byte at the end of a window costs all of
+    it, and a handshake needs little."""
     largest_window_bytes: int = LARGEST_WINDOW_BYTES
     """The same where the path is long and fast, and the reader keeps up."""
     extra_bytes: int = EXTRA_BYTES
     """What windows may have grown by, of all connections together."""
+    total_bytes: int = TOTAL_BYTES
+    """What all connections together keep unread; beyond it the one that keeps most ends."""
     connections: int = CONNECTIONS
     """Connections at once, a count."""
     handshake_s: float = HANDSHAKE_S
-    """Seconds from a connection's first packet to the first byte of its stream."""
+    """Seconds from an accepted connection's first packet until its other end has proven itself."""
     idle_s: float = IDLE_S
     """Seconds without a packet after which a connection is lost."""
     retry_above: int = RETRY_ABOVE

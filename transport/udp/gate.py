@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from ..datagrams import Place
 from ..host import Host
-from ..limits import HalfOpen
+from ..limits import Arrivals, HalfOpen, Limits
+from ..rates import Bucket, Rate
 from . import defaults
 from .defaults import UdpLimits
 
@@ -38,25 +39,6 @@ class _Tokens(QuicRetryTokenHandler):
         self._aead = AESGCM(host.entropy(16))
 
 
-class _Rate:
-    """So many a second, `BURST` at once."""
-
-    def __init__(self, per_s: float) -> None:
-        self._per_s = per_s
-        self._left = float(defaults.BURST)
-        self._at = 0.0
-
-    def take(self, now: float) -> bool:
-        """Whether one more is within it."""
-        earned = (now - self._at) * self._per_s
-        self._left = min(self._left + earned, float(defaults.BURST))
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
 class Gate:
     """Looks at first packets. `half_open` counts those let in that have said nothing yet."""
 
@@ -67,8 +49,13 @@ class Gate:
         self._host = host
         self._limits = limits
         self._tokens = _Tokens(host)
-        self._unproven = _Rate(limits.unproven_per_s)
-        self._beginnings = _Rate(limits.beginnings_per_s)
+        self._unproven = Bucket(Rate(defaults.BURST, limits.unproven_per_s), 0.0)
+        self._arrivals = Arrivals(
+            Limits(
+                all_arrivals_burst=max(defaults.BURST, limits.beginnings_per_s),
+                all_arrivals_per_s=limits.beginnings_per_s,
+            )
+        )
 
     def admit(self, data: bytes, place: Place, now: float) -> Welcome | bytes | None:
         """What to do with a datagram that belongs to no connection: begin one, answer with these
@@ -90,10 +77,14 @@ class Gate:
             retried = header.destination_cid
         elif self.half_open.count >= self._limits.retry_above or not self._unproven.take(now):
             return self._retry(header, place, now)
-        if not self._beginnings.take(now):
-            return None
         subnet = self.half_open.enter(place[0])
-        return None if subnet is None else Welcome(original, retried, subnet)
+        if subnet is None:
+            return None
+        # Its own subnet's share first: who has used that up takes nothing from the others.
+        if not self._arrivals.allow(subnet, now):
+            self.half_open.leave(subnet)
+            return None
+        return Welcome(original, retried, subnet)
 
     def _retry(self, header: QuicHeader, place: Place, now: float) -> bytes:
         self.retries += 1

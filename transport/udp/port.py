@@ -32,7 +32,7 @@ class UdpPort:
         limits: UdpLimits | None = None,
         half_open: HalfOpen | None = None,
     ) -> None:
-        """`half_open` counts accepted connections that have said nothing yet; it may be shared."""
+        """`half_open` counts accepted connections that have proven nothing yet; may be shared."""
         self.port = 0
         self.dropped = 0
         """Datagrams that were neither STUN nor QUIC."""

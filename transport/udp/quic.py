@@ -17,9 +17,15 @@ class QuicPipe:
 
     medium = "udp"
 
-    def __init__(self, connection: Connection, flush: Callable[[], None]) -> None:
-        """`flush` sends what the connection has to send now."""
+    def __init__(
+        self,
+        connection: Connection,
+        flush: Callable[[], None],
+        trusted: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`flush` sends what the connection has to send now; `trusted` is called by `trust`."""
         self.connection = connection
+        self._trusted = trusted
         self._flush = flush
         self._arrived = bytearray()
         self._finished = False  # the peer writes no more
@@ -48,6 +54,18 @@ class QuicPipe:
     def rate(self) -> float:
         """Bytes per second that the path was seen to deliver, 0 until known."""
         return self.connection.control.rate
+
+    @property
+    def kept(self) -> int:
+        """Bytes that have come and were not read, in order or not."""
+        return len(self._arrived) + self.connection.kept
+
+    def trust(self) -> None:
+        """The other end has proven itself: its whole window opens, and it may stay."""
+        self.connection.window.trust()
+        self._trusted()
+        if self.connection.owes_window and not self._lost:
+            self._flush()
 
     # Reading.
 
@@ -133,6 +151,7 @@ class QuicPipe:
         if not self._lost:
             self.connection.close()
             self._flush()
+        self.connection.drop()
         self._wake()
 
     def _check(self) -> None:

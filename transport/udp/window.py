@@ -26,18 +26,25 @@ class Extra:
 class Window:
     """The window of one connection, in bytes.
 
-    It doubles when it is read within `WINDOW_ROUNDS` round trips: then it, not the path, is what
-    the sender waits for.
+    It is small until the peer has proven itself (`trust`). Then it doubles when it is read within
+    `WINDOW_ROUNDS` round trips: then it, not the path, is what the sender waits for.
     """
 
     def __init__(self, limits: UdpLimits, extra: Extra) -> None:
-        self.bytes = limits.window_bytes
+        self.bytes = min(limits.stranger_window_bytes, limits.window_bytes)
         self.taken = 0
         """Bytes that the reader has taken."""
         self._limits = limits
         self._extra = extra
         self._since = 0.0
         self._since_taken = 0
+        self._trusted = False
+
+    def trust(self) -> None:
+        """The other end has proven itself."""
+        if not self._trusted:
+            self._trusted = True
+            self.bytes = self._limits.window_bytes
 
     @property
     def limit(self) -> int:
@@ -51,7 +58,7 @@ class Window:
     def grant(self, now: float, rtt: float) -> int:
         """The limit to tell the peer; looks whether the window is too small."""
         read, took = self.taken - self._since_taken, now - self._since
-        if read * defaults.WINDOW_ROUNDS * rtt > took * self.bytes:
+        if self._trusted and read * defaults.WINDOW_ROUNDS * rtt > took * self.bytes:
             more = min(self.bytes, self._limits.largest_window_bytes - self.bytes)
             if more > 0 and self._extra.take(more):
                 self.bytes += more
@@ -60,5 +67,5 @@ class Window:
 
     def close(self) -> None:
         """The connection has ended."""
-        self._extra.give_back(self.bytes - self._limits.window_bytes)
-        self.bytes = self._limits.window_bytes
+        self._extra.give_back(max(0, self.bytes - self._limits.window_bytes))
+        self.bytes = min(self.bytes, self._limits.window_bytes)

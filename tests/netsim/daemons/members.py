@@ -15,10 +15,10 @@ import msgpack
 from shoal.netsim.light import Sends
 from shoal.netsim.packet import Addr
 from shoal.state import defaults
-from shoal.state.reach import Reach
 from shoal.state.record import MemberRecord, seal_record
 from shoal.state.roster import Offer, Roster
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.place import Nearness
 
 ROUND_TRIPS = 3  # of a dial
 DATAGRAM_BYTES = 1200
@@ -114,7 +114,7 @@ class LightMember:
         if peer in self._links:
             return
         self._links[peer] = address
-        self.roster.linked(peer, Reach.PUBLIC)
+        self.roster.linked(peer, Nearness.PUBLIC)
         self._push(address, [self._sealed])
         self._tell(address, self.roster.offers(now))
 
@@ -122,7 +122,7 @@ class LightMember:
 
     def _on_push(self, now: float, sender: PeerId, source: Addr, body: list[bytes]) -> None:
         for sealed in body:
-            record = self.roster.receive(sealed, sender, Reach.PUBLIC, now)
+            record = self.roster.receive(sealed, sender, Nearness.PUBLIC, now)
             if record is not None:
                 self._news[record.peer] = sender
                 self._soon(now)
@@ -135,8 +135,10 @@ class LightMember:
     def _on_digest(
         self, now: float, sender: PeerId, source: Addr, body: dict[str, tuple[int, int, int]]
     ) -> None:
-        offers = {PeerId(k): Offer(seq, Reach(reach), age) for k, (seq, reach, age) in body.items()}
-        wanted = self.roster.lacking(offers, Reach.PUBLIC, now, self._seq)
+        offers = {
+            PeerId(k): Offer(seq, Nearness(reach), age) for k, (seq, reach, age) in body.items()
+        }
+        wanted = self.roster.lacking(offers, Nearness.PUBLIC, now, self._seq)
         if wanted:
             self._say(source, "pull", wanted)
 

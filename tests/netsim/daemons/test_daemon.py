@@ -80,7 +80,9 @@ def test_one_daemon_boots_and_serves_the_embedded_model() -> None:
         shard = await daemon.serving()
         assert (shard["model"], shard["layers"]) == ("tiny", "0:6")
         status = await daemon.status()
-        assert status["addresses"] == [str(daemon.address)] and status["peer"] == daemon.peer
+        over_udp = replace(daemon.address, transport="udp")
+        assert status["addresses"] == [str(daemon.address), str(over_udp)]
+        assert status["peer"] == daemon.peer
         assert status["stalls"]["count"] == 0 and status["health"] == []
         assert status["capacity"]["memory_bytes"] == PROFILES["desktop"].offered
         said = await daemon.generate(PROMPT, max_tokens=8)

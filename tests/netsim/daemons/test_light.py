@@ -122,7 +122,7 @@ def compare(seed: int, count: int) -> tuple[float, float]:
 
 
 def test_a_few_light_hosts_do_as_whole_daemons_do() -> None:
-    light, whole = compare(1, 6)
+    light, whole = compare(1, 10)  # of fewer, what one draws decides
     assert whole / FACTOR <= light <= whole * FACTOR
 
 

@@ -1,6 +1,6 @@
 """The lite agent: who gets answers, whose datagrams count, where a session may move."""
 
-from shoal.transport.browser import defaults, stun
+from shoal.transport.browser import defaults
 from shoal.transport.browser.ice import LiteAgent, Session
 from shoal.transport.datagrams import Place
 from shoal.transport.reach.stun import Kind, Message, decode, encode
@@ -22,7 +22,7 @@ def check(
         use_candidate=use_candidate,
         controlling=1,
     )
-    return stun.sealed(message, password)
+    return encode(message, password.encode(), sha256=False)
 
 
 def agent(rate: float = 1000.0) -> tuple[LiteAgent, Session, list[bytes]]:

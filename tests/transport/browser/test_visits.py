@@ -10,12 +10,11 @@ import trio.testing
 pytest.importorskip("aiortc", reason="needs `pip install 'shoal[browser]'`")
 pytest.importorskip("trio_asyncio", reason="needs `pip install 'shoal[browser]'`")
 
-from shoal.transport.browser import stun
 from shoal.transport.browser.defaults import BrowserLimits
 from shoal.transport.browser.gate import GateStatus
 from shoal.transport.browser.proof import DIALLER, PROOF_BYTES, prove
 from shoal.transport.identity import Identity
-from shoal.transport.reach.stun import Kind, Message
+from shoal.transport.reach.stun import Kind, Message, encode
 from tests.transport.browser.visitor import BROWSER, LOOPBACK, NODE, Visitor, open_house
 from tests.transport.fleet import clock, until
 
@@ -164,7 +163,7 @@ async def test_checks_of_strangers_get_no_answer() -> None:
             priority=1,
             use_candidate=True,
         )
-        for data in (stun.sealed(check, "guessed"), b"", bytes(100), b"\x16" + bytes(60)):
+        for data in (encode(check, b"guessed", sha256=False), b"", bytes(100), b"\x16" + bytes(60)):
             stranger.send(data, answer.place)
         with trio.move_on_after(0.1) as scope:
             await stranger.receive()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import trio
 
-from shoal.transport.browser import stun
 from shoal.transport.browser.bridge import Bridge, Carrier, open_bridge
 from shoal.transport.browser.clear import BrowserSession
 from shoal.transport.browser.defaults import BrowserLimits
@@ -22,7 +21,7 @@ from shoal.transport.browser.visits import read_exactly
 from shoal.transport.datagrams import Datagrams, Place
 from shoal.transport.host import Host
 from shoal.transport.identity import Identity, peer_id_of
-from shoal.transport.reach.stun import Kind, Message, decode
+from shoal.transport.reach.stun import Kind, Message, decode, encode
 from shoal.transport.realhost import RealHost
 from tests.transport.browser.offers import offer_of
 from tests.transport.browser.requests import http
@@ -141,7 +140,7 @@ class Visitor:
             use_candidate=True,
             controlling=1,
         )
-        datagrams.send(stun.sealed(check, answer.password), answer.place)
+        datagrams.send(encode(check, answer.password.encode(), sha256=False), answer.place)
         await checked.wait()
         nursery.start_soon(carrier.run)
         await carrier.opened.wait()

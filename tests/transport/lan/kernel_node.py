@@ -10,7 +10,7 @@ import trio
 
 from shoal.transport.datagrams import Place
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.lan.defaults import Limits
+from shoal.transport.lan.defaults import LanLimits
 from shoal.transport.lan.mdns import LanDiscovery
 from shoal.transport.realhost import RealHost
 
@@ -21,7 +21,7 @@ def show(**found: object) -> None:
 
 async def main(seed: int, port: int, seconds: float) -> None:
     peer = Identity.from_seed(bytes([seed]) * 32).peer
-    lan = LanDiscovery(RealHost(), peer, b"swarm", limits=Limits(look_s=0.2))
+    lan = LanDiscovery(RealHost(), peer, b"swarm", limits=LanLimits(look_s=0.2))
 
     def hear(other: PeerId, place: Place) -> None:
         show(peer=other, place=place)

@@ -13,7 +13,7 @@ from shoal.netsim.host import Host
 from shoal.netsim.world import World
 from shoal.transport.datagrams import Place
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.lan.defaults import GROUP, PORT, Limits
+from shoal.transport.lan.defaults import GROUP, PORT, LanLimits
 from shoal.transport.lan.mdns import LanDiscovery
 from shoal.transport.lan.service import Announcement
 
@@ -52,7 +52,7 @@ def node(
     *,
     swarm: bytes = SWARM,
     port: int = 4001,
-    limits: Limits | None = None,
+    limits: LanLimits | None = None,
 ) -> Node:
     peer = Identity.from_seed(bytes([seed]) * 32).peer
     seam = SimulatedHost(host, PROFILES["laptop"], nursery, life=seed)

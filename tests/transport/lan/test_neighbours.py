@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from shoal.transport.identity import PeerId
-from shoal.transport.lan.defaults import Limits
+from shoal.transport.lan.defaults import LanLimits
 from shoal.transport.lan.neighbours import Neighbours
 from shoal.transport.lan.service import Found
 
@@ -17,7 +17,7 @@ def numbered(number: int, *, host: int = 0, ttl: int = 120) -> Found:
 
 
 def keep(**limits: int) -> Neighbours:
-    return Neighbours(Limits(**limits), lambda: 0.5)
+    return Neighbours(LanLimits(**limits), lambda: 0.5)
 
 
 def hear(kept: Neighbours, found: Found, now: float) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from shoal.transport.host import Interface
 from shoal.transport.identity import Identity
 from shoal.transport.lan import dns
-from shoal.transport.lan.defaults import SERVICE, Limits
+from shoal.transport.lan.defaults import SERVICE, LanLimits
 from shoal.transport.lan.dns import Message, Question, Type
 from shoal.transport.lan.responder import Responder
 from shoal.transport.lan.service import Announcement, query
@@ -27,7 +27,7 @@ BOB = announcement(2, "192.168.1.3")
 
 def make(**limits: int) -> Responder:
     ours = announcement(1, ETH0.address)
-    return Responder(ours, ETH0, Limits(**limits), lambda: 0.5, 0.0)
+    return Responder(ours, ETH0, LanLimits(**limits), lambda: 0.5, 0.0)
 
 
 def run(responder: Responder, until: float) -> list[tuple[float, bool]]:

@@ -7,13 +7,13 @@ from typing import Any
 import trio
 
 from shoal.transport.budget import Budget
+from shoal.transport.frame import Fault
 from shoal.transport.identity import Identity
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
 from shoal.transport.libp2p.connection import Connection, Protocols
 from shoal.transport.libp2p.multistream import Offer, line
 from shoal.transport.libp2p.noise import Noise
 from shoal.transport.libp2p.session import NOISE, YAMUX, Session
-from shoal.transport.libp2p.wire import Fault
 from shoal.transport.libp2p.yamux import DATA, HEADER, SYN, WINDOW
 from shoal.transport.realhost import RealHost
 

@@ -8,10 +8,11 @@ import trio
 
 from shoal.transport.calls import Call, Refusal, Reply
 from shoal.transport.errors import DialFailed
+from shoal.transport.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits
 from shoal.transport.libp2p.calls import CALL, decode_request
 from shoal.transport.libp2p.multistream import line
-from shoal.transport.libp2p.wire import Fault, prefixed, read_uvarint
+from shoal.transport.libp2p.wire import prefixed, read_uvarint
 from shoal.transport.libp2p.yamux import DATA
 from tests.transport.libp2p.pipes import THEIRS, RawPeer, raw_peer, responder
 
@@ -103,6 +104,7 @@ async def test_a_published_method_is_called(autojump_clock: Any) -> None:
         (request("echo", {}, "text"), "bad-request"),
         (request("echo", {"a": b"x" * 40_000}), "bad-request"),
         (request("echo", {"a": [{}] * 40_000}), "bad-request"),
+        (request("echo", {"a": [[{}] * 20_000] * 10}), "bad-request"),
         (request("x" * 65), "bad-request"),
         (b"\xc1", "bad-request"),
         (b"", "bad-request"),

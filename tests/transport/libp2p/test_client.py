@@ -12,6 +12,7 @@ import trio.testing
 from shoal.transport.address import Address
 from shoal.transport.budget import Budget
 from shoal.transport.errors import DialFailed
+from shoal.transport.frame import Fault
 from shoal.transport.identity import PeerId
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
 from shoal.transport.libp2p import circuit as wire
@@ -20,7 +21,7 @@ from shoal.transport.libp2p.client import CircuitClient
 from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.session import Session
-from shoal.transport.libp2p.wire import Fault, prefixed
+from shoal.transport.libp2p.wire import prefixed
 from shoal.transport.pipe import Pipe, TcpPipe
 from shoal.transport.realhost import RealHost
 from tests.transport.fleet import clock, until

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import trio
 
+from shoal.transport.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, defaults
 from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream
-from shoal.transport.libp2p.wire import Fault
 from tests.transport.libp2p.pipes import THEIRS, connected, pipe_pair, responder
 
 pytestmark = pytest.mark.trio
@@ -23,7 +23,7 @@ def serving(limits: Libp2pLimits | None = None) -> tuple[Any, list[Connection]]:
         seen.append(make(*args))
         return seen[-1]
 
-    ours._connection = kept  # type: ignore[method-assign]
+    ours._connection = kept  # type: ignore[method-assign, assignment]
     return ours, seen
 
 

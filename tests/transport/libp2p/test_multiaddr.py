@@ -3,8 +3,8 @@
 import pytest
 
 from shoal.transport.address import Address
+from shoal.transport.frame import Fault
 from shoal.transport.libp2p.multiaddr import decode_peer, encode_address, encode_peer
-from shoal.transport.libp2p.wire import Fault
 from tests.transport.libp2p.pipes import OURS, THEIRS
 
 

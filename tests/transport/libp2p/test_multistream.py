@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from shoal.transport.frame import Fault
 from shoal.transport.libp2p import defaults
 from shoal.transport.libp2p.multistream import VERSION, Choice, Offer, line
-from shoal.transport.libp2p.wire import Fault
 
 
 def test_two_sides_agree() -> None:

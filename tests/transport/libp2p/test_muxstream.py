@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trio
 
+from shoal.transport.frame import Fault
 from shoal.transport.libp2p import defaults
 from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream
-from shoal.transport.libp2p.wire import Fault
 from tests.transport.libp2p.pipes import connected, responder
 
 pytestmark = pytest.mark.trio
@@ -95,6 +95,7 @@ async def test_closing_ends_who_waits(autojump_clock: Any, wait: str) -> None:
             near.close()
             near.close()  # again does no harm
         assert ended
+        await trio.sleep(1)
         with pytest.raises(OSError, match="gone"):
             far.write_ready(memoryview(b"x"))
         with pytest.raises(ConnectionResetError):

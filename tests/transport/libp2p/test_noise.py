@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from shoal.transport.frame import Fault
 from shoal.transport.identity import Identity
 from shoal.transport.libp2p.noise import Handshake, Noise
-from shoal.transport.libp2p.wire import Fault, bytes_field
+from shoal.transport.libp2p.wire import bytes_field
 
 A, B = Identity.from_seed(b"a" * 32), Identity.from_seed(b"b" * 32)
 

@@ -15,7 +15,15 @@ from shoal.transport.libp2p.multistream import line
 from shoal.transport.libp2p.yamux import DATA, FIN, RST, SYN, WINDOW
 from shoal.transport.libp2p.yamux import PING as YAMUX_PING
 from shoal.transport.realhost import RealHost
-from tests.transport.libp2p.pipes import OURS, RawPeer, pipe_pair, raw_peer, refused, responder
+from tests.transport.libp2p.pipes import (
+    OURS,
+    MemoryPipe,
+    RawPeer,
+    pipe_pair,
+    raw_peer,
+    refused,
+    responder,
+)
 
 pytestmark = pytest.mark.trio
 
@@ -125,16 +133,22 @@ async def talk(ours: Libp2pResponder, *sent: bytes, eof: bool = False) -> float:
     """Send bytes to the responder, then fall silent; how many seconds it bore that."""
     near, far = pipe_pair()
     began = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ours.serve_pipe, far, b"")
-        with suppress(OSError, trio.ClosedResourceError):
-            for data in sent:
-                await near.send(data)
-        if eof:
-            near.end()
-        while await near.receive():
-            pass
+    with trio.fail_after(100):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ours.serve_pipe, far, b"")
+            await _say(near, sent, eof)
     return trio.current_time() - began
+
+
+async def _say(near: MemoryPipe, sent: tuple[bytes, ...], eof: bool) -> None:
+    """All of it, then wait for the end."""
+    with suppress(OSError, trio.ClosedResourceError):
+        for data in sent:
+            await near.send(data)
+    if eof:
+        near.end()
+    while await near.receive():
+        pass
 
 
 @pytest.mark.parametrize(
@@ -351,6 +365,7 @@ async def test_a_peer_that_takes_nothing_is_dropped(autojump_clock: Any) -> None
         assert await refused(pings)
         await peer.ended.wait()
         assert peer.why == ["stuck"]
+        assert peer.pipe.taken < 2 * MIB  # more was not read
         assert trio.current_time() - began == pytest.approx(defaults.UNSENT_S, abs=5)
 
 

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from shoal.transport.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits
+from shoal.transport.libp2p.multistream import line
 from shoal.transport.libp2p.session import Session
-from shoal.transport.libp2p.wire import Fault
 from shoal.transport.libp2p.yamux import Opened
 from tests.transport.libp2p.pipes import OURS, THEIRS
 
@@ -36,6 +37,13 @@ def test_both_ends_get_there(most: int) -> None:
     a.yamux.open().write(b"hello")
     (event, *_) = b.receive(a.outgoing())
     assert isinstance(event, Opened) and event.stream.read(10) == b"hello"
+
+
+@pytest.mark.parametrize("security", ["/plaintext/2.0.0", "/secio/1.0.0", "/tls/1.0.0"])
+def test_no_security_but_noise_is_taken(security: str) -> None:
+    _, b = pair()
+    b.receive(line("/multistream/1.0.0") + line(security))
+    assert b.outgoing() == line("/multistream/1.0.0") + line("na")
 
 
 def test_nobody_is_known_before() -> None:

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from shoal.transport.frame import Fault
 from shoal.transport.libp2p.wire import (
-    Fault,
     Message,
     bytes_field,
     number_field,

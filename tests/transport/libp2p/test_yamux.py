@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from shoal.transport.frame import Fault
 from shoal.transport.libp2p import defaults
-from shoal.transport.libp2p.wire import Fault
 from shoal.transport.libp2p.yamux import (
     ACK,
     DATA,

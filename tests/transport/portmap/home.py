@@ -14,7 +14,7 @@ from shoal.netsim.nat.igd import Igd
 from shoal.netsim.nat.leases import Leases
 from shoal.netsim.packet import TCP, UDP
 from shoal.netsim.world import World
-from shoal.transport.portmap.defaults import Limits
+from shoal.transport.portmap.defaults import PortmapLimits
 from shoal.transport.portmap.mapper import PROTOCOLS, PortMapper
 from shoal.transport.portmap.mapping import Mapping
 
@@ -77,7 +77,7 @@ class Home:
         *,
         host: Host | None = None,
         protocols: Collection[str] = PROTOCOLS,
-        limits: Limits | None = None,
+        limits: PortmapLimits | None = None,
         key: bytes = b"",
         ports: tuple[int, int] = (PORT, PORT),
     ) -> Node:

@@ -12,7 +12,7 @@ from shoal.netsim.nat.leases import Full
 from shoal.netsim.nat.upnp import Fault
 from shoal.netsim.packet import TCP, UDP
 from shoal.netsim.world import World
-from shoal.transport.portmap.defaults import Limits
+from shoal.transport.portmap.defaults import PortmapLimits
 from shoal.transport.portmap.mapper import PROTOCOLS
 from shoal.transport.portmap.mapping import Scope
 from tests.transport.portmap.home import PORT, Home, Node
@@ -348,7 +348,7 @@ async def test_cancelled_at_any_moment_nothing_is_left_for_ever(
     home = Home(world, igd=protocol, igd_permanent=protocol == "upnp")
     for step in range(12):
         async with trio.open_nursery() as nursery:
-            node = home.start(nursery, key=b"k", limits=Limits(end_s=0.5))
+            node = home.start(nursery, key=b"k", limits=PortmapLimits(end_s=0.5))
             await trio.sleep(0.011 * step * (20 if protocol == "upnp" else 1))
             before = trio.current_time()
             await node.stop()

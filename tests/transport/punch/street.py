@@ -21,7 +21,7 @@ from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
 from shoal.transport.pipe import Pipe, TcpPipe, Way
 from shoal.transport.punch.candidates import Seen, Transport, gather
-from shoal.transport.punch.defaults import Limits
+from shoal.transport.punch.defaults import PunchLimits
 from shoal.transport.punch.needs import Own
 from shoal.transport.punch.outcome import Outcome
 from shoal.transport.punch.predict import Nat
@@ -174,12 +174,12 @@ class Side:
 
     # Running.
 
-    async def start(self, nursery: trio.Nursery, limits: Limits | None) -> None:
+    async def start(self, nursery: trio.Nursery, limits: PunchLimits | None) -> None:
         self._nursery = nursery
         self.host = SimulatedHost(self.computer, PROFILES["desktop"], nursery)
         await self.computer.run(self._start, nursery, limits)
 
-    async def _start(self, nursery: trio.Nursery, limits: Limits | None) -> None:
+    async def _start(self, nursery: trio.Nursery, limits: PunchLimits | None) -> None:
         self.udp = UdpPort(self.host)
         await nursery.start(self.udp.run, ["0.0.0.0", "::"], PORT)
         self.listener = await self.host.listen("0.0.0.0", PORT)
@@ -278,7 +278,7 @@ class Street:
         skew: float = 0.0,
         udp: bool = True,
         tcp: bool = True,
-        limits: Limits | None = None,
+        limits: PunchLimits | None = None,
         knobs: tuple[dict[str, Any], dict[str, Any]] = ({}, {}),
         names: tuple[str, str] = ("anna", "bert"),
     ) -> None:

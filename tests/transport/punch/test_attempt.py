@@ -8,13 +8,15 @@ import trio
 import trio.testing
 
 from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.transport.punch import schedule
 from shoal.transport.punch.attempt import Attempt
-from shoal.transport.punch.defaults import Limits
+from shoal.transport.punch.candidates import Candidate, Kind, Transport
+from shoal.transport.punch.defaults import PunchLimits
 from shoal.transport.punch.offer import Offer
 from shoal.transport.punch.outcome import Result
 from shoal.transport.punch.predict import Nat, Plan
 from shoal.transport.punch.preparing import Prepared
-from tests.transport.punch.street import Street, meet
+from tests.transport.punch.street import APD, EI, Street, meet
 
 
 def alone(body: Callable[[Attempt], Awaitable[Any]], **settings: Any) -> Any:
@@ -46,7 +48,7 @@ def test_it_ends_by_itself() -> None:
     async def body(attempt: Attempt) -> None:
         began = trio.current_time()
         await attempt.over.wait()
-        assert trio.current_time() - began == pytest.approx(Limits().attempt_s)
+        assert trio.current_time() - began == pytest.approx(PunchLimits().attempt_s)
         assert attempt.settled.is_set() and not attempt.outcome().worked
 
     alone(body)
@@ -66,11 +68,27 @@ def test_the_peer_on_another_way_ends_it_after_a_moment() -> None:
         attempt.met("tcp")
         began = trio.current_time()
         await attempt.over.wait()
-        assert trio.current_time() - began == pytest.approx(Limits().grace_s)
+        assert trio.current_time() - began == pytest.approx(PunchLimits().grace_s)
         rungs = attempt.outcome().rungs
         assert rungs["tcp"].result is Result.WORKED
         assert rungs["udp"].result is Result.NOT_NEEDED
         assert rungs["prediction"].result is Result.NOT_NEEDED
+
+    alone(body)
+
+
+def test_nothing_of_a_hard_side_goes_before_the_easy_side_has_begun() -> None:
+    """A packet that comes too early would have some routers lead all that follows elsewhere."""
+
+    async def body(attempt: Attempt) -> None:
+        place = next(iter(attempt._seen.vouched)), 4001
+        easy = [Candidate(place, Kind.OBSERVED, Transport.UDP)]
+        theirs = Offer(attempt.name, 1, bytes(20), Nat(EI, APD), easy, (), None, 0.1)
+        began = trio.current_time()
+        await attempt.begin(Prepared(Nat(APD, APD), []), theirs, began)
+        assert attempt.plan is Plan.OPEN
+        assert attempt.checks._queue[0][0] == began + schedule.OPEN_AFTER_S
+        attempt.give_up()
 
     alone(body)
 

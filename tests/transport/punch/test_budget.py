@@ -5,9 +5,9 @@ from collections import deque
 import pytest
 
 from shoal.transport.punch.budget import Budget, target
-from shoal.transport.punch.defaults import Limits
+from shoal.transport.punch.defaults import PunchLimits
 
-LIMITS = Limits()
+LIMITS = PunchLimits()
 
 
 def test_1500_datagrams_to_one_address_in_ten_minutes() -> None:
@@ -65,5 +65,5 @@ def test_what_is_left() -> None:
 
 @pytest.mark.parametrize("most", [10, 10**9])
 def test_the_twin_without_a_budget_goes_on(most: int) -> None:
-    budget = Budget(Limits(target_datagrams=most))
+    budget = Budget(PunchLimits(target_datagrams=most))
     assert sum(budget.datagram("11.0.0.1", 0.0) for _ in range(5000)) == min(most, 5000)

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.transport.datagrams import Place
 from shoal.transport.punch.checks import Checks, Send
-from shoal.transport.punch.defaults import Limits
+from shoal.transport.punch.defaults import PunchLimits
 from shoal.transport.reach.stun import Kind, Message, decode, encode
 
 A, B, VICTIM = ("11.0.0.1", 4001), ("11.0.0.2", 4001), ("93.184.216.34", 4001)
@@ -24,7 +24,7 @@ def side(client: bool, **changed: Any) -> Checks[str]:
         "may_probe": lambda ip: ip.startswith("11."),
         "spend": lambda ip, now: True,
         "entropy": Random(int(client)).randbytes,
-        "limits": Limits(),
+        "limits": PunchLimits(),
     }
     checks: Checks[str] = Checks(NAME, **settings | changed)
     checks.theirs = KEYS[client]
@@ -129,7 +129,7 @@ def test_the_own_network_before_ipv6_before_the_fastest() -> None:
 
     answer(fast, 0.0)
     assert checks.take(0.05) == [], "what works is not checked again"
-    assert checks.due == pytest.approx(0.01 + Limits().settle_s)
+    assert checks.due == pytest.approx(0.01 + PunchLimits().settle_s)
     answer(six, 0.052)
     answer(near, 0.06, lan=True)
     assert checks.due <= 0.08, "the own network is not waited for anything better"
@@ -138,7 +138,7 @@ def test_the_own_network_before_ipv6_before_the_fastest() -> None:
 
 
 def test_the_choice_is_told_until_it_is_confirmed_and_given_up_for_the_next() -> None:
-    wire = both(limits=replace(Limits(), nominations=3))
+    wire = both(limits=replace(PunchLimits(), nominations=3))
     second = ("11.0.0.3", 4001)
     wire.sides[second] = wire.sides[B]  # the same computer at another address
     a = wire.sides[A]
@@ -185,6 +185,17 @@ def test_shots_keep_their_own_time() -> None:
         checks.shot("main", ("11.0.0.2", 2000 + i), at=i * 0.001)
     assert len(checks.take(0.7001)) == 701 and len(checks.take(2.0)) == 699
     assert checks.due == inf
+
+
+def test_a_search_is_over_when_the_peer_is_heard() -> None:
+    checks = side(False)
+    for i in range(1400):
+        checks.shot("main", ("11.0.0.2", 2000 + i), at=1.0 + i * 0.001)
+    data = request(KEYS[1])
+    message = decode(data)
+    assert message is not None
+    checks.receive(message, data, B, "main", 0.5)
+    assert len(checks.take(5.0)) == 2, "the answer, and a check of that pair"
 
 
 # Hostile peers, and others.
@@ -283,7 +294,7 @@ def test_everything_is_counted_and_a_spent_budget_silences() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    limits = Limits(pairs=8, pending=16, heard=16)
+    limits = PunchLimits(pairs=8, pending=16, heard=16)
     checks = side(False, limits=limits)
     for i in range(2000):
         source = ("11.0.0.1", 2000 + i)

@@ -30,7 +30,7 @@ def test_what_is_sent_arrives() -> None:
 
 
 def test_the_largest_offer_is_small() -> None:
-    many = [Candidate(("2600:1111:2222:3333:4444:5555:6666:7777", p), Kind.PREDICTED, Transport.UDP)
+    many = [Candidate(("2600:1111:2222:3333:4444:5555:6666:7777", p), Kind.OBSERVED, Transport.UDP)
             for p in range(60000, 60100)]  # fmt: skip
     full = Offer(b"12345678", 3, b"s" * 20, Nat(), many, [("2600:1111::7777", 60000)] * 7)
     assert len(msgpack.packb(encode(full))) < 1600

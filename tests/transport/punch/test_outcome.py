@@ -1,11 +1,11 @@
 """What is told of an attempt."""
 
 from shoal.transport.identity import PeerId
-from shoal.transport.punch.outcome import Outcome, Result, Rung, failed
+from shoal.transport.punch.outcome import Outcome, Result, RungOutcome, failed
 
 
 def test_one_rung_is_enough() -> None:
-    rungs = {"tcp": Rung(Result.NO_ANSWER), "udp": Rung(Result.WORKED, "", 0.3)}
+    rungs = {"tcp": RungOutcome(Result.NO_ANSWER), "udp": RungOutcome(Result.WORKED, "", 0.3)}
     assert Outcome(PeerId("bert"), rungs, 1).worked
     assert not Outcome(PeerId("bert")).worked
 

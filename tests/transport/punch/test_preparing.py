@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from shoal.transport.punch.candidates import Candidate, Kind, Transport
-from shoal.transport.punch.defaults import COMB, Limits
+from shoal.transport.punch.defaults import COMB, PunchLimits
 from shoal.transport.punch.needs import Own
 from shoal.transport.punch.offer import Counting
 from shoal.transport.punch.predict import Nat
@@ -32,10 +32,11 @@ def own(nat: Nat, seen_at: float | None = 0.0) -> Own:
         (Nat(EI, EI), None, True),
         (Nat(APD, APD, counts=True), 99.9, True),
         (Nat(), 99.9, True),
+        (Nat(udp=False), None, False),  # no observer would hear of it
     ],
 )
 def test_what_has_to_be_looked_at_again(nat: Nat, seen_at: float | None, stale: bool) -> None:
-    assert is_stale(own(nat, seen_at), 100.0, Limits()) is stale
+    assert is_stale(own(nat, seen_at), 100.0, PunchLimits()) is stale
 
 
 def test_what_is_seen_now_takes_the_place_of_what_was() -> None:
@@ -50,6 +51,14 @@ def test_different_views_make_it_a_hard_side() -> None:
     views = [("11.0.0.1", 5000), ("11.0.0.1", 9000)]
     found = renewed(own(Nat()), views, [("11.0.0.1", 700), ("11.0.0.1", 60000)])
     assert found.nat.hard and not found.nat.counts and found.counting is None
+
+
+def test_one_other_view_among_many_does_not() -> None:
+    """A router of its own mind may lead one flow elsewhere, and one observer may lie."""
+    views = [("11.0.0.1", 9000), *[("11.0.0.1", 5000)] * 2]
+    found = renewed(own(Nat(EI, APD, preserves=True)), views)
+    assert not found.nat.hard and found.nat.preserves
+    assert [each.place[1] for each in found.candidates[:2]] == [5000, 9000]
 
 
 def test_a_fresh_socket_shows_where_a_nat_stands_that_counts() -> None:

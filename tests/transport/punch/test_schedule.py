@@ -9,7 +9,7 @@ from shoal.transport.datagrams import Place
 from shoal.transport.punch import schedule
 from shoal.transport.punch.candidates import Candidate, Kind, Transport
 from shoal.transport.punch.checks import Checks
-from shoal.transport.punch.defaults import BIRTHDAY_PROBES, Limits
+from shoal.transport.punch.defaults import BIRTHDAY_PROBES, PunchLimits
 from shoal.transport.punch.needs import Socket
 from shoal.transport.punch.offer import Counting, Offer
 from shoal.transport.punch.predict import Nat
@@ -31,7 +31,7 @@ def new() -> Checks[Socket]:
         may_probe=lambda ip: True,
         spend=lambda ip, now: True,
         entropy=Random(1).randbytes,
-        limits=Limits(),
+        limits=PunchLimits(),
     )
     checks.theirs = b"b" * 20
     return checks

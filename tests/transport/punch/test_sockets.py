@@ -8,7 +8,7 @@ import trio
 from shoal.transport.datagrams import Datagrams, Place
 from shoal.transport.errors import HostError
 from shoal.transport.punch.budget import Budget
-from shoal.transport.punch.defaults import Limits
+from shoal.transport.punch.defaults import PunchLimits
 from shoal.transport.punch.needs import Tools
 from shoal.transport.punch.sockets import Sockets, discard
 
@@ -36,6 +36,7 @@ class FakeWorld:
 
     def __init__(self, most: int = 1000) -> None:
         self.most = most
+        self.closing = False
         self.served: list[Datagrams] = []
 
     async def datagrams(self, address: str, port: int) -> Datagrams:
@@ -46,6 +47,8 @@ class FakeWorld:
         return FakeSocket()
 
     def add(self, socket: Datagrams) -> None:
+        if self.closing:
+            raise trio.ClosedResourceError
         self.served.append(socket)
 
     def remove(self, socket: Datagrams) -> None:
@@ -53,7 +56,7 @@ class FakeWorld:
 
 
 def make(world: FakeWorld) -> tuple[Sockets, Tools]:
-    limits = Limits()
+    limits = PunchLimits()
     fake: Any = world
     tools = Tools(fake, fake, lambda: 1, Budget(limits), limits, lambda *pipe: None)
     return Sockets(tools, fake), tools
@@ -81,3 +84,10 @@ async def test_none_is_opened_once_the_attempt_is_over() -> None:
     sockets, tools = make(world)
     sockets.close(keep=None)
     assert await sockets.open(3) == [] and not tools.extra and not world.served
+
+
+async def test_none_is_opened_where_the_port_is_closing() -> None:
+    world = FakeWorld()
+    world.closing = True
+    sockets, tools = make(world)
+    assert await sockets.open(3) == [] and not tools.extra

@@ -9,13 +9,13 @@ import trio.testing
 
 from shoal.transport.datagrams import Place
 from shoal.transport.pipe import TcpPipe
-from shoal.transport.punch.defaults import Limits
+from shoal.transport.punch.defaults import PunchLimits
 from shoal.transport.punch.tcp import Dialling, TcpEnd, stays_silent
 from shoal.transport.realhost import RealHost
 from tests.transport.fleet import LOOPBACK, clock
 
 pytestmark = pytest.mark.trio
-LIMITS = Limits()
+LIMITS = PunchLimits()
 THERE, ELSEWHERE = ("11.0.0.2", 4001), ("11.0.0.3", 4001)
 
 

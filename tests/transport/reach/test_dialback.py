@@ -6,14 +6,14 @@ import pytest
 
 from shoal.transport.datagrams import Place
 from shoal.transport.identity import PeerId
-from shoal.transport.reach import defaults, dialback
+from shoal.transport.reach import defaults
 from shoal.transport.reach.dialback import Awaited, Gate, Go, No, Pay, Wanted, parse_wanted
 
 ASKER = PeerId("asker")
 SEEN = "11.0.0.9"
 VICTIM = "93.184.216.34"
 NONCE = b"n" * 16
-FREE = {"seen": SEEN, "own": ["11.0.1.1"], "paid": 0, "now": 0.0}
+FREE: dict[str, Any] = {"seen": SEEN, "own": ["11.0.1.1"], "paid": 0, "now": 0.0}
 
 
 def gate() -> Gate:
@@ -109,6 +109,20 @@ def test_elsewhere_it_has_to_pay_first() -> None:
     assert isinstance(ask(at, wanted(VICTIM), paid=again.size), Pay)  # one payment, one dial
 
 
+def test_an_asker_pays_for_several_addresses_side_by_side() -> None:
+    at = gate()
+    places = [f"93.184.{number}.34" for number in range(defaults.OWN_PLACES)]
+    demands = [ask(at, wanted(place)) for place in places]
+    for place, demand in reversed(list(zip(places, demands, strict=True))):
+        assert isinstance(demand, Pay)
+        assert ask(at, wanted(place), paid=demand.size) == Go()
+    first = ask(at, wanted(VICTIM))
+    assert isinstance(first, Pay)
+    for place in places:  # one too many at a time: the oldest is forgotten
+        ask(at, wanted(place))
+    assert isinstance(ask(at, wanted(VICTIM), paid=first.size), Pay)
+
+
 def test_a_peer_that_is_seen_nowhere_pays() -> None:
     """It came through a relay, whose address is not its own."""
     assert isinstance(ask(gate(), wanted(), seen=None), Pay)
@@ -120,7 +134,6 @@ def test_paying_unasked_or_for_something_else_or_late_is_nothing() -> None:
     assert isinstance(demand, Pay)
     other = ask(at, wanted("93.184.216.35"), paid=demand.size)
     assert isinstance(other, Pay)
-    assert isinstance(ask(at, wanted(VICTIM), paid=100_000), Pay)
     assert isinstance(ask(at, wanted(VICTIM), paid=100_000, now=100.0), Pay)
     assert isinstance(ask(at, wanted(VICTIM), PeerId("other"), paid=100_000), Pay)
 
@@ -196,8 +209,22 @@ def test_demands_are_forgotten() -> None:
     assert len(at._demands) == defaults.PAYMENTS
 
 
+def test_one_asker_may_ask_for_several_at_once() -> None:
+    """Each is paid for by itself; who asks for ever more pushes out its own alone."""
+    at = gate()
+    both = [(each, ask(at, wanted(VICTIM, transport=each))) for each in ("tcp", "udp")]
+    ask(at, wanted(VICTIM), PeerId("other"))
+    for each, demand in both:
+        assert isinstance(demand, Pay)
+        assert ask(at, wanted(VICTIM, transport=each), paid=demand.size) == Go()
+    for port in range(2000, 2100):
+        ask(at, wanted(VICTIM, port=port))
+    assert len(at._demands) == defaults.PAYMENTS_PER_ASKER + 1
+
+
 def test_a_nonce_arrives_once_it_is_awaited() -> None:
-    awaited, arrived = Awaited(), []
+    awaited = Awaited()
+    arrived: list[Place] = []
     first = defaults.DIALBACK_BYTE + NONCE
     source: Place = ("11.0.5.5", 1)
     assert not awaited.on_connection(first, source)
@@ -215,8 +242,3 @@ def test_awaited_is_bounded() -> None:
     for n in range(1000):
         awaited.expect(n.to_bytes(16), lambda _: None)
     assert len(awaited._arrived) == defaults.AWAITED
-
-
-def test_public() -> None:
-    assert dialback.is_public("8.8.8.8") and dialback.is_public("2600::1")
-    assert not dialback.is_public("10.0.0.1")

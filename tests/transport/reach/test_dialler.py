@@ -1,5 +1,6 @@
 """The server of dial-backs: no peer can turn it against somebody else."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from shoal.netsim.world import World
 from shoal.transport.errors import CallRefused
 from shoal.transport.reach import defaults
 from shoal.transport.reach.dialback import Wanted
+from shoal.transport.reach.reachability import Reachability
 from tests.transport.reach.swarm import Node, on_the_internet, running
 
 
@@ -100,6 +102,25 @@ async def test_a_malformed_or_forbidden_wish_is_refused(world: World, change: An
             await link.call("reach.dialback", header, timeout=20)
         assert refused.value.code in ("bad-request", "forbidden")
         assert link.alive
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_nobody_is_let_at_our_own_router(world: World, known: bool) -> None:
+    """Dialled from the inside, a router's outer address may answer what it tells nobody else.
+    Without knowing that address one pays, and is served."""
+    server, asker = on_the_internet(world, 2)
+    async with running(server, asker):
+        outer = world.host("router").addresses()[0]
+        if known:
+            server.reach.reachability = replace(Reachability(), tcp_place=(outer, 61000))
+        link = await asker.dial(server)
+        header = Wanted("udp", (outer, 8080), bytes(16)).header
+        if known:
+            with pytest.raises(CallRefused, match="not dialled"):
+                await link.call("reach.dialback", header, timeout=20)
+        else:
+            reply = await link.call("reach.dialback", header, timeout=20)
+            assert reply.header["pay"] > 0
 
 
 async def test_dial_backs_at_once_are_bounded(world: World) -> None:

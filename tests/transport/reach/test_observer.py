@@ -3,11 +3,10 @@
 import pytest
 
 from shoal.transport.datagrams import Place
+from shoal.transport.rates import Rate, Rates
 from shoal.transport.reach import defaults, stun
-from shoal.transport.reach.natkind import request
 from shoal.transport.reach.observer import Responder
-from shoal.transport.reach.rates import Rate, Rates
-from shoal.transport.reach.stun import Kind, Message
+from shoal.transport.reach.stun import Kind, Message, request
 
 ID = bytes(12)
 HERE = "11.0.0.9", 4567

@@ -1,11 +1,11 @@
 """Who is asked first."""
 
 from shoal.transport.identity import PeerId
-from shoal.transport.reach.offers import Neighbour, Offer, observers, parse_offer, spread
+from shoal.transport.reach.offers import LinkedPeer, Offer, observers, parse_offer, spread
 
 
-def neighbour(ip: str, *ports: int) -> Neighbour:
-    return Neighbour(PeerId(ip), ip, Offer(ports, dials=True))
+def linked(ip: str, *ports: int) -> LinkedPeer:
+    return LinkedPeer(PeerId(ip), ip, Offer(ports, dials=True))
 
 
 def test_the_wire_form() -> None:
@@ -16,18 +16,18 @@ def test_the_wire_form() -> None:
 
 def test_far_apart_first() -> None:
     ips = ["11.0.1.1", "11.0.2.1", "11.0.3.1", "12.0.0.1", "12.0.0.2", "13.0.0.1"]
-    found = [each.ip for each in spread([neighbour(ip, 1) for ip in ips])]
+    found = [each.ip for each in spread([linked(ip, 1) for ip in ips])]
     assert found == ["11.0.1.1", "12.0.0.1", "13.0.0.1", "11.0.2.1", "12.0.0.2", "11.0.3.1"]
 
 
 def test_who_can_observe() -> None:
-    able = neighbour("11.0.0.1", 1, 2)
+    able = linked("11.0.0.1", 1, 2)
     others = [
-        neighbour("12.0.0.1"),
-        neighbour("192.168.1.3", 1),
-        neighbour("100.64.0.9", 1),
-        neighbour("127.0.0.1", 1),
-        neighbour("2600::1", 1),
+        linked("12.0.0.1"),
+        linked("192.168.1.3", 1),
+        linked("100.64.0.9", 1),
+        linked("127.0.0.1", 1),
+        linked("2600::1", 1),
     ]
     assert observers([*others, able]) == [able.observer]
     assert able.observer.places == (("11.0.0.1", 1), ("11.0.0.1", 2))

@@ -178,13 +178,17 @@ async def test_more_peers_tell_more(world: World) -> None:
     gate = world.gateway("gate", "linux-drop")
     node = Node(world.host("node", behind=gate), 1)
     peers = on_the_internet(world, 3)
+
+    def mapping() -> Behaviour:
+        return node.reach.reachability.udp.mapping
+
     async with running(node, *peers):
         await node.dial(peers[0])
         await trio.sleep(60)
-        assert node.reach.reachability.udp.mapping is Behaviour.UNKNOWN
+        assert mapping() is Behaviour.UNKNOWN
         await node.dial(peers[1])
         await trio.sleep(60)
-        assert node.reach.reachability.udp.mapping is Behaviour.ENDPOINT_INDEPENDENT
+        assert mapping() is Behaviour.ENDPOINT_INDEPENDENT
         await node.dial(peers[2])
         await trio.sleep(60)
         assert node.reach.reachability.observers == 3

@@ -156,3 +156,14 @@ def test_garbage_is_nothing_or_a_message(data: bytes) -> None:
     found = decode(head + data)
     if found is not None:
         authentic(head + data, found, KEY)
+
+
+def test_checks_are_sealed_as_browsers_do_it() -> None:
+    data = encode(Message(Kind.REQUEST, ID, username=b"a:b", priority=5), KEY, sha256=False)
+    found = read(data)  # which checks the fingerprint
+    assert found.fingerprint and found.integrity is not None and not found.integrity.sha256
+    assert authentic(data, found, KEY) and not authentic(data, found, KEY + b"!")
+    for at in range(len(data) - 8):  # the fingerprint stands behind the seal
+        changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        other = decode(changed)
+        assert other is None or not authentic(changed, other, KEY)

@@ -19,6 +19,7 @@ from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.relay.service import RelayService
 from shoal.transport.relay.vouch import Vouched
+from shoal.transport.shaper import Shaper
 from shoal.transport.tls import Tls
 from tests.transport.fleet import Node, make_node, running, until
 
@@ -64,10 +65,15 @@ class Trio:
 
 @asynccontextmanager
 async def relayed(
-    limits: RelayLimits = FAST, *, link_limits: Limits | None = None, reserve: bool = True
+    limits: RelayLimits = FAST,
+    *,
+    link_limits: Limits | None = None,
+    reserve: bool = True,
+    shaper: Shaper | None = None,
 ) -> AsyncIterator[Trio]:
-    """Three running nodes on loopback."""
-    a, b, r = (make_node(seed, limits=link_limits) for seed in (1, 2, 3))
+    """Three running nodes on loopback; `shaper` holds the relay's caps."""
+    a, b = (make_node(seed, limits=link_limits) for seed in (1, 2))
+    r = make_node(3, limits=link_limits, shaper=shaper)
     service = RelayService(RealHost(), r.endpoint, limits)
     ca, cb = RelayClient(RealHost(), a.endpoint), RelayClient(RealHost(), b.endpoint)
     ca.reachable = True
@@ -80,34 +86,6 @@ async def relayed(
             cb.offer([(r.endpoint.peer, r.address)])
             await until(cb.addresses)
         yield made
-
-
-async def receive(pipe: Pipe, size: int = 1 << 16) -> bytes:
-    """What comes next, b"" at the end."""
-    while True:
-        await pipe.wait_readable()
-        try:
-            return pipe.read_ready(size)
-        except BlockingIOError:
-            continue
-
-
-async def receive_exactly(pipe: Pipe, size: int) -> bytes:
-    got = bytearray()
-    while len(got) < size:
-        piece = await receive(pipe, size - len(got))
-        assert piece, f"the end after {len(got)} of {size} bytes"
-        got += piece
-    return bytes(got)
-
-
-async def send(pipe: Pipe, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[pipe.write_ready(rest) :]
-        except BlockingIOError:
-            await pipe.wait_writable()
 
 
 async def secure(near: Pipe, far: Pipe, a: Identity, b: Identity) -> tuple[Path, Path]:

@@ -1,6 +1,6 @@
 """Nodes with a relay service and a relay client on a simulated internet."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import trio
@@ -19,6 +19,7 @@ from shoal.transport.relay.circuit import CircuitPipe
 from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.relay.service import RelayService
+from tests.transport import fleet
 from tests.transport.relay.circuits import Arrived
 
 PORT = 4001
@@ -28,6 +29,11 @@ LENDS = RelayLimits(volunteer=True)
 def away(seconds: float) -> LinkSpec:
     """A link with so much delay each way."""
     return LinkSpec(PipeSpec(seconds), PipeSpec(seconds))
+
+
+async def until(condition: Callable[[], object], timeout: float = 10.0) -> float:
+    """Wait for it; seconds it took. Simulated time passes at once: what costs is to look often."""
+    return await fleet.until(condition, timeout, every=0.01)
 
 
 class Node:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.transport.relay.book import Circuit, RelayBook, Reservation, subnet_of
+from shoal.transport.relay.book import Circuit, RelayBook, Reservation
 from shoal.transport.relay.defaults import RelayLimits
 
 ON = RelayLimits(volunteer=True)
@@ -62,21 +62,6 @@ def test_ipv6_counts_by_64() -> None:
     granted = [book.reserve(str(n), f"2600:1:2:3::{n + 1:x}", 0.0, member=False) for n in range(20)]
     assert sum(isinstance(item, Reservation) for item in granted) == 8
     assert isinstance(book.reserve("x", "2600:1:2:4::1", 0.0, member=False), Reservation)
-
-
-@pytest.mark.parametrize(
-    ("ip", "subnet"),
-    [
-        ("1.2.3.4", "1.2.3.0/24"),
-        ("::ffff:1.2.3.4", "1.2.3.0/24"),
-        ("2600:1:2:3:4::1", "2600:1:2:3::/64"),
-        ("", "unknown"),
-        ("nonsense", "unknown"),
-        ("1.2.3.4%eth0", "unknown"),
-    ],
-)
-def test_subnets(ip: str, subnet: str) -> None:
-    assert subnet_of(ip) == subnet
 
 
 def test_there_is_a_total() -> None:
@@ -215,6 +200,20 @@ def test_one_source_opens_so_many_circuits() -> None:
     circuit(book, "a", "b")
     circuit(book, "a", "c")
     assert book.open_circuit("a", "d", "1.1.1.1", 0.0, member=True) == "too-many-circuits"
+
+
+@pytest.mark.parametrize("most", [3, 100])
+def test_nobody_alone_shuts_another_one_s_door(most: int) -> None:
+    """Without the bound for a pair one peer has all circuits that lead to another."""
+    book = a_book(circuits_per_pair=most)
+    reserved(book, "b")
+    got = [book.open_circuit("foe", "b", "1.1.1.1", 0.0, member=True) for _ in range(30)]
+    made = [each for each in got if isinstance(each, Circuit)]
+    assert len(made) == min(most, ON.circuits_per_peer)
+    shut = book.open_circuit("a", "b", "2.2.2.2", 0.0, member=True) == "too-many-circuits"
+    assert shut is (most == 100)
+    made[0].close()
+    circuit(book, "foe", "b")
 
 
 def test_strangers_leave_room_for_members() -> None:

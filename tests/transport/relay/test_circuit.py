@@ -1,6 +1,7 @@
 """A circuit as a pipe; and relays that lie."""
 
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,16 +17,26 @@ from shoal.transport.errors import CallRefused
 from shoal.transport.frame import Priority
 from shoal.transport.identity import Identity
 from shoal.transport.realhost import RealHost
+from shoal.transport.relay import client
 from shoal.transport.relay.circuit import CircuitPipe
 from shoal.transport.relay.client import RelayClient
-from shoal.transport.relay.defaults import AHEAD_BYTES, ARRIVING, LOW_BYTES, TTL_S
+from shoal.transport.relay.defaults import (
+    AHEAD_BYTES,
+    ARRIVING,
+    ARRIVING_PER_RELAY,
+    ARRIVING_PER_SOURCE,
+    LOW_BYTES,
+    TTL_S,
+)
 from shoal.transport.serving import IncomingStream
 from shoal.transport.stream import Stream
 from tests.transport.fleet import Node, clock, make_node, running, until
-from tests.transport.relay.circuits import Arrived, receive, relayed, send
+from tests.transport.pipes import receive, write
+from tests.transport.relay.circuits import Arrived, relayed
 
 pytestmark = pytest.mark.trio
 OTHER = Identity.from_seed(bytes([7]) * 32).peer
+PEERS = [Identity.from_seed(bytes([100 + n]) * 32).peer for n in range(25)]
 
 
 @pytest.fixture
@@ -100,7 +111,7 @@ async def test_the_preface_may_come_in_pieces(cut: int) -> None:
             pipe.read_ready(100)
         await liar.streams[0].send(SEEN[cut:] + b"and more")
         assert await receive(pipe, 3) == b"and"
-        assert pipe.seen == ("127.0.0.1", 4001, 0)
+        assert pipe.seen == ("127.0.0.1", 4001, 0, "")
         pipe.close()
         pipe.close()
 
@@ -192,15 +203,45 @@ async def test_a_flood_of_circuits_is_bounded() -> None:
             for node in relays:
                 link = await node.endpoint.dial(liar.victim.address, timeout=5)
                 liar.client._held[node.endpoint.peer] = liar.client.relays[0]
-                for _ in range(50):
-                    streams.append(await link.open_stream("relay.accept", {"peer": OTHER}))
+                for number in range(50):
+                    header = {"peer": PEERS[number % 25]}
+                    streams.append(await link.open_stream("relay.accept", header))
             await until(lambda: sum(each.failed == "busy" for each in streams) == 150 - ARRIVING)
             assert len(liar.arrived) == ARRIVING
+            by_relay = Counter(each.relay for each in liar.arrived)
+            assert max(by_relay.values()) == ARRIVING_PER_RELAY
             for each in liar.arrived:
                 each.pipe.close()
             await trio.sleep(0.05)
             await liar.accept({"peer": OTHER})
             await until(lambda: len(liar.arrived) == ARRIVING + 1)
+
+
+async def _circuits(count: int, sources: int, pause: float = 0.0) -> int:
+    """Of so many that a relay brings, one after the other closed at once: those that came."""
+    async with lied_to() as liar:
+        for number in range(count):
+            stream = await liar.accept({"peer": PEERS[number % sources]})
+            before = len(liar.arrived)
+            with trio.fail_after(5):
+                while not stream.failed and len(liar.arrived) == before:  # noqa: ASYNC110
+                    await trio.sleep(0.001)
+            if pause:
+                liar.arrived[-1].pipe.close()
+            await trio.sleep(pause)
+        return len(liar.arrived)
+
+
+async def test_one_peer_gets_four_of_them() -> None:
+    assert await _circuits(12, 1) == ARRIVING_PER_SOURCE
+    assert await _circuits(12, 2) == 2 * ARRIVING_PER_SOURCE
+    assert await _circuits(12, 12) == 12
+
+
+async def test_a_relay_brings_so_many_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await _circuits(60, 25, 0.001) < 40
+    monkeypatch.setattr(client, "ARRIVALS", (1000, 1000.0))
+    assert await _circuits(60, 25, 0.001) == 60
 
 
 @pytest.mark.parametrize(
@@ -260,7 +301,7 @@ async def test_what_waits_for_a_closed_pipe_ends() -> None:
                             pipe.write_ready(memoryview(bytes(1 << 16)))
             ended.append(reading)
 
-        await send(far, b"x")
+        await write(far, b"x")
         await receive(near)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: wait(near, reading=True))

@@ -1,6 +1,5 @@
 """Nodes behind NATs stay reachable through relays of their choice."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,18 +11,12 @@ from shoal.transport.address import Address
 from shoal.transport.errors import DialFailed
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link import Link
+from shoal.transport.relay import client as relay_client
+from shoal.transport.relay import survey
 from shoal.transport.relay.defaults import IMPROVE_S
-from tests.transport.relay.circuits import receive, receive_exactly, secure, send
-from tests.transport.relay.internet import LENDS, Node, started
-
-
-async def until(condition: Callable[[], object], timeout: float = 10.0) -> float:
-    """Wait for it; seconds it took."""
-    began = trio.current_time()
-    with trio.fail_after(timeout):
-        while not condition():  # noqa: ASYNC110
-            await trio.sleep(0.01)
-    return trio.current_time() - began
+from tests.transport.pipes import read, receive, write
+from tests.transport.relay.circuits import secure
+from tests.transport.relay.internet import LENDS, Node, started, until
 
 
 def relays(world: World, *delays: float, ports: dict[int, int] | None = None) -> list[Node]:
@@ -63,8 +56,8 @@ async def test_two_behind_nats_meet_through_a_relay(world: World, kinds: tuple[s
         assert near.seen.ip == world.gateways["gb"].wan.addresses[0]
         assert came.seen.ip == world.gateways["ga"].wan.addresses[0]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(send, near, bytes(300_000))
-            await receive_exactly(came.pipe, 300_000)
+            nursery.start_soon(write, near, bytes(300_000))
+            await read(came.pipe, 300_000)
 
 
 async def test_the_three_nearest_are_chosen(world: World) -> None:
@@ -228,7 +221,7 @@ async def test_a_much_nearer_relay_takes_the_place_of_the_farthest(world: World)
         await until(lambda: not every[2].service.book.figures().reservations)
 
 
-async def test_dials_that_cannot_be(world: World) -> None:
+async def test_dials_that_cannot_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (relay,) = relays(world, 0.01)
     a = Node(world, "a", 1)
     async with started(a, relay):
@@ -239,7 +232,8 @@ async def test_dials_that_cannot_be(world: World) -> None:
             with pytest.raises(DialFailed) as caught:
                 await a.dial(address)
             assert caught.value.code in (code, "timeout")
-        a.client._relayed = a.client._survey.relayed = lambda link: True
+        for module in (relay_client, survey):
+            monkeypatch.setattr(module, "is_relayed", lambda link: True)
         with pytest.raises(DialFailed) as caught:
             await a.dial(relay.address.through(Node(world, "y", 8).peer))
         assert caught.value.code == "relayed"
@@ -265,12 +259,14 @@ async def test_a_relay_on_udp_is_reached_by_who_can(world: World) -> None:
         assert b.client.addresses() == [over_udp.through(b.peer)]
 
 
-async def test_a_link_that_is_relayed_itself_gets_a_direct_path_first(world: World) -> None:
+async def test_a_link_that_is_relayed_itself_gets_a_direct_path_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (relay,) = relays(world, 0.01)
     b = Node(world, "b", 2, behind=world.gateway("gb"))
     async with started(b, relay):
         link = await b.computer.run(lambda: b.endpoint.dial(relay.address, timeout=5))
-        b.client._survey.relayed = lambda link: len(link.status.legs) < 2
+        monkeypatch.setattr(survey, "is_relayed", lambda link: len(link.status.legs) < 2)
         b.client.offer(offers([relay]))
         await until(b.client.addresses)
         assert len(link.status.legs) == 2
@@ -293,7 +289,7 @@ async def test_the_relay_loses_power_during_a_transfer(world: World) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lose, world)
             with pytest.raises(OSError):
-                await send(near, bytes(100_000_000))
+                await write(near, bytes(100_000_000))
             nursery.cancel_scope.cancel()
         with pytest.raises(OSError):
             while True:
@@ -301,8 +297,8 @@ async def test_the_relay_loses_power_during_a_transfer(world: World) -> None:
         assert near.failure == far.failure == "link-lost"
         near = await a.dial(second)
         await until(lambda: len(b.arrived) == 2)
-        await send(near, b"there you are")
-        assert await receive_exactly(b.arrived[1].pipe, 13) == b"there you are"
+        await write(near, b"there you are")
+        assert await read(b.arrived[1].pipe, 13) == b"there you are"
 
 
 async def lose(world: World) -> None:

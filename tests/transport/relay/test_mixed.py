@@ -1,7 +1,5 @@
 """Links over a relay whose own links are of different kinds, and what they are like to use."""
 
-from collections.abc import Callable
-
 import pytest
 import trio
 
@@ -15,16 +13,11 @@ from shoal.transport.link import Link
 from shoal.transport.pipe import Way
 from shoal.transport.relay.defaults import RATE, WINDOW_BYTES, RelayLimits
 from shoal.transport.serving import IncomingStream
+from tests.transport.relay.internet import until
 
 RELAYED_ONLY = Rungs(punch_tcp=False, punch_udp=False)
 HOME = LinkSpec(PipeSpec(0.01, rate=2.5e6), PipeSpec(0.01, rate=2.5e6))
 """20 Mbit/s, 40 ms from here to the relay and back."""
-
-
-async def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
-    with trio.fail_after(timeout):
-        while not condition():  # noqa: ASYNC110
-            await trio.sleep(0.05)
 
 
 async def meet(world: World, media: tuple[str, str]) -> tuple[Climber, Climber, Climber, Link]:

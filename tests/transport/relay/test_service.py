@@ -9,20 +9,15 @@ import trio.testing
 
 from shoal.transport.errors import CallRefused
 from shoal.transport.frame import Priority
-from shoal.transport.identity import Identity
+from shoal.transport.identity import Identity, PeerId
 from shoal.transport.realhost import RealHost
+from shoal.transport.relay import service as relay_service
 from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import LOOK_S, WINDOW_BYTES, RelayLimits
 from shoal.transport.relay.service import RelayService
 from tests.transport.fleet import Node, clock, make_node, running, until
-from tests.transport.relay.circuits import (
-    FAST,
-    receive,
-    receive_exactly,
-    relayed,
-    secure,
-    send,
-)
+from tests.transport.pipes import read, receive, write
+from tests.transport.relay.circuits import FAST, relayed, secure
 
 pytestmark = pytest.mark.trio
 
@@ -62,14 +57,43 @@ async def test_tls_between_the_ends(virtual_time: object) -> None:
 async def test_each_side_is_told_where_the_relay_sees_the_other(virtual_time: object) -> None:
     async with relayed() as trio_:
         near, far = await trio_.dial()
-        await send(far, b"x")
+        await write(far, b"x")
         assert await receive(near) == b"x"
         seen_a = trio_.link(trio_.a).status.address
         seen_b = trio_.link(trio_.b).status.address
-        assert near.seen == (*seen_b, 0)
-        assert far.seen == trio_.arrived[0].seen == (*seen_a, 0)
+        assert near.seen == (*seen_b, 0, "")
+        assert far.seen == trio_.arrived[0].seen == (*seen_a, 0, "")
         (held,) = trio_.cb.relays
-        assert held.seen == (*seen_b, 0)
+        assert held.seen == (*seen_b, 0, "")
+
+
+async def test_the_other_end_is_told_where_one_is_seen_now(virtual_time: object) -> None:
+    async with relayed() as trio_:
+        told: list[tuple[str, object]] = []
+        trio_.cb.on_seen(lambda peer, seen, _: told.append((peer, seen)))
+        _, far = await trio_.dial()
+        await trio_.a.endpoint.reach(trio_.r.address, timeout=5)
+        await until(lambda: told)
+        place = trio_.link(trio_.a).status.address
+        assert told[0] == (trio_.a.endpoint.peer, (*place, 0, ""))
+        assert far.seen is not None  # it is still open
+
+
+async def test_a_relay_says_so_of_nobody_with_whom_it_carries_no_circuit(
+    virtual_time: object,
+) -> None:
+    async with relayed() as trio_:
+        told: list[object] = []
+        trio_.cb.on_seen(lambda peer, seen, _: told.append(peer))
+        header = {"peer": trio_.a.endpoint.peer, "seen": ["11.0.0.1", 1, 1, ""]}
+        with pytest.raises(CallRefused) as caught:
+            await trio_.link(trio_.b).call("relay.seen", header, timeout=5)
+        assert caught.value.code == "no-circuit"
+        assert not told
+        near, _ = await trio_.dial()  # the twin
+        await trio_.link(trio_.b).call("relay.seen", header, timeout=5)
+        assert told
+        assert near.failure is None
 
 
 async def test_bytes_arrive_both_ways_and_the_ends_pass(virtual_time: object) -> None:
@@ -77,14 +101,14 @@ async def test_bytes_arrive_both_ways_and_the_ends_pass(virtual_time: object) ->
         near, far = await trio_.dial()
         data = RealHost().entropy(3_000_000)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(send, near, data)
-            nursery.start_soon(send, far, data[::-1])
-            got = await receive_exactly(far, len(data))
-            back = await receive_exactly(near, len(data))
+            nursery.start_soon(write, near, data)
+            nursery.start_soon(write, far, data[::-1])
+            got = await read(far, len(data))
+            back = await read(near, len(data))
         assert (got, back) == (data, data[::-1])
         near.end()
         assert await receive(far) == b""
-        await send(far, b"still open the other way")
+        await write(far, b"still open the other way")
         assert await receive(near) == b"still open the other way"
         far.end()
         assert await receive(near) == b""
@@ -95,7 +119,7 @@ async def test_bytes_arrive_both_ways_and_the_ends_pass(virtual_time: object) ->
 async def test_closing_one_end_ends_the_other(virtual_time: object) -> None:
     async with relayed() as trio_:
         near, far = await trio_.dial()
-        await send(far, b"x")
+        await write(far, b"x")
         near.close()
         with pytest.raises(OSError):
             await receive(far)
@@ -118,14 +142,14 @@ async def test_a_slow_reader_costs_the_relay_little(virtual_time: object, readin
         async def flood() -> None:
             nonlocal sent
             while sent < size:
-                await send(near, bytes(1 << 16))
+                await write(near, bytes(1 << 16))
                 sent += 1 << 16
 
         with trio.move_on_after(3):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(flood)
                 if reading:
-                    await receive_exactly(far, size)
+                    await read(far, size)
         if reading:
             assert sent == size
             return
@@ -140,7 +164,7 @@ async def test_calls_go_on_beside_a_stuck_circuit(virtual_time: object) -> None:
     async with relayed() as trio_:
         near, _ = await trio_.dial()
         with trio.move_on_after(1):
-            await send(near, bytes(8 << 20))
+            await write(near, bytes(8 << 20))
         link = trio_.a.endpoint.link(trio_.r.endpoint.peer)
         assert link is not None
         reply = await link.call("echo", {"n": 1}, timeout=5)
@@ -151,11 +175,11 @@ async def test_strangers_are_cut_after_128_kib(virtual_time: object) -> None:
     async with relayed() as trio_:
         trio_.service._member = lambda peer: peer == trio_.b.endpoint.peer
         near, far = await trio_.dial()
-        await send(near, bytes(100 * 1024))
-        assert await receive_exactly(far, 100 * 1024) == bytes(100 * 1024)
+        await write(near, bytes(100 * 1024))
+        assert await read(far, 100 * 1024) == bytes(100 * 1024)
         got = 0
         with pytest.raises(OSError):
-            await send(near, bytes(100 * 1024))
+            await write(near, bytes(100 * 1024))
             while True:
                 got += len(await receive(far))
         assert got <= 28 * 1024
@@ -195,7 +219,7 @@ async def test_members_share_what_the_owner_allows(virtual_time: object) -> None
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             for index, (near, _) in enumerate(circuits):
-                nursery.start_soon(send, near, bytes(8 << 20))
+                nursery.start_soon(write, near, bytes(8 << 20))
                 nursery.start_soon(drain, index)
             await trio.sleep(5)
             nursery.cancel_scope.cancel()
@@ -252,15 +276,18 @@ async def test_a_node_that_does_not_volunteer(virtual_time: object) -> None:
         assert await refused(link, {"peer": trio_.a.endpoint.peer}) == "not-a-relay"
 
 
-async def test_no_relay_of_relays(virtual_time: object) -> None:
+async def test_no_relay_of_relays(virtual_time: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    far: set[PeerId] = set()
+    monkeypatch.setattr(relay_service, "is_relayed", lambda link: link.peer in far)
     async with relayed() as trio_:
-        trio_.service._relayed = lambda link: link.peer == trio_.a.endpoint.peer
+        far.add(trio_.a.endpoint.peer)
         link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
         assert await refused(link, {"peer": trio_.b.endpoint.peer}) == "relayed"
         with pytest.raises(CallRefused) as caught:
             await link.call("relay.reserve", timeout=5)
         assert caught.value.code == "relayed"
-        trio_.service._relayed = lambda link: link.peer == trio_.b.endpoint.peer
+        far.clear()
+        far.add(trio_.b.endpoint.peer)
         assert await refused(link, {"peer": trio_.b.endpoint.peer}) == "target-gone"
         assert not trio_.service.book.figures().circuits
 
@@ -286,13 +313,13 @@ async def test_a_flood_of_circuits_is_bounded(virtual_time: object) -> None:
     async with relayed() as trio_:
         link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
         codes = []
-        for _ in range(60):
+        for _ in range(20):
             stream = await link.open_stream("relay.connect", {"peer": trio_.b.endpoint.peer})
             await trio.sleep(0.01)
             if stream.failed:
                 codes.append(stream.failed)
-        assert codes == ["too-many-circuits"] * 44
-        assert trio_.service.book.figures().circuits == FAST.circuits_per_peer
+        assert codes == ["too-many-circuits"] * 17
+        assert trio_.service.book.figures().circuits == FAST.circuits_per_pair
         trio_.link(trio_.a).close()
         await until(lambda: not trio_.service.book.figures().circuits)
 
@@ -300,7 +327,7 @@ async def test_a_flood_of_circuits_is_bounded(virtual_time: object) -> None:
 async def test_the_relay_dies_during_a_transfer(virtual_time: object) -> None:
     async with relayed() as trio_:
         near, far = await trio_.dial()
-        await send(near, b"x")
+        await write(near, b"x")
         assert await receive(far) == b"x"
         trio_.r.scope.cancel()
         for pipe in (near, far):
@@ -331,7 +358,7 @@ async def test_a_target_that_resets_while_the_source_reads_nothing(virtual_time:
     async with relayed() as trio_:
         near, far = await trio_.dial()
         with trio.move_on_after(1):
-            await send(far, bytes(8 << 20))
+            await write(far, bytes(8 << 20))
         far.close()
         await trio.sleep(LOOK_S + 0.5)
         assert not trio_.service.book.figures().circuits

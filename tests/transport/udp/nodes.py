@@ -15,6 +15,7 @@ from shoal.transport.datagrams import Datagrams, Place
 from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicPipe
+from tests.transport.pipes import read, write
 
 PORT = 4001
 UNLIMITED = LinkSpec()
@@ -41,7 +42,13 @@ class Node:
         self.scope = trio.CancelScope()
         self.stopped = trio.Event()
         self._accepted, self._pipes = trio.open_memory_channel[QuicPipe](1000)
-        self.port.on_pipe(self._accepted.send_nowait)
+        self.trusting = True
+        self.port.on_pipe(self._on_pipe)
+
+    def _on_pipe(self, pipe: QuicPipe) -> None:
+        if self.trusting:
+            pipe.trust()
+        self._accepted.send_nowait(pipe)
 
     @property
     def place(self) -> Place:
@@ -69,6 +76,7 @@ class Node:
             return await self.port.dial(place, socket=socket, timeout=timeout)
 
         found: QuicPipe = await self.host.run(call)
+        found.trust()
         return found
 
     @contextmanager
@@ -105,30 +113,6 @@ async def joined(a: Node, b: Node) -> tuple[QuicPipe, QuicPipe]:
     far = await b.accept()
     assert await read(far, 1) == b"!"
     return near, far
-
-
-async def write(pipe: QuicPipe, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        try:
-            left = left[pipe.write_ready(left[:65536]) :]
-        except BlockingIOError:
-            await pipe.wait_writable()
-
-
-async def read(pipe: QuicPipe, size: int) -> bytes:
-    """So many bytes, or fewer at the end."""
-    data = b""
-    while len(data) < size:
-        await pipe.wait_readable()
-        try:
-            part = pipe.read_ready(size - len(data))
-        except BlockingIOError:
-            continue
-        if not part:
-            break
-        data += part
-    return data
 
 
 @dataclass

@@ -23,9 +23,10 @@ from shoal.transport.realhost import RealHost
 from shoal.transport.udp import defaults
 from shoal.transport.udp.certificate import Certificate
 from shoal.transport.udp.connection import Connection, Via, configuration
-from shoal.transport.udp.defaults import UdpLimits
+from shoal.transport.udp.defaults import GAP_BYTES, UdpLimits
 from shoal.transport.udp.window import Extra
-from tests.transport.udp.nodes import PORT, joined, link, pair, read, running, write
+from tests.transport.pipes import read, write
+from tests.transport.udp.nodes import PORT, joined, link, pair, running
 
 A, B, THIRD = ("192.0.2.1", 4001), ("192.0.2.2", 4001), ("203.0.113.9", 53)
 
@@ -173,14 +174,15 @@ def test_the_one_stream_does_not() -> None:
 
 def test_more_than_the_window_ends_it() -> None:
     for offset, ends in ((99_999, False), (100_000, True)):
-        two = Two(UdpLimits(window_bytes=100_000))
+        two = Two(UdpLimits(stranger_window_bytes=100_000))
         two.inject(stream_frame(0, offset, b"x"))
         assert two.server.ended is ends
 
 
-def gaps(limits: UdpLimits, count: int = 300) -> Connection:
-    """A server that got every second byte of the stream."""
+def gaps(limits: UdpLimits, count: int = 300, grown: int = 0) -> Connection:
+    """A server that got every second byte of the stream; its window has grown by so much."""
     two = Two(limits)
+    two.server.window.bytes += grown
     for start in range(0, count, 50):
         frames = b"".join(stream_frame(0, 2 * n + 1, b"x") for n in range(start, start + 50))
         two.inject(frames)
@@ -188,8 +190,13 @@ def gaps(limits: UdpLimits, count: int = 300) -> Connection:
 
 
 def test_a_stream_in_too_many_pieces_ends_it() -> None:
-    """Each piece costs a look at all others."""
     assert gaps(UdpLimits(gaps=100)).ended
+
+
+def test_a_window_that_has_grown_may_have_more() -> None:
+    """On a long and fast path a queue that overflows makes a thousand gaps at once."""
+    assert not gaps(UdpLimits(gaps=100), grown=201 * GAP_BYTES).ended
+    assert gaps(UdpLimits(gaps=100), grown=150 * GAP_BYTES).ended
 
 
 def test_without_that_limit_pieces_pile_up() -> None:

@@ -1,16 +1,20 @@
 """All connections of a port, under attack and by themselves."""
 
+from contextlib import suppress
 from random import Random
 
 import pytest
 import trio
 from aioquic.quic.connection import QuicConnectionError
+from aioquic.quic.packet import QuicStreamFrame
 
 from shoal.netsim.world import World
 from shoal.transport.udp import connections as module
 from shoal.transport.udp.connection import Connection
-from shoal.transport.udp.defaults import UdpLimits
-from tests.transport.udp.nodes import PORT, Node, joined, link, pair, read, running, write
+from shoal.transport.udp.defaults import MIB, UdpLimits
+from shoal.transport.udp.quic import QuicPipe
+from tests.transport.pipes import read, write
+from tests.transport.udp.nodes import PORT, Node, joined, link, pair, running
 from tests.transport.udp.test_gate import first_packet
 
 
@@ -127,6 +131,82 @@ async def test_half_open_connections_end_in_time(world: World) -> None:
         assert len(connections) == 0 == connections.gate.half_open.count
         with pytest.raises(OSError):
             pipe.read_ready(1)
+
+
+async def _squat(world: World, trusting: bool) -> tuple[int, int]:
+    """How many connections one address keeps by a byte on each; now, and after a while."""
+    async with running(*pair(world)) as (a, b):
+        b.trusting = trusting
+        kept = []
+        for _ in range(30):
+            with suppress(OSError):
+                kept.append(await a.dial(b.place, timeout=0.5))
+                kept[-1].write_ready(memoryview(b"!"))
+        await trio.sleep(0.1)
+        now = len(b.port.connections)
+        await trio.sleep(11)
+        return now, len(b.port.connections)
+
+
+async def test_who_proves_nothing_does_not_stay(world: World) -> None:
+    """Eight of one subnet at a time, each for ten seconds, whatever they say first."""
+    now, later = await _squat(world, trusting=False)
+    assert now <= 8
+    assert later == 0
+
+
+async def test_without_that_a_byte_would_be_enough(world: World) -> None:
+    assert await _squat(world, trusting=True) == (30, 30)
+
+
+def _far_byte(pipe: QuicPipe, offset: int) -> None:
+    """Have the next packet carry a byte of the stream that is far beyond the others."""
+    sender = pipe.connection._streams[0].sender
+    frames = [QuicStreamFrame(data=b"x", offset=offset)]
+    usual = sender.get_frame
+
+    def get_frame(size: int, limit: int | None = None) -> QuicStreamFrame | None:
+        return usual(size, limit) or (frames.pop() if frames else None)
+
+    sender.get_frame = get_frame  # type: ignore[method-assign, assignment]
+    sender.buffer_is_empty = False
+    pipe._flush()
+
+
+async def _sparse(world: World, limits: UdpLimits) -> tuple[int, int]:
+    """Connections that are left of ten, each with a byte at the end of its window; bytes kept."""
+    async with running(*pair(world), limits=limits) as (a, b):
+        both = [await joined(a, b) for _ in range(10)]
+        await trio.sleep(1)
+        for near, _ in both:
+            _far_byte(near, limits.window_bytes - 1)
+        await trio.sleep(1)
+        left = [far for _, far in both if not far.connection.ended]
+        return len(left), sum(far.kept for far in left)
+
+
+async def test_all_together_keep_only_so_much(world: World) -> None:
+    left, kept = await _sparse(world, UdpLimits(total_bytes=5 * MIB))
+    assert left == 2
+    assert kept <= 5 * MIB
+
+
+async def test_without_that_bound_ten_bytes_cost_twenty_mib(world: World) -> None:
+    left, kept = await _sparse(world, UdpLimits())
+    assert left == 10
+    assert kept > 19 * MIB
+
+
+async def test_what_was_read_does_not_count(world: World) -> None:
+    """Ten that brought a MiB each, one after the other, are within five."""
+    async with running(*pair(world), limits=UdpLimits(total_bytes=5 * MIB)) as (a, b):
+        for _ in range(10):
+            near, far = await joined(a, b)
+            b.host.start_soon(b.nursery, read, far, MIB)
+            with trio.fail_after(10):
+                await a.host.run(write, near, bytes(MIB))
+            await trio.sleep(1)
+            assert not far.connection.ended
 
 
 async def test_there_are_only_so_many(world: World) -> None:

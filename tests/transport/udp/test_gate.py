@@ -109,7 +109,7 @@ def let_in(limits: UdpLimits, seconds: float, count: int) -> int:
     gate = make_gate(limits)
     data, found = first_packet(), 0
     for n in range(count):
-        answer = gate.admit(data, PLACE, 10 + seconds * n / count)
+        answer = gate.admit(data, (f"203.{n % 200}.113.7", 4001), 10 + seconds * n / count)
         if isinstance(answer, Welcome):
             gate.half_open.leave(answer.subnet)
             found += 1
@@ -123,4 +123,29 @@ def test_false_first_packets_soon_need_proof() -> None:
 
 
 def test_there_are_only_so_many_beginnings() -> None:
-    assert let_in(UdpLimits(unproven_per_s=1e9, beginnings_per_s=50), 2, 1000) <= 32 + 2 * 50
+    assert let_in(UdpLimits(unproven_per_s=1e9, beginnings_per_s=50), 2, 1000) <= 50 + 2 * 50
+
+
+def greedy(sources: int) -> tuple[int, bool]:
+    """First packets let in of a thousand in two seconds from so many subnets, and whether then
+    somebody else's is."""
+    gate = make_gate(UdpLimits(unproven_per_s=1e9))
+    data, found = first_packet(), 0
+    for n in range(1000):
+        answer = gate.admit(data, (f"203.{n % sources}.113.7", 4001), 10 + n / 500)
+        if isinstance(answer, Welcome):
+            gate.half_open.leave(answer.subnet)
+            found += 1
+    return found, isinstance(gate.admit(data, ("198.51.100.1", 1), 12), Welcome)
+
+
+def test_one_subnet_does_not_use_up_everybody_s_beginnings() -> None:
+    found, others = greedy(1)
+    assert found <= 64 + 2 * 16
+    assert others
+
+
+def test_a_hundred_do() -> None:
+    found, others = greedy(100)
+    assert found > 500
+    assert not others

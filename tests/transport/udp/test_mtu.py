@@ -6,7 +6,8 @@ from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.udp import defaults
 from shoal.transport.udp.mtu import PacketSize
-from tests.transport.udp.nodes import joined, pair, read, running, write
+from tests.transport.pipes import read, write
+from tests.transport.udp.nodes import joined, pair, running
 
 ENOUGH = defaults.SIZE_PROBE_BYTES
 

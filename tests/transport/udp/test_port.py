@@ -12,7 +12,8 @@ from shoal.transport.errors import AddressInUse
 from shoal.transport.realhost import RealHost
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicPipe
-from tests.transport.udp.nodes import PORT, flow, joined, link, pair, read, running, write
+from tests.transport.pipes import read, write
+from tests.transport.udp.nodes import PORT, flow, joined, link, pair, running
 
 LOOPBACK = "127.0.0.1"
 STUN = b"\x00\x01\x00\x00\x21\x12\xa4\x42" + bytes(12)

@@ -9,7 +9,8 @@ from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.pipe import Pipe
 from shoal.transport.udp.defaults import UdpLimits
-from tests.transport.udp.nodes import joined, link, pair, read, running, write
+from tests.transport.pipes import read, write
+from tests.transport.udp.nodes import joined, link, pair, running
 
 
 def pattern(size: int) -> bytes:

@@ -6,6 +6,13 @@ from shoal.transport.udp.window import Extra, Window
 LIMITS = UdpLimits(window_bytes=1000, largest_window_bytes=3000, extra_bytes=2500)
 
 
+def trusted(extra: Extra) -> Window:
+    """The window of a peer that has proven itself."""
+    window = Window(LIMITS, extra)
+    window.trust()
+    return window
+
+
 def read_all(window: Window, *, rtt: float, seconds: float, times: int = 10) -> None:
     """A reader that takes a window's quarter in so many seconds."""
     now, granted = 1.0, window.limit
@@ -19,7 +26,7 @@ def read_all(window: Window, *, rtt: float, seconds: float, times: int = 10) -> 
 
 
 def test_it_goes_on_from_what_was_read() -> None:
-    window = Window(LIMITS, Extra(LIMITS))
+    window = trusted(Extra(LIMITS))
     assert window.limit == 1000
     window.taken = 249
     assert not window.owes(1000)
@@ -29,20 +36,20 @@ def test_it_goes_on_from_what_was_read() -> None:
 
 
 def test_a_short_path_needs_no_more() -> None:
-    window = Window(LIMITS, Extra(LIMITS))
+    window = trusted(Extra(LIMITS))
     read_all(window, rtt=0.01, seconds=0.05)
     assert window.bytes == 1000
 
 
 def test_a_long_one_does_up_to_the_largest() -> None:
-    window = Window(LIMITS, Extra(LIMITS))
+    window = trusted(Extra(LIMITS))
     read_all(window, rtt=0.2, seconds=0.05)
     assert window.bytes == 3000
 
 
 def test_all_together_have_an_end() -> None:
     extra = Extra(LIMITS)
-    windows = [Window(LIMITS, extra) for _ in range(4)]
+    windows = [trusted(extra) for _ in range(4)]
     for window in windows:
         read_all(window, rtt=0.2, seconds=0.05)
     assert sum(window.bytes - 1000 for window in windows) <= 2500
@@ -51,3 +58,14 @@ def test_all_together_have_an_end() -> None:
         window.close()
         window.close()
     assert extra.left == 2500
+
+
+def test_a_stranger_s_window_is_small_and_stays_so() -> None:
+    limits = UdpLimits(window_bytes=1000, stranger_window_bytes=100)
+    window = Window(limits, Extra(limits))
+    assert window.limit == 100
+    read_all(window, rtt=0.2, seconds=0.05)
+    assert window.bytes == 100
+    window.trust()
+    window.trust()
+    assert window.bytes == 1000

@@ -12,7 +12,7 @@ from shoal.transport.calls import Reply
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
 from shoal.transport.reach import defaults
-from shoal.transport.reach.neighbours import Neighbours
+from shoal.transport.reach.linkedpeers import LinkedPeers
 from shoal.transport.reach.offers import Offer
 from shoal.transport.realhost import RealHost
 
@@ -56,52 +56,52 @@ class FakeEndpoint:
     def on_link(self, callback: Callable[[Any], None]) -> None: ...
 
 
-def some(*ips: str) -> tuple[Neighbours, FakeEndpoint]:
+def some(*ips: str) -> tuple[LinkedPeers, FakeEndpoint]:
     endpoint = FakeEndpoint([FakeLink(PeerId(f"{n}"), ip) for n, ip in enumerate(ips)])
-    return Neighbours(RealHost(), endpoint, None), endpoint
+    return LinkedPeers(RealHost(), endpoint, None), endpoint
 
 
 async def test_asked_once_in_a_while(autojump_clock: trio.testing.MockClock) -> None:
-    neighbours, endpoint = some("11.0.0.1", "12.0.0.1")
+    linked, endpoint = some("11.0.0.1", "12.0.0.1")
     for _ in range(3):
-        found = await neighbours.ask()
+        found = await linked.ask()
     assert [(each.ip, each.offer) for each in found] == [("11.0.0.1", OFFER), ("12.0.0.1", OFFER)]
     assert [link.asked for link in endpoint.all] == [1, 1]
     await trio.sleep(defaults.OFFER_S + 1)
-    await neighbours.ask()
+    await linked.ask()
     assert [link.asked for link in endpoint.all] == [2, 2]
 
 
 async def test_who_refuses_is_not_known() -> None:
-    neighbours, endpoint = some("11.0.0.1", "12.0.0.1")
+    linked, endpoint = some("11.0.0.1", "12.0.0.1")
     endpoint.all[0].refuses = True
-    assert [each.ip for each in await neighbours.ask()] == ["12.0.0.1"]
+    assert [each.ip for each in await linked.ask()] == ["12.0.0.1"]
 
 
 @pytest.mark.parametrize("path", ["relayed", "webrtc", "none"])
 async def test_whose_address_is_another_s_is_seen_nowhere(path: str) -> None:
     """A relay's address is not the peer's: it would be dialled for nothing."""
-    neighbours, endpoint = some("11.0.0.1")
-    assert neighbours.seen_at(PeerId("0")) == "11.0.0.1"
+    linked, endpoint = some("11.0.0.1")
+    assert linked.seen_at(PeerId("0")) == "11.0.0.1"
     endpoint.all[0].path = path
-    assert neighbours.seen_at(PeerId("0")) is None
-    assert neighbours.places() == frozenset()
-    assert await neighbours.ask() == []
+    assert linked.seen_at(PeerId("0")) is None
+    assert linked.places() == frozenset()
+    assert await linked.ask() == []
 
 
 async def test_one_network_does_not_fill_the_list() -> None:
     """A hundred links of one /16 came first; the others are asked all the same."""
     crowd = [f"66.6.{n}.1" for n in range(100)]
-    neighbours, endpoint = some(*crowd, "11.0.0.1", "12.0.0.1")
-    known = {each.ip for each in await neighbours.ask()}
+    linked, endpoint = some(*crowd, "11.0.0.1", "12.0.0.1")
+    known = {each.ip for each in await linked.ask()}
     assert {"11.0.0.1", "12.0.0.1"} < known
     assert sum(link.asked for link in endpoint.all) == defaults.OBSERVER_LINKS
 
 
 async def test_who_is_gone_is_forgotten() -> None:
-    neighbours, endpoint = some("11.0.0.1", "12.0.0.1")
-    await neighbours.ask()
+    linked, endpoint = some("11.0.0.1", "12.0.0.1")
+    await linked.ask()
     del endpoint.all[0]
-    assert [each.ip for each in neighbours.known()] == ["12.0.0.1"]
-    await neighbours.ask()
-    assert len(neighbours._offers) == 1
+    assert [each.ip for each in linked.known()] == ["12.0.0.1"]
+    await linked.ask()
+    assert len(linked._offers) == 1

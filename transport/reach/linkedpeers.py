@@ -12,7 +12,7 @@ from ..identity import PeerId
 from ..linkstatus import LinkStatus
 from . import asking, defaults
 from .dialler import SeenAt
-from .offers import Neighbour, Offer, parse_offer, spread
+from .offers import LinkedPeer, Offer, parse_offer, spread
 
 _NOT_THEIRS = ("relayed", "webrtc", "none")
 """Paths of a link whose remote address is not one at which this node sees the peer."""
@@ -40,7 +40,7 @@ class Links(Protocol):
     def on_link(self, callback: Callable[[Any], None]) -> None: ...
 
 
-class Neighbours:
+class LinkedPeers:
     """What linked peers offer is asked when it is needed, and remembered for a while."""
 
     def __init__(self, host: Host, endpoint: Links, seen_at: SeenAt | None) -> None:
@@ -66,19 +66,19 @@ class Neighbours:
         found = [(link.peer, self.seen_at(link.peer)) for link in self._endpoint.links()]
         return frozenset((peer, ip) for peer, ip in found if ip is not None)
 
-    def known(self) -> list[Neighbour]:
+    def known(self) -> list[LinkedPeer]:
         """Those whose offer is known."""
         return [
-            Neighbour(peer, ip, self._offers[peer][0])
+            LinkedPeer(peer, ip, self._offers[peer][0])
             for link in self._endpoint.links()
             if (peer := link.peer) in self._offers and (ip := self.seen_at(peer)) is not None
         ]
 
-    async def ask(self) -> list[Neighbour]:
+    async def ask(self) -> list[LinkedPeer]:
         """Ask those whose offer is not known of late; all that are known then."""
         places = {link.peer: (link, self.seen_at(link.peer)) for link in self._endpoint.links()}
         self._offers = {peer: kept for peer, kept in self._offers.items() if peer in places}
-        seen = [Neighbour(peer, ip, Offer()) for peer, (_, ip) in places.items() if ip is not None]
+        seen = [LinkedPeer(peer, ip, Offer()) for peer, (_, ip) in places.items() if ip is not None]
         async with trio.open_nursery() as nursery:
             for each in spread(seen)[: defaults.OBSERVER_LINKS]:
                 nursery.start_soon(self._ask, places[each.peer][0])

@@ -1,0 +1,318 @@
+"""Who reaches whom through which two NATs, and by which way: every pair of kinds.
+
+Three parts, each cell a world of its own with three relays, one of them on TCP 443 too:
+
+- iroh's 4 x 4 {none, open, moderate, strict}: no NAT; endpoint-independent mapping and filtering
+  (a full cone); endpoint-independent mapping with address- and port-dependent filtering (a home
+  router); another random port for each peer and only from it (symmetric). Goal: 15 of 16 direct.
+- 8 x 8 kinds, and the same with UDP or TCP blocked at either side or both. Every cell has to be
+  connected, and direct where it can be (`possible` says when that is).
+- the 4 x 4 by real daemons in kernel namespaces, where root and `nft` are there (`--kernel`).
+
+`value` is the number of direct cells of the 4 x 4. A cell that failed stands below the tables with
+its reason. `--quick`: the 4 x 4 and the 8 x 8 with nothing blocked. `--out FILE` keeps a line a
+table.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from shoal.netsim.daemons.climber import Climber
+from shoal.netsim.daemons.town import Town, meet
+from shoal.netsim.gateway import Allowed
+from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.netns.backend import KernelHost, KernelWorld
+from shoal.netsim.netns.namespaces import available
+from shoal.netsim.packet import TCP, UDP
+from shoal.netsim.seeds import Figures, measure
+from shoal.netsim.world import World
+from shoal.transport.ladder import Rungs
+
+PUBLIC: Final = "public"
+FOUR: Final = {"none": PUBLIC, "open": "eim-eif", "moderate": "eim-apdf", "strict": "apdm-apdf"}
+EIGHT: Final = (
+    PUBLIC,
+    "eim-eif",
+    "eim-adf",
+    "eim-apdf",
+    "linux-drop",
+    "linux-accept",
+    "adm-apdf",
+    "apdm-apdf",
+)
+OPEN: Final = {PUBLIC, "eim-eif", "eim-adf"}
+HARD: Final = {"adm-apdf", "apdm-apdf"}
+BLOCKS: Final = (
+    ("", ""),
+    ("udp", ""),
+    ("", "udp"),
+    ("udp", "udp"),
+    ("tcp", ""),
+    ("", "tcp"),
+    ("tcp", "tcp"),
+    ("udp", "tcp"),
+)
+"""What is blocked at the side that dials, and at the other."""
+ALLOWED: Final[dict[str, Allowed]] = {
+    "udp": frozenset((TCP, port) for port in range(65536)),
+    "tcp": frozenset((UDP, port) for port in range(65536)),
+}
+SETTLE_S: Final = 40.0
+PATIENCE_S: Final = 30.0
+LATENCY_S: Final = 0.02
+_LINK: Final = LinkSpec(up=PipeSpec(delay=0.01), down=PipeSpec(delay=0.01))
+GOAL: Final = 15
+SIDE: Final = Path(__file__).parent / "peers" / "ladder_side.py"
+KERNEL: Final = {
+    "none": None,
+    "open": "full-cone",
+    "moderate": "linux-drop",
+    "strict": "linux-fully-random",
+}
+"""What of nftables stands for the four."""
+
+
+def possible(one: str, other: str, blocked: Sequence[str]) -> bool:
+    """Whether a cell can be direct, by RFC 4787's words: over TCP both sides' ports have to be
+    known, or one side lets the other in from any port; over UDP the port of one hard side can
+    be found by a birthday search, those of two cannot."""
+    hard = {one, other} & HARD
+    both_hard = one in HARD and other in HARD
+    tcp = "tcp" not in blocked and (not hard or bool({one, other} & OPEN))
+    return tcp or ("udp" not in blocked and not both_hard)
+
+
+async def side(town: Town, name: str, kind: str, blocked: str) -> Climber:
+    knobs: dict[str, Any] = {"allow": ALLOWED[blocked]} if blocked else {}
+    if kind == PUBLIC and not blocked:
+        return await town.node(town.world.host(name, link=_LINK), rungs=Rungs(lan=False))
+    inside = {"inside": "198.18.0.0/24"} if kind == PUBLIC else {}
+    made = "router" if kind == PUBLIC else kind
+    gateway = town.world.gateway(f"{name}-router", made, link=_LINK, **knobs, **inside)
+    address = town.world.public_address() if kind == PUBLIC else None
+    host = town.world.host(name, behind=gateway, address=address)
+    return await town.node(host, rungs=Rungs(lan=False))
+
+
+def cell(one: str, other: str, blocked: Sequence[str], seed: int) -> dict[str, Any]:
+    """Two sides that have joined by the relays; one dials the other."""
+    world = World(seed, latency=LATENCY_S)
+    found: dict[str, Any] = {}
+
+    async def main() -> None:
+        town = Town(world)
+        for number in range(3):
+            host = world.host(f"relay{number}")
+            await town.relay(host, everywhere=number == 0, rungs=Rungs(lan=False))
+        for relay in town.relays:
+            await town.introduce(relay, town.relays)
+        await trio.sleep(5)
+        a = await side(town, "a", one, blocked[0])
+        b = await side(town, "b", other, blocked[1])
+        for node in a, b:
+            await town.introduce(node, town.relays)
+        await trio.sleep(SETTLE_S)
+        patience = PATIENCE_S if possible(one, other, blocked) else 1.0
+        met, _ = await meet(a, b, patience=patience)
+        found.update(
+            connected=met.connected,
+            direct=met.direct,
+            way=f"{met.way} {met.medium}".strip(),
+            why=f"{met.code} {met.why}".strip(),
+        )
+
+    world.run(main)
+    return found
+
+
+def grid(kinds: Sequence[str], blocked: Sequence[str], seed: int) -> Figures:
+    """A table of cells, by the kinds of both sides."""
+    began = time.process_time()
+    cells = [
+        {"kinds": pair, "possible": possible(*pair, blocked), **cell(*pair, blocked, seed)}
+        for pair in product(kinds, repeat=2)
+    ]
+    return {"cells": cells, "blocked": blocked, "cpu_s": time.process_time() - began}
+
+
+# What it comes to.
+
+
+def is_good(item: dict[str, Any]) -> bool:
+    direct = item["direct"] is not None or not item["possible"]
+    return item["connected"] is not None and direct
+
+
+def show(title: str, found: Figures, names: dict[str, str]) -> None:
+    """A letter a cell: T, U direct over TCP or UDP; r relayed, as theory has it; ! else."""
+    print(f"\n{title}")
+    kinds = list(names)
+    print(" " * 14 + "".join(f"{kind:>14}" for kind in kinds))
+    cells = {tuple(item["kinds"]): item for item in found["cells"]}
+    for one in kinds:
+        row = [_letter(cells[names[one], names[other]]) for other in kinds]
+        print(f"{one:14}" + "".join(f"{word:>14}" for word in row))
+    for item in found["cells"]:
+        if item["direct"] is None:
+            reason = item["why"] if item["possible"] else "cannot be direct"
+            if item["connected"] is None or item["possible"]:
+                print(f"  {' x '.join(item['kinds'])}: {reason}")
+
+
+def _letter(item: dict[str, Any]) -> str:
+    if item["connected"] is None:
+        return "NOT CONNECTED"
+    if item["direct"] is not None:
+        medium = item["way"].split()[-1]
+        return f"{medium} {item['direct']:.2f} s"
+    return "RELAYED" if item["possible"] else "relayed"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="nothing blocked")
+    parser.add_argument("--kernel", action="store_true", help="the 4 x 4 in kernel namespaces too")
+    parser.add_argument("--out", type=Path, help="keep a line a table here, and resume")
+    args = parser.parse_args()
+    blocks = BLOCKS[:1] if args.quick else BLOCKS
+    figures = measure(
+        lambda number: grid(EIGHT, BLOCKS[number], number + 1),
+        range(len(blocks)),
+        settings={"bench": "connect_matrix"},
+        path=args.out,
+    )
+    free = figures[0]
+    four = [item for item in free["cells"] if set(item["kinds"]) <= set(FOUR.values())]
+    direct = sum(item["direct"] is not None for item in four)
+    show("iroh's 4 x 4 (seconds from the dial to the direct path)", free, FOUR)
+    for (at_one, at_other), found in zip(blocks, figures, strict=True):
+        blocked = [
+            f"{what} blocked at {where}"
+            for what, where in ((at_one, "the dialling side"), (at_other, "the other side"))
+            if what
+        ]
+        show(f"8 x 8, {' and '.join(blocked) or 'nothing blocked'}", found, {k: k for k in EIGHT})
+    kernel: Any = "not asked for"
+    if args.kernel:
+        print("\n4 x 4 in kernel namespaces")
+        kernel = run_kernel()
+    cells = [item for found in figures for item in found["cells"]]
+    result = {
+        "name": "connect_matrix",
+        "value": direct,
+        "goal": GOAL,
+        "ok": direct >= GOAL and all(map(is_good, cells)),
+        "of": len(four),
+        "iroh": 13,
+        "cells": len(cells),
+        "connected": sum(item["connected"] is not None for item in cells),
+        "direct": sum(item["direct"] is not None for item in cells),
+        "possible": sum(item["possible"] for item in cells),
+        "kernel": kernel,
+        "cpu_s": round(sum(found["cpu_s"] for found in figures), 1),
+    }
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+# The kernel.
+
+
+class KernelSide:
+    """A process in a namespace (`peers/ladder_side.py`)."""
+
+    def __init__(self, host: KernelHost, seed: int, relay: int = 0) -> None:
+        self._process = host.space.start(
+            [sys.executable, str(SIDE), str(seed), str(relay)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.publish()
+
+    def ask(self, **order: Any) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("a side has ended; what it said is above")
+        return json.loads(line)
+
+    def publish(self) -> dict[str, list[str]]:
+        found = self.ask(publish=1)
+        self.peer: str = found["peer"]
+        return {self.peer: found["addresses"]}
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def run_kernel() -> dict[str, Any] | str:
+    """The 4 x 4 by processes behind nftables; why not, where that cannot be."""
+    reason = available()
+    if reason is not None:
+        return reason
+    with ExitStack() as stack:
+        world = stack.enter_context(KernelWorld(latency=LATENCY_S))
+        sides: dict[str, KernelSide] = {}
+
+        def start(name: str, kind: str | None, relay: int = 0) -> None:
+            if kind is not None:
+                world.gateway(f"{name}-router", kind)
+            host = world.host(name, behind=f"{name}-router" if kind is not None else None)
+            sides[name] = KernelSide(host, len(sides) + 1, relay)
+            stack.callback(sides[name].close)
+
+        for number in range(3):
+            start(f"relay{number}", None, 443 if number == 0 else 1)
+        relays = list(sides.values())
+        for each in relays:
+            for other in relays:
+                each.ask(book=other.publish())
+        for name, kind in KERNEL.items():
+            for end in "ab":
+                start(f"{name}-{end}", kind)
+        homes = list(sides.values())[3:]
+        for each in (*relays, *homes):
+            for relay in relays:
+                each.ask(book=relay.publish())
+            each.ask(introduce=[relay.peer for relay in relays if relay is not each])
+        time.sleep(SETTLE_S)
+        cells = [
+            kernel_cell(one, other, sides[f"{one}-a"], sides[f"{other}-b"])
+            for one, other in product(KERNEL, repeat=2)
+        ]
+    for line in cells:
+        print("  " + line["line"])
+    return {"direct": sum(line["direct"] for line in cells), "of": len(cells)}
+
+
+def kernel_cell(one: str, other: str, a: KernelSide, b: KernelSide) -> dict[str, Any]:
+    a.ask(book=b.publish())
+    b.ask(book=a.publish())
+    found = a.ask(meet=b.peer, patience=PATIENCE_S)
+    if found["direct"] is not None:
+        words = f"{found['way']} {found['medium']} after {found['direct']:.2f} s"
+    else:
+        words = f"{found['way'] or 'not connected'}: {found['code']} {found['why']}"
+    return {"direct": found["direct"] is not None, "line": f"{one} x {other}: {words}"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""Who reaches whom among 200 home volunteers, by which way, how soon; by classes of pairs.
+
+The volunteers of `home-volunteers-2026` in their shares, over their links and the latencies of the
+core matrix; each is an endpoint with its whole ladder. Half of the public ones relay, half of those
+on TCP 443 too. Every volunteer joins by three of them. Then 2,000 pairs a seed, each class against
+each class equally often, dial each other half a second apart; a link is dropped when it is direct,
+or after 25 s. Whole figures are weighted by the shares of the classes, so that they say what two
+volunteers drawn at random meet; the table has each class of pair by itself.
+
+`value` is the share of pairs that are direct in the end, goal 0.90 (DCUtR: 0.70). `ok` also asks
+that every pair is connected within 15 s, and that the direct path is in use 1.5 s after first
+contact (the link is up, by whatever way) at the median, and 5 s at the 95th percentile. The table's
+times are from the begin of the dial, and leave out pairs that had a link already.
+
+`--out FILE` keeps a line a seed, and goes on from there after a stop. `--quick` is 2 seeds of 300
+pairs instead of 20 of 2,000. `-j N` runs N seeds beside each other.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import product
+from math import floor
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from shoal.netsim.daemons.climber import Climber
+from shoal.netsim.daemons.town import Meeting, Town, meet
+from shoal.netsim.host import Host
+from shoal.netsim.population import latency
+from shoal.netsim.population.mix import Draw, Kind, Population, build, draw, load
+from shoal.netsim.seeds import Figures, Ledger
+from shoal.netsim.world import World
+from shoal.transport.ladder import Rungs
+
+PEOPLE: Final = 200
+SETTLE_S: Final = 90.0
+"""After the last volunteer has joined: reachability is measured, places at relays are found."""
+PACE_S: Final = 0.5
+JOIN_S: Final = 0.4
+"""Between two that join: their relays dial back to no more than two addresses a second."""
+GOALS: Final = {"connected": 1.0, "direct": 0.90, "p50_s": 1.5, "p95_s": 5.0}
+PUBLISHED: Final = 0.70
+RUNGS: Final = Rungs(lan=False)  # every home has one computer
+
+
+def quotas(kinds: Sequence[Kind], count: int) -> list[Kind]:
+    """`count` volunteers by the shares of the classes, by the largest remainder."""
+    exact = {kind.name: kind.share * count for kind in kinds}
+    least = {name: floor(value) for name, value in exact.items()}
+    left = count - sum(least.values())
+    for name in sorted(exact, key=lambda name: least[name] - exact[name])[:left]:
+        least[name] += 1
+    return [kind for kind in kinds for _ in range(least[kind.name])]
+
+
+def draw_one(people: Population, kind: Kind, random: Random) -> Draw:
+    alone = replace(people, kinds=(replace(kind, share=1.0),))
+    return draw(alone, random, latency.matrix())
+
+
+def theory(one: Draw, other: Draw, to_443: bool) -> str:
+    """Why a pair cannot be direct; "" where it can. `to_443`: one listens on TCP 443 in public."""
+    a, b = one.kind.punch, other.kind.punch
+    if "blocked" in (a, b):
+        return "" if to_443 and (a, b) != ("blocked", "blocked") else "UDP blocked, TCP 443 only"
+    if (a, b) == ("symmetric", "symmetric") and not (one.ipv6 and other.ipv6):
+        return "random symmetric on both sides"
+    return ""
+
+
+class Run:
+    """One seed."""
+
+    def __init__(self, seed: int, people: int, pairs: int) -> None:
+        self.world = World(seed, latency=latency.matrix())
+        self.town = Town(self.world)
+        self.random = self.world.streams.get("", "pairs")
+        self.classes: dict[str, list[Climber]] = {}
+        self.drawn: dict[str, Draw] = {}
+        self.found: list[dict[str, Any]] = []
+        self.under_way: list[set[str]] = []
+        self._people = people
+        self._pairs = pairs
+
+    def go(self) -> None:
+        self.world.run(self.main)
+
+    async def main(self) -> None:
+        await self.settle()
+        async with trio.open_nursery() as nursery:
+            for one, other in self.pairs():
+                nursery.start_soon(self.pair, one, other)
+                await trio.sleep(PACE_S)
+
+    async def settle(self) -> None:
+        population = load()
+        public = 0
+        for number, kind in enumerate(quotas(population.kinds, self._people)):
+            name = f"v{number}"
+            drawn = draw_one(population, kind, self.world.streams.get(name, "population"))
+            host = build(self.world, name, drawn).host
+            assert isinstance(host, Host)
+            node = await self.join(host, public if not kind.nat else -1)
+            public += not kind.nat
+            self.drawn[node.peer] = drawn
+            self.classes.setdefault(kind.name, []).append(node)
+        async with trio.open_nursery() as nursery:
+            for node in self.town.nodes.values():
+                nursery.start_soon(self.introduce, node)
+                await trio.sleep(JOIN_S)
+        await trio.sleep(SETTLE_S)
+
+    async def join(self, host: Host, public: int) -> Climber:
+        """Of the public ones each second relays, each fourth on TCP 443 too."""
+        if public < 0 or public % 2:
+            return await self.town.node(host, rungs=RUNGS)
+        return await self.town.relay(host, everywhere=public % 4 == 0, rungs=RUNGS)
+
+    async def introduce(self, node: Climber) -> None:
+        relays = self.town.relays
+        everywhere = self.random.choice([relay for relay in relays if relay.everywhere])
+        others = self.random.sample([relay for relay in relays if relay is not everywhere], 2)
+        await self.town.introduce(node, [everywhere, *others])
+
+    def pairs(self) -> Iterator[tuple[Climber, Climber]]:
+        """Each class with each class in turns, in an order that is drawn."""
+        cells = list(product(self.classes.values(), repeat=2))
+        chosen = [cells[number % len(cells)] for number in range(self._pairs)]
+        self.random.shuffle(chosen)
+        for one, other in chosen:
+            a, b = self.random.choice(one), self.random.choice(other)
+            while a is b or {a.peer, b.peer} in self.under_way:
+                a, b = self.random.choice(one), self.random.choice(other)
+            yield a, b
+
+    async def pair(self, one: Climber, other: Climber) -> None:
+        self.under_way.append({one.peer, other.peer})
+        met, link = await meet(one, other)
+        self.under_way.remove({one.peer, other.peer})
+        if link is not None and not met.known:
+            link.close()
+        self.found.append(self.line(one, other, met))
+
+    def line(self, one: Climber, other: Climber, met: Meeting) -> dict[str, Any]:
+        a, b = self.drawn[one.peer], self.drawn[other.peer]
+        return {
+            "classes": (a.kind.name, b.kind.name),
+            "six": a.ipv6 and b.ipv6,
+            "known": met.known,
+            "connected": met.connected,
+            "direct": met.direct,
+            "way": f"{met.way} {met.medium}{'6' if met.six else ''}".strip(),
+            "why": met.code or met.why,
+            "theory": theory(a, b, one.everywhere or other.everywhere),
+        }
+
+
+def one_seed(seed: int, people: int, pairs: int) -> Figures:
+    began = time.process_time()
+    run = Run(seed, people, pairs)
+    run.go()
+    return {"cpu_s": time.process_time() - began, "pairs": run.found}
+
+
+# What it comes to.
+
+
+def shares() -> Mapping[str, float]:
+    return {kind.name: kind.share for kind in load().kinds}
+
+
+def weighted(lines: Sequence[dict[str, Any]], key: str) -> float:
+    """The share of pairs of which something holds, each class of pair by its share of life."""
+    share = shares()
+    cells: dict[tuple[str, str], list[bool]] = {}
+    for line in lines:
+        cells.setdefault(tuple(line["classes"]), []).append(bool(line[key]))
+    whole = sum(share[a] * share[b] for a, b in cells)
+    return sum(
+        share[a] * share[b] / whole * sum(holds) / len(holds) for (a, b), holds in cells.items()
+    )
+
+
+def quantile(lines: Sequence[dict[str, Any]], part: float, *, since: str = "") -> float:
+    """Of the time to the direct path, pairs weighted as in life: from the begin of the dial, or
+    from first contact (`since` is "connected")."""
+    share = shares()
+    counts = Counter(tuple(line["classes"]) for line in lines)
+    values = sorted(
+        (line["direct"] - (line[since] if since else 0.0), share[a] * share[b] / counts[a, b])
+        for line in lines
+        if line["direct"] is not None and not line["known"]
+        for a, b in [line["classes"]]
+    )
+    target, sum_ = part * sum(weight for _, weight in values), 0.0
+    for value, weight in values:
+        sum_ += weight
+        if sum_ >= target:
+            return float(value)
+    return float("nan")
+
+
+def table(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """A line a class of pair, whoever of the two dialled."""
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for line in lines:
+        a, b = sorted(line["classes"])
+        cells.setdefault((a, b), []).append(line)
+    head = f"{'pair of classes':38}{'pairs':>6}{'conn.':>8}{'direct':>8}{'p50 s':>7}{'p95 s':>7}"
+    rows = [head + "  not direct, because"]
+    for (a, b), found in sorted(cells.items()):
+        times = sorted(x["direct"] for x in found if x["direct"] is not None and not x["known"])
+        p50, p95 = (
+            (f"{times[int(p * (len(times) - 1))]:.2f}" if times else "-") for p in (0.5, 0.95)
+        )
+        connected = sum(x["connected"] is not None for x in found) / len(found)
+        direct = sum(x["direct"] is not None for x in found) / len(found)
+        why = Counter(x["theory"] or x["why"] for x in found if x["direct"] is None)
+        words = "; ".join(f"{count} {reason}" for reason, count in why.most_common(4))
+        rows.append(
+            f"{a + ' x ' + b:38}{len(found):6}{100 * connected:7.1f}%{100 * direct:7.1f}%"
+            f"{p50:>7}{p95:>7}  {words}"
+        )
+    return rows
+
+
+def ways(lines: Sequence[dict[str, Any]]) -> str:
+    counted = Counter(line["way"] or "none" for line in lines)
+    return ", ".join(f"{way} {count}" for way, count in counted.most_common())
+
+
+def measure(seeds: int, people: int, pairs: int, path: Path | None, jobs: int) -> list[Figures]:
+    """A line a seed, as `netsim.seeds.measure` keeps them; several at a time."""
+    settings = {"bench": "connect_population", "people": people, "pairs": pairs}
+    ledger = Ledger(path, settings)
+    missing = [seed for seed in range(seeds) if seed not in ledger]
+    if jobs <= 1:
+        for seed in missing:
+            ledger.add(seed, one_seed(seed, people, pairs))
+            print(f"seed {seed} done", file=sys.stderr)
+    else:
+        with ProcessPoolExecutor(jobs) as pool:
+            running = {seed: pool.submit(one_seed, seed, people, pairs) for seed in missing}
+            for seed, future in running.items():
+                ledger.add(seed, future.result())
+                print(f"seed {seed} done", file=sys.stderr)
+    return ledger.figures(range(seeds))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="2 seeds of 300 pairs")
+    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--seeds", type=int, help="so many seeds instead")
+    parser.add_argument("--pairs", type=int, help="so many pairs a seed instead")
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds at a time")
+    args = parser.parse_args()
+    seeds, pairs = (2, 300) if args.quick else (20, 2000)
+    seeds, pairs = args.seeds or seeds, args.pairs or pairs
+    figures = measure(seeds, PEOPLE, pairs, args.out, args.jobs)
+    lines = [
+        line
+        | {
+            "is_connected": line["connected"] is not None,
+            "is_direct": line["direct"] is not None,
+        }
+        for item in figures
+        for line in item["pairs"]
+    ]
+    print("\n".join(table(lines)))
+    print("\ncarried by:", ways(lines))
+    can = [line | {"can": not line["theory"]} for line in lines]
+    direct = weighted(lines, "is_direct")
+    p50, p95 = (quantile(lines, part, since="connected") for part in (0.5, 0.95))
+    connected = sum(line["is_connected"] for line in lines) / len(lines)
+    result = {
+        "name": "connect_population",
+        "value": round(direct, 4),
+        "goal": GOALS["direct"],
+        "ok": direct >= GOALS["direct"]
+        and connected >= GOALS["connected"]
+        and p50 <= GOALS["p50_s"]
+        and p95 <= GOALS["p95_s"],
+        "connected": round(connected, 5),
+        "direct_of_classes": round(sum(line["is_direct"] for line in lines) / len(lines), 4),
+        "possible": round(weighted(can, "can"), 4),
+        "p50_s": round(p50, 3),
+        "p95_s": round(p95, 3),
+        "from_dial_p50_s": round(quantile(lines, 0.5), 3),
+        "from_dial_p95_s": round(quantile(lines, 0.95), 3),
+        "dcutr": PUBLISHED,
+        "pairs": len(lines),
+        "cpu_s": round(sum(item["cpu_s"] for item in figures), 1),
+    }
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Nodes of one world that know each other's addresses, and what comes of two of them meeting."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from ...transport.address import Address
+from ...transport.errors import DialFailed
+from ...transport.identity import PeerId
+from ...transport.ladder import Ladder
+from ...transport.link import Link
+from ...transport.pipe import Way
+from ...transport.punch.outcome import Outcome
+from ...transport.relay.defaults import RelayLimits
+from ..host import Host
+from ..world import World
+from .climber import Climber
+
+VOLUNTEER: Final = RelayLimits(volunteer=True)
+HTTPS: Final = (("0.0.0.0", 443),)
+_LOOK_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """One node's dial to another. Times are seconds from its begin, None for never; `known` says
+    that a link was there already. `code` is why nothing came up, `why` why it is not direct."""
+
+    known: bool
+    connected: float | None
+    direct: float | None
+    way: str = ""
+    medium: str = ""
+    code: str = ""
+    why: str = ""
+    six: bool = False
+
+
+class Town:
+    """Makes nodes. All of them have one book, which lists at once what each would publish."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.nodes: dict[PeerId, Climber] = {}
+        self.relays: list[Climber] = []
+
+    async def node(self, host: Host, **settings: Any) -> Climber:
+        """A node on a host, which listens already."""
+        seed = (len(self.nodes) + 1).to_bytes(32)
+        node = Climber(host, seed, book=self.book, **settings)
+        self.nodes[node.peer] = node
+        await host.start(node)
+        return node
+
+    async def relay(self, host: Host, *, everywhere: bool = False, **settings: Any) -> Climber:
+        """A node that relays; `everywhere`: on TCP 443 as well."""
+        further = HTTPS if everywhere else ()
+        node = await self.node(host, relaying=VOLUNTEER, further=further, **settings)
+        self.relays.append(node)
+        return node
+
+    def book(self, peer: PeerId) -> Sequence[Address]:
+        node = self.nodes.get(peer)
+        return [] if node is None else node.addresses()
+
+    async def introduce(self, node: Climber, relays: Sequence[Climber]) -> None:
+        """Links to some relays, as a node has that has just joined; those that fail, fail."""
+
+        async def greet(relay: Climber) -> None:
+            if relay is not node:
+                with_relay = self.book(relay.peer)
+                try:
+                    await node.connect(relay.peer, with_relay)
+                except DialFailed:
+                    return
+
+        async with trio.open_nursery() as nursery:
+            for relay in relays:
+                nursery.start_soon(greet, relay)
+
+
+async def meet(
+    one: Climber, other: Climber, *, timeout: float = 15.0, patience: float = 25.0
+) -> tuple[Meeting, Link | None]:
+    """`one` dials `other`, and waits until the link is direct, at most `patience` seconds."""
+
+    async def go() -> tuple[Meeting, Link | None]:
+        return await climb(one.ladder, other.peer, timeout=timeout, patience=patience)
+
+    return await one.within(go)
+
+
+async def climb(
+    ladder: Ladder, peer: PeerId, *, timeout: float, patience: float
+) -> tuple[Meeting, Link | None]:
+    """The same for any ladder, by the addresses in its book."""
+    began = trio.current_time()
+    known = ladder.endpoint.link(peer) is not None
+    try:
+        link = await ladder.connect(peer, timeout=timeout)
+    except DialFailed as error:
+        return Meeting(known, None, None, code=error.code, why=str(error)), None
+    connected = trio.current_time() - began
+    with trio.move_on_at(began + patience):
+        while link.alive and not is_direct(link):  # noqa: ASYNC110
+            await trio.sleep(_LOOK_S)
+    if not is_direct(link):
+        outcome = ladder.outcome(peer)
+        why = link.code or (_words(outcome) if outcome is not None else "not tried")
+        return Meeting(known, connected, None, str(link.way), why=why), link
+    direct = trio.current_time() - began
+    leg = next(leg for leg in link.status.legs if leg.used)
+    six = ":" in leg.address[0]
+    return Meeting(known, connected, direct, str(leg.way), leg.medium, six=six), link
+
+
+def is_direct(link: Link) -> bool:
+    """Whether it is carried by something else than a relay."""
+    return link.way not in (None, Way.RELAYED)
+
+
+def _words(outcome: Outcome) -> str:
+    rungs = (f"{name} {rung.reason or rung.result}" for name, rung in sorted(outcome.rungs.items()))
+    return ", ".join(rungs)

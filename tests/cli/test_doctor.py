@@ -1,0 +1,75 @@
+"""What `shoal doctor` prints."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shoal.cli.doctor import report
+from shoal.cli.main import invoke
+
+from .conftest import DOCTOR
+
+
+def test_a_report_for_a_person() -> None:
+    assert list(report(DOCTOR, 60)) == [
+        "reachable: through 1 relay",
+        "",
+        "what was found",
+        "  the router 192.168.1.1 maps no ports (UPnP: no answer)",
+        "    → enable UPnP or NAT-PMP in the router",
+        "  1 relay will carry what cannot come directly",
+        "",
+        "ways to other nodes",
+        "  the local network  works",
+        "  relays             not known yet",
+        "",
+        "measured 1 min ago with the help of 2 nodes; `shoal doctor",
+        "--again` measures anew",
+    ]
+
+
+def test_long_sentences_are_wrapped_under_their_start() -> None:
+    finding = {"code": "x", "sentence": "word " * 30, "hint": "deed " * 30}
+    lines = list(report({**DOCTOR, "findings": [finding]}, 40))
+    assert all(len(line) <= 40 for line in lines)
+    assert lines[4].startswith("  word") and any(line.startswith("      deed") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("links", "observers", "measured", "words"),
+    [
+        (0, 0, None, "not measured yet: nobody is linked"),
+        (2, 0, None, "not measured yet: nobody was asked"),
+        (2, 1, 3.0, "measured 3 s ago with the help of 1 node;"),
+        (2, 0, 3.0, "measured 3 s ago with the help of no other node;"),
+    ],
+)
+def test_who_measured(links: int, observers: int, measured: float | None, words: str) -> None:
+    answer = {**DOCTOR, "links": links, "observers": observers, "measured_s": measured}
+    assert words in " ".join(report(answer, 100))
+
+
+def test_nobody_measures_a_node_of_this_computer_alone() -> None:
+    answer = {**DOCTOR, "verdict": {**DOCTOR["verdict"], "code": "loopback"}, "findings": []}
+    assert list(report(answer, 80)) == ["reachable: through 1 relay"]
+
+
+def test_the_wait_is_told_apart_from_the_answer(
+    fake_daemon: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    async def doctor(request: dict[str, Any], emit: Any) -> Any:
+        asked.append(request.get("again"))
+        await emit({"event": "measuring"})
+        await emit({"event": "of a later version"})
+        return DOCTOR
+
+    with fake_daemon({"doctor": doctor}):
+        assert invoke(["doctor", "--again", "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert invoke(["doctor"]) == 0
+    assert json.loads(out) == DOCTOR
+    assert err.startswith("measuring with the help of other nodes") and err.count("\n") == 1
+    assert asked == [True, False]

@@ -1,0 +1,58 @@
+"""What a person types becomes the daemon's settings."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.cli import foreground
+from shoal.cli.main import invoke
+from shoal.node.config import NodeConfig
+from shoal.transport.ladder import ALL_RUNGS, Rungs
+
+PEER = "12D3KooWCP6VZQiJUdnH7Wz6YoTWUQgVgC95rqWidK7U325vkzsS"
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
+    """The settings of every daemon that would have been run."""
+    found: list[NodeConfig] = []
+    monkeypatch.setattr(foreground, "run_foreground", lambda config, _: found.append(config))
+    return found
+
+
+def typed(given: list[NodeConfig], line: str) -> NodeConfig:
+    assert invoke(["node", *line.split()]) == 0
+    return given.pop()
+
+
+def test_a_plain_node_lends_nothing_and_tries_everything(
+    given: list[NodeConfig], tmp_path: Path
+) -> None:
+    config = typed(given, "")
+    assert (config.relay, config.up, config.down, config.port_443) == (None, None, None, False)
+    assert config.rungs == ALL_RUNGS and config.browsers is None and config.libp2p_relays == ()
+    assert config.data == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("--relay 1MB", "relay", 10**6),
+        ("--up 4Mbit", "up", 500_000),
+        ("--down 2MiB/s", "down", 2 << 20),
+        ("--port-443", "port_443", True),
+        ("--no-lan", "rungs", Rungs(lan=False)),
+        ("--no-port-mapping", "rungs", Rungs(mapping=False)),
+        ("--no-udp --no-lan", "rungs", Rungs(udp=False, lan=False)),
+        ("--browsers 127.0.0.1:8080", "browsers", ("127.0.0.1", 8080)),
+    ],
+)
+def test_an_option(given: list[NodeConfig], line: str, field: str, value: Any) -> None:
+    assert getattr(typed(given, line), field) == value
+
+
+def test_relays_of_the_libp2p_kind(given: list[NodeConfig]) -> None:
+    text = f"/ip4/192.0.2.7/tcp/4001/p2p/{PEER}"
+    (relay,) = typed(given, f"--libp2p-relay {text}").libp2p_relays
+    assert str(relay) == text

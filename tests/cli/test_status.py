@@ -1,0 +1,52 @@
+"""What `shoal status` and `shoal peers` say of reachability and of links."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shoal.cli.main import invoke
+from shoal.cli.status import link_row, links_text, relaying_line, status_rows
+
+from .conftest import LINK, STATUS
+
+
+def test_reach_and_relays_stand_in_the_status() -> None:
+    rows = dict(status_rows(STATUS))
+    assert rows["reachable"] == "through 1 relay"
+    assert rows["relays"] == "a place at 12D3KooWRelay (12.3 ms)"
+    assert rows["relaying"] == "2 places, 1 circuit, 3.0 MiB carried, up to 1.0 MB/s"
+    assert "relays" not in dict(status_rows({**STATUS, "relays": []}))
+
+
+def test_relaying_is_off() -> None:
+    assert relaying_line({**STATUS["relaying"], "on": False}).startswith("off")
+
+
+def test_links_and_why_one_is_not_direct() -> None:
+    direct = {**LINK, "peer": "12D3KooWNear", "path": "lan", "medium": "tcp", "why_relayed": None}
+    text = links_text([LINK, direct])
+    assert text.splitlines()[1].split() == [
+        "12D3KooWOther", "relayed", "circuit", "31.4", "ms", "1.2", "kB/s", "-", "3", "s",
+    ]  # fmt: skip
+    assert text.splitlines()[3:] == [
+        "12D3KooWOther is not direct: a direct path has not been tried yet"
+    ]
+    assert links_text([]) == "no other node is linked"
+
+
+def test_a_link_without_a_path() -> None:
+    lost = {**LINK, "path": "none", "medium": None, "rtt_ms": None, "rate_in": None}
+    assert link_row(lost)[1:4] == ["none", "-", "-"]
+
+
+def test_links_are_asked_for_only_where_they_are_wanted(
+    fake_daemon: Any, answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_daemon(answers):
+        assert invoke(["status", "--links"]) == 0
+        assert "12D3KooWOther is not direct: " in capsys.readouterr().out
+        assert invoke(["status", "--links", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["links"] == [LINK]
+    with fake_daemon({"status": STATUS}):
+        assert invoke(["status"]) == 0

@@ -1,0 +1,35 @@
+"""Nodes that know each other's addresses, and what comes of two of them meeting."""
+
+from shoal.netsim.daemons.town import Town, meet
+from shoal.netsim.world import World
+from shoal.transport.ladder import Rungs
+
+QUIET = Rungs(lan=False, mapping=False)
+
+
+async def test_a_meeting_says_how_and_when(world: World) -> None:
+    town = Town(world)
+    a = await town.node(world.host("a"), rungs=QUIET)
+    b = await town.node(world.host("b"), rungs=QUIET)
+    met, link = await meet(a, b)
+    assert link is not None
+    assert (met.known, met.way, met.medium, met.six) == (False, "direct", "tcp", False)
+    assert met.connected == met.direct
+    again, _ = await meet(b, a)
+    assert again.known
+
+
+async def test_a_meeting_that_comes_to_nothing_says_why(world: World) -> None:
+    town = Town(world)
+    a = await town.node(world.host("a"), rungs=QUIET)
+    b = await town.node(world.host("b", behind=world.gateway("router")), rungs=QUIET)
+    met, link = await meet(a, b)
+    assert (link, met.connected, met.direct) == (None, None, None)
+    assert met.code == "no-way"
+
+
+async def test_a_relay_on_443_is_in_the_book(world: World) -> None:
+    town = Town(world)
+    relay = await town.relay(world.host("relay"), everywhere=True, rungs=QUIET)
+    assert relay.everywhere
+    assert {each.port for each in town.book(relay.peer)} == {4001, 443}

@@ -1,0 +1,194 @@
+"""The verdict, the findings and the rungs of one node, from what its ladder knows."""
+
+from dataclasses import replace
+
+import pytest
+
+from shoal.node.diagnosis import Diagnosis, finding_view
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.hello import OpenSwarm
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.ladder import ALL_RUNGS, Ladder, Rungs
+from shoal.transport.lan.mdns import LanDiscovery
+from shoal.transport.portmap.mapping import Mapping
+from shoal.transport.portmap.outcome import Outcome as MapOutcome
+from shoal.transport.punch.outcome import Outcome, Result
+from shoal.transport.punch.outcome import RungOutcome as Tried
+from shoal.transport.reach.findings import PortMap, Rung
+from shoal.transport.reach.reachability import Answer, Dialled
+from shoal.transport.realhost import RealHost
+from shoal.transport.relay.client import Held
+from shoal.transport.relay.defaults import RelayLimits
+from tests.transport.reach.test_findings import HOME, PUBLIC
+
+pytestmark = pytest.mark.trio
+
+PEER, RELAY = PeerId("12D3KooWPeer"), PeerId("12D3KooWRelay")
+
+
+def make(
+    listen: str = "0.0.0.0",
+    *,
+    rungs: Rungs = ALL_RUNGS,
+    relaying: RelayLimits | None = None,
+    port_443: bool = False,
+) -> tuple[Ladder, Diagnosis]:
+    """A ladder that does not run, which knows what a test tells it."""
+    host = RealHost()
+    endpoint = Endpoint(host, Identity.from_seed(b"d" * 32), admission=OpenSwarm(), libp2p=False)
+    ladder = Ladder(host, endpoint, rungs=rungs, relaying=relaying)
+    return ladder, Diagnosis(ladder, listen, port_443=port_443)
+
+
+def hold_a_place(ladder: Ladder) -> None:
+    ladder.relays._held[RELAY] = Held(RELAY, 0.01, None, 100.0, 200.0)
+
+
+def codes(diagnosis: Diagnosis) -> list[str]:
+    return [each.code for each in diagnosis.findings()]
+
+
+def sentence(diagnosis: Diagnosis, code: str) -> str:
+    (found,) = [each.sentence for each in diagnosis.findings() if each.code == code]
+    return found
+
+
+# The verdict.
+
+
+async def test_a_node_that_is_alone() -> None:
+    _, diagnosis = make()
+    assert diagnosis.verdict().code == "alone"
+    (alone,) = [each for each in diagnosis.findings() if each.code == "alone"]
+    assert "--bootstrap" in alone.hint and "--port-443" in alone.hint
+
+
+async def test_a_node_of_this_computer_alone_is_told_nothing_else() -> None:
+    _, diagnosis = make("127.0.0.1")
+    assert diagnosis.verdict().sentence == "by this computer alone: it listens on 127.0.0.1 only"
+    assert codes(diagnosis) == ["loopback"]
+
+
+async def test_public() -> None:
+    ladder, diagnosis = make()
+    ladder.reach.reachability = PUBLIC
+    assert diagnosis.verdict().sentence == "by everybody, over TCP and UDP"
+    ladder.reach.reachability = replace(
+        PUBLIC, dialled=(Dialled("udp", ("5.5.5.5", 1), Answer.REACHED, 2),)
+    )
+    assert diagnosis.verdict().sentence == "by everybody, over UDP"
+
+
+async def test_behind_a_router_with_a_relay_and_without() -> None:
+    ladder, diagnosis = make()
+    ladder.reach.reachability = HOME
+    assert diagnosis.verdict().code == "unreachable"
+    hold_a_place(ladder)
+    assert diagnosis.verdict().sentence == "through 1 relay, and by hole punching from there on"
+
+
+# Port mapping.
+
+
+ANSWERS = {"pcp": "no answer", "nat-pmp": "does not allow it", "upnp": "no answer"}
+
+
+async def test_what_the_router_said_of_ports() -> None:
+    ladder, diagnosis = make()
+    assert diagnosis.situation().portmap is None, "not asked yet"
+    ladder.mapper.outcome = MapOutcome("192.168.1.1", answers={"pcp": "no answer"})
+    assert diagnosis.situation().portmap is None, "others have not answered yet"
+    ladder.mapper.outcome = MapOutcome("192.168.1.1", answers=dict.fromkeys(ANSWERS, "no answer"))
+    assert diagnosis.situation().portmap == PortMap()
+    ladder.mapper.outcome = MapOutcome("192.168.1.1", answers=ANSWERS)
+    assert diagnosis.situation().portmap == PortMap(refused="NAT-PMP: does not allow it")
+    mapping = Mapping("5.5.5.5", 4001, 4001, "upnp", 0.0, "192.168.1.1")
+    ladder.mapper.outcome = MapOutcome("192.168.1.1", answers=ANSWERS, mapping=mapping)
+    assert diagnosis.situation().portmap == PortMap("UPnP")
+
+
+async def test_the_mapper_s_words_stand_for_the_short_ones() -> None:
+    ladder, diagnosis = make()
+    ladder.reach.reachability = HOME
+    ladder.mapper.outcome = MapOutcome("192.168.1.1", answers=ANSWERS)
+    assert sentence(diagnosis, "map-refused").startswith("the router 192.168.1.1 maps no ports (")
+    mapping = Mapping("100.64.0.9", 4001, 4001, "upnp", 0.0, "192.168.1.1")
+    ladder.mapper.outcome = MapOutcome("192.168.1.1", mapping=mapping)
+    assert sentence(diagnosis, "mapped").startswith("the router 192.168.1.1 leads TCP port 4001")
+    assert "carrier" in sentence(diagnosis, "double-nat")
+    ladder.reach.reachability = replace(HOME, cgn=True)
+    assert codes(diagnosis).count("double-nat") == 1
+
+
+async def test_why_no_port_was_asked_for() -> None:
+    ladder, diagnosis = make()
+    ladder.mapper.outcome = MapOutcome(note="no router leads out of here")
+    assert sentence(diagnosis, "port-mapping") == "no router leads out of here"
+    ladder.reach.reachability = PUBLIC
+    assert "port-mapping" not in codes(diagnosis), "who is public needs none"
+
+
+# Rungs.
+
+
+def tried(ladder: Ladder, peer: str, **rungs: Tried) -> None:
+    ladder.puncher.outcomes[PeerId(peer)] = Outcome(PeerId(peer), rungs)
+
+
+async def test_rungs_that_were_tried() -> None:
+    ladder, diagnosis = make()
+    silence, no = Tried(Result.NO_ANSWER), Tried(Result.NOT_POSSIBLE, "symmetric-both")
+    tried(ladder, "a", tcp=silence, udp=silence, prediction=no)
+    assert diagnosis.situation().failed == {Rung.TCP_PUNCH, Rung.UDP_PUNCH, Rung.PREDICTION}
+    tried(ladder, "b", tcp=Tried(Result.REFUSED, "busy"), prediction=Tried(Result.WORKED))
+    assert diagnosis.situation().worked == {Rung.PREDICTION}
+    assert Rung.PREDICTION not in diagnosis.situation().failed
+    tried(ladder, "c", tcp=Tried(Result.WORKED))
+    assert diagnosis.situation().failed == {Rung.UDP_PUNCH}, "one that worked has not failed"
+
+
+@pytest.mark.parametrize(
+    ("rungs", "code", "words"),
+    [
+        (Rungs(lan=False), "rung-lan", "the local network: switched off by its owner (`--no-lan`)"),
+        (Rungs(mapping=False), "rung-mapped", "(`--no-port-mapping`)"),
+        (Rungs(udp=False), "rung-udp-punch", "UDP hole punching: switched off"),
+        (Rungs(relay=False), "rung-relay", "relays: switched off"),
+    ],
+)
+async def test_rungs_that_the_owner_does_not_want(rungs: Rungs, code: str, words: str) -> None:
+    ladder, diagnosis = make(rungs=rungs)
+    ladder.reach.reachability = HOME
+    assert words in sentence(diagnosis, code)
+    assert words not in sentence(make()[1], code)
+
+
+# What is wrong on this machine, and what the owner could do.
+
+
+async def test_conditions_of_this_machine() -> None:
+    ladder, diagnosis = make(port_443=True)
+    ladder.without_udp = "UDP port 4001 is in use by another program"
+    ladder.lan = LanDiscovery(RealHost(), PEER, b"swarm")
+    ladder.lan._troubles[RealHost().interfaces()[0]] = "another program has port 5353"
+    found = {each.name: each.sentence for each in diagnosis.conditions()}
+    assert set(found) == {"no-udp-port", "lan-silent", "no-443"}
+    assert found["no-udp-port"].endswith(ladder.without_udp)
+    assert {"no-udp-port", "lan-silent", "no-443"} <= set(codes(diagnosis))
+    ladder.endpoint.listening = [("0.0.0.0", 4001), ("0.0.0.0", 443)]
+    assert "no-443" not in codes(diagnosis)
+    assert make()[1].conditions() == []
+
+
+async def test_who_is_public_is_asked_to_help_once() -> None:
+    ladder, diagnosis = make()
+    ladder.reach.reachability = PUBLIC
+    assert "could-relay" in codes(diagnosis)
+    ladder, diagnosis = make(relaying=RelayLimits(volunteer=True))
+    ladder.reach.reachability = PUBLIC
+    assert "could-relay" not in codes(diagnosis)
+
+
+async def test_a_view_has_no_empty_hint() -> None:
+    _, diagnosis = make()
+    assert finding_view(diagnosis.verdict())["hint"] is None

@@ -1,0 +1,101 @@
+"""The operations `doctor`, `links` and `status` of whole daemons in the simulator."""
+
+from typing import Any
+
+import trio
+
+from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
+from shoal.netsim.world import World
+from shoal.transport.ladder import Rungs
+
+
+async def town(world: World, *nats: str, **settings: Any) -> list[DaemonHandle]:
+    """Three public nodes that relay, and one home behind each NAT."""
+    nodes: list[DaemonHandle] = []
+    for number in range(3):
+        public = Daemon(bootstrap=nodes[:1], engine=False, relay=1_000_000)
+        nodes.append(await world.host(f"public{number}").start(public))
+    for number, nat in enumerate(nats):
+        home = Daemon(bootstrap=nodes[:1], engine=False, **settings)
+        gateway = world.gateway(f"router{number}", nat)
+        nodes.append(await world.host(f"home{number}", behind=gateway).start(home))
+    return nodes
+
+
+def codes(answer: dict[str, Any]) -> set[str]:
+    return {each["code"] for each in answer["findings"]}
+
+
+async def test_doctor_waits_for_a_first_measurement(world: World) -> None:
+    *_, home = await town(world, "linux-drop")
+    began = trio.current_time()
+    answer = await home.ask("doctor")
+    assert 1 < trio.current_time() - began < 25
+    assert answer["measured_s"] < 1 and answer["observers"] == 3
+    assert {"nat-easy", "no-map", "rung-relay"} <= codes(answer)
+    began = trio.current_time()
+    answer = await home.ask("doctor")
+    assert trio.current_time() - began < 0.1, "the last measurement will do"
+    await home.ask("doctor", again=True)
+    assert trio.current_time() - began > 1
+
+
+async def test_doctor_does_not_wait_for_nobody(world: World) -> None:
+    alone = await world.host("alone").start(Daemon(engine=False))
+    began = trio.current_time()
+    answer = await alone.ask("doctor")
+    assert trio.current_time() - began < 6, "somebody may still come while it starts"
+    assert answer["verdict"]["code"] == "alone" and answer["measured_s"] is None
+    began = trio.current_time()
+    await alone.ask("doctor", again=True)
+    assert trio.current_time() - began < 0.1
+
+
+async def test_status_and_links_of_two_that_cannot_be_direct(world: World) -> None:
+    public, _, _, one, other = await town(world, *["linux-fully-random"] * 2)
+    await trio.sleep(60)
+    status = await one.ask("status")
+    assert status["reach"]["code"] == "relayed"
+    assert status["relays"][0]["peer"] == public.peer
+    assert status["relaying"]["on"] is False and status["health"] == []
+    carried = (await public.ask("status"))["relaying"]
+    assert carried["places"] >= 2 and carried["bytes"] > 0 and carried["rate"] == 1_000_000
+    began = trio.current_time()
+    links = {link["peer"]: link for link in (await one.ask("links"))["links"]}
+    assert 0.9 < trio.current_time() - began < 1.5
+    assert links[public.peer]["path"] == "direct" and links[public.peer]["why_relayed"] is None
+    relayed = links[other.peer]
+    assert (relayed["path"], relayed["medium"]) == ("relayed", "circuit")
+    assert "it cannot be direct" in relayed["why_relayed"]
+    assert relayed["rtt_ms"] > links[public.peer]["rtt_ms"] and relayed["rate_in"] is not None
+    peers = {peer["peer"]: peer["path"] for peer in (await one.ask("peers"))["peers"]}
+    assert peers[other.peer] == "relayed"
+
+
+async def test_what_the_owner_switched_off_is_said(world: World) -> None:
+    rungs = Rungs(udp=False, lan=False, mapping=False)
+    *_, home = await town(world, "linux-drop", rungs=rungs)
+    answer = await home.ask("doctor")
+    said = {each["code"]: each["sentence"] for each in answer["findings"]}
+    for code, flag in (("lan", "lan"), ("mapped", "port-mapping"), ("udp-punch", "udp")):
+        assert said[f"rung-{code}"].endswith(f"(`--no-{flag}`)")
+    assert not codes(answer) & {"no-map", "port-mapping", "no-udp-port"}
+
+
+async def test_two_on_one_network_have_nobody_to_try_from_outside(world: World) -> None:
+    gateway = world.gateway("router", "linux-drop")
+    first, second = (world.host(name, behind=gateway) for name in ("desk", "sofa"))
+    desk = await first.start(Daemon(engine=False))
+    await second.start(Daemon(engine=False))
+    await trio.sleep(30)  # they find each other by themselves
+    answer = await desk.ask("doctor")
+    assert answer["verdict"]["code"] == "lan-only" and "no-relay" not in codes(answer)
+    (link,) = (await desk.ask("links"))["links"]
+    assert link["path"] == "lan"
+
+
+async def test_port_443_is_that_of_the_address_listened_on(world: World) -> None:
+    everywhere = await world.host("all").start(Daemon(engine=False, port_443=True))
+    assert ("0.0.0.0", 443) in everywhere.node.endpoint.listening
+    local = await world.host("one").start(Daemon(engine=False, port_443=True, listen="127.0.0.1"))
+    assert local.node.endpoint.listening == [("127.0.0.1", 4001), ("127.0.0.1", 443)]

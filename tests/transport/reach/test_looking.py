@@ -1,0 +1,77 @@
+"""Questions from the node's own port: repeated, and believed only from where they went."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from shoal.transport.datagrams import Datagrams, Place
+from shoal.transport.reach import defaults
+from shoal.transport.reach.looking import Looker
+from shoal.transport.reach.stun import Kind, Message, decode
+from shoal.transport.realhost import RealHost
+
+pytestmark = pytest.mark.trio
+FIRST, SECOND = ("11.0.5.1", 1), ("11.0.5.2", 2)
+HERE, LIE = ("11.0.0.1", 4001), ("6.6.6.6", 6)
+
+
+class Port:
+    """The node's UDP port; `network` answers what is sent."""
+
+    port = 4001
+
+    def __init__(self) -> None:
+        self.sent: list[Place] = []
+        self.network: Callable[[Message, Place], None] = lambda message, to: None
+
+    def send(self, data: bytes, to: Place, socket: Datagrams | None = None) -> bool:
+        message = decode(data)
+        assert message is not None and message.kind is Kind.REQUEST
+        self.sent.append(to)
+        self.network(message, to)
+        return True
+
+
+def success(message: Message, mapped: Place = HERE) -> Message:
+    return Message(Kind.SUCCESS, message.transaction, mapped=mapped)
+
+
+async def test_what_each_observer_sees(autojump_clock: object) -> None:
+    port = Port()
+    looker = Looker(RealHost(), port)
+    taken: list[bool] = []
+    port.network = lambda message, to: taken.append(looker.on_answer(success(message), to))
+    assert await looker.look([FIRST, SECOND]) == [HERE, HERE]
+    assert port.sent == [FIRST, SECOND] and all(taken)
+
+
+async def test_who_does_not_answer_is_asked_again_and_given_up(autojump_clock: object) -> None:
+    port = Port()
+    looker = Looker(RealHost(), port)
+    began = trio.current_time()
+    assert await looker.look([FIRST]) == [None]
+    assert port.sent == [FIRST] * len(defaults.RETRY_S)
+    assert trio.current_time() - began == pytest.approx(sum(defaults.RETRY_S), abs=0.2)
+
+
+@pytest.mark.parametrize(("source", "believed"), [(SECOND, None), (FIRST, LIE)])
+async def test_only_the_observer_itself_is_believed(
+    autojump_clock: object, source: Place, believed: Place | None
+) -> None:
+    port = Port()
+    looker = Looker(RealHost(), port)
+    taken: list[bool] = []
+    port.network = lambda message, to: taken.append(looker.on_answer(success(message, LIE), source))
+    assert await looker.look([FIRST]) == [believed]
+    assert taken[0] is (believed is not None)
+
+
+async def test_nothing_is_kept_of_a_question_that_is_over(autojump_clock: object) -> None:
+    port = Port()
+    looker = Looker(RealHost(), port)
+    asked: list[Message] = []
+    port.network = lambda message, to: asked.append(message)
+    await looker.look([FIRST])
+    assert not looker.on_answer(success(asked[0]), FIRST)
+    assert not looker._open

@@ -1,0 +1,39 @@
+"""Batches do not pay for their memory again and again."""
+
+import subprocess
+import sys
+
+import pytest
+
+from shoal.transport.allocator import keep_freed_memory
+
+# What a batch does: four buffers of 256 KiB that live at the same time and are freed.
+PROGRAM = """
+import resource, sys
+from shoal.transport.allocator import keep_freed_memory
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+def batch():
+    return [bytearray(b"x" * 262144) for _ in range(4)]
+for _ in range(8):
+    batch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    batch()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 50)
+"""
+
+pytestmark = pytest.mark.skipif(not keep_freed_memory(), reason="this C library has no mallopt")
+
+
+def faults_per_batch(mode: str) -> float:
+    command = [sys.executable, "-c", PROGRAM, mode]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def test_batches_reuse_their_memory() -> None:
+    assert faults_per_batch("kept") < 1
+
+
+def test_without_it_each_batch_pays_again() -> None:
+    assert faults_per_batch("default") > 32

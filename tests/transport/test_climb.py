@@ -1,0 +1,51 @@
+"""The order of one dial."""
+
+from shoal.transport.address import Address
+from shoal.transport.climb import order
+from shoal.transport.identity import Identity
+from shoal.transport.ladder import Rungs
+from shoal.transport.pipe import Way
+
+PEER, R1, R2 = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3))
+FOUR = Address("11.0.0.1", 4001, PEER)
+SIX = Address("2600::1", 4001, PEER)
+NEAR = Address("192.168.1.7", 4001, PEER)
+UDP = Address("11.0.0.1", 4001, PEER, transport="udp")
+FIRST = Address("12.0.0.1", 4001, R1).through(PEER)
+FIRST_443 = Address("12.0.0.1", 443, R1).through(PEER)
+SECOND = Address("13.0.0.1", 4001, R2).through(PEER)
+
+
+def told(*addresses: Address, rungs: Rungs | None = None, linked: tuple[str, ...] = ()) -> object:
+    found = order(addresses, PEER, rungs or Rungs(), linked)  # type: ignore[arg-type]
+    return [(each.address, each.after) for each in found]
+
+
+def test_near_then_ipv6_then_ipv4_then_udp() -> None:
+    assert told(UDP, FOUR, SIX, NEAR) == [(NEAR, 0.0), (SIX, 0.25), (FOUR, 0.5), (UDP, 0.75)]
+
+
+def test_relays_follow_soon_after_the_first_address() -> None:
+    assert told(FOUR, FIRST, SECOND) == [(FOUR, 0.0), (FIRST, 0.25), (SECOND, 0.5)]
+    assert told(FIRST) == [(FIRST, 0.0)]
+
+
+def test_each_relay_once_before_its_further_addresses() -> None:
+    assert told(FIRST, FIRST_443, SECOND) == [(FIRST, 0.0), (SECOND, 0.25), (FIRST_443, 0.5)]
+
+
+def test_relays_that_are_linked_come_first() -> None:
+    assert told(FIRST, SECOND, linked=(R2,)) == [(SECOND, 0.0), (FIRST, 0.25)]
+
+
+def test_rungs_that_are_off_are_left_out() -> None:
+    off = Rungs(direct=False, udp=False, relay=False)
+    assert told(FOUR, UDP, FIRST, rungs=off) == []
+
+
+def test_no_more_than_some_addresses() -> None:
+    many = [Address("11.0.0.1", port, PEER) for port in range(1, 40)]
+    relays = [Address("12.0.0.1", port, R1).through(PEER) for port in range(1, 40)]
+    found = order([*many, *relays], PEER, Rungs())
+    assert len(found) == 12
+    assert sum(each.way is Way.RELAYED for each in found) == 4

@@ -1,0 +1,97 @@
+"""Bulk under a window: what may leave, what is acknowledged, who answers for it."""
+
+from math import inf
+
+from shoal.transport import frame as wire
+from shoal.transport.connection import Connection
+from shoal.transport.frame import Priority
+from shoal.transport.lanestream import Entry
+from shoal.transport.queueing import INITIAL_BYTES, Yielding
+
+
+def connection(*, yielding: bool = True) -> Connection:
+    return Connection(
+        idle_s=2.0, silent_s=3.5, now=0.0, yielding=Yielding(0.0) if yielding else None
+    )
+
+
+def frame(priority: Priority, size: int) -> Entry:
+    return Entry(wire.DATA, int(priority), 2, 0, b"", bytes(size))
+
+
+def fill(made: Connection, now: float) -> int:
+    """Send all bulk that may leave; how many frames."""
+    count = 0
+    while piece := made.takes_bulk(now):
+        made.keep(frame(Priority.BULK, piece), now)
+        count += 1
+    return count
+
+
+def test_bulk_fills_a_window_and_waits_for_a_pong() -> None:
+    made = connection()
+    assert fill(made, 0.0) >= 1
+    assert made.bulk_waits and made.bulk_bytes >= INITIAL_BYTES
+    mark = made.probe(0.0)
+    assert mark and not made.probe(0.0)  # one is out
+    made.acknowledge(1)
+    made.ponged(mark, 0.04)
+    assert not made.bulk_waits
+    assert made.takes_bulk(0.04)
+
+
+def test_a_pong_that_nobody_asked_for_opens_nothing() -> None:
+    made = connection()
+    fill(made, 0.0)
+    mark = made.probe(0.0)
+    for wrong in (0, 1, mark - 1, mark + 1, (1 << 64) - 1):
+        made.ponged(wrong, 0.0)
+        assert made.bulk_waits
+
+
+def test_calls_pass_a_full_window() -> None:
+    made = connection()
+    fill(made, 0.0)
+    before = made.bulk_bytes
+    made.keep(frame(Priority.CONTROL, 1 << 16), 0.0)
+    made.keep(frame(Priority.ACTIVATION, 1 << 16), 0.0)
+    assert made.bulk_bytes == before
+
+
+def test_without_bulk_under_way_nothing_is_measured() -> None:
+    made = connection()
+    assert made.probe(0.0) == 0
+    made.keep(frame(Priority.CONTROL, 100), 0.0)
+    assert made.probe(0.0) == 0
+
+
+def test_what_is_sent_again_elsewhere_is_under_way_no_more() -> None:
+    made = connection()
+    frames = fill(made, 0.0)
+    assert len(made.give_back()) == frames
+    assert made.bulk_bytes == 0
+    made.acknowledge(frames)  # late, and counted by nobody
+    assert made.bulk_bytes == 0
+
+
+def test_a_paced_frame_says_when_it_may_leave() -> None:
+    made = connection()
+    fill(made, 0.0)
+    mark = made.probe(0.0)
+    made.acknowledge(1)
+    made.ponged(mark, 0.04)
+    now = 0.04
+    sent = fill(made, now)
+    while made.bulk_at < inf:
+        assert made.bulk_at > now
+        now = made.bulk_at
+        sent += fill(made, now)
+    assert sent > 1 and made.bulk_waits
+
+
+def test_without_yielding_nothing_waits() -> None:
+    made = connection(yielding=False)
+    for _ in range(1000):
+        assert made.takes_bulk(0.0)
+        made.keep(frame(Priority.BULK, 1 << 16), 0.0)
+    assert made.probe(0.0) == 0

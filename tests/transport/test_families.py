@@ -1,0 +1,37 @@
+"""Relays that see a node by both IP versions."""
+
+import pytest
+import trio
+
+from shoal.netsim.daemons.town import Town
+from shoal.netsim.world import World
+from shoal.transport.ladder import Rungs
+from shoal.transport.relay.vouch import places_of, seen_at
+
+QUIET = Rungs(lan=False, mapping=False)
+
+
+async def linked(world: World, *, relay_six: bool, home_six: bool) -> set[bool]:
+    """The IP versions by which a relay sees a home that holds a place there."""
+    town = Town(world)
+    relay = await town.relay(world.host("relay", ipv6=relay_six), rungs=QUIET)
+    gateway = world.gateway("router", ipv6=home_six)
+    home = await town.node(world.host("home", behind=gateway), rungs=QUIET)
+    await town.introduce(home, [relay])
+    await trio.sleep(5)
+    assert home.ladder.relays.relays
+    link = relay.endpoint.link(home.peer)
+    assert link is not None
+    seen = seen_at(link)
+    assert (seen.other != "") == (len(places_of(link)) == 2)
+    assert ":" not in seen.ip or len(places_of(link)) == 1
+    return {":" in ip for ip in places_of(link)}
+
+
+async def test_both_where_both_have_both(world: World) -> None:
+    assert await linked(world, relay_six=True, home_six=True) == {True, False}
+
+
+@pytest.mark.parametrize(("relay_six", "home_six"), [(True, False), (False, True), (False, False)])
+async def test_one_where_one_has_one(world: World, *, relay_six: bool, home_six: bool) -> None:
+    assert await linked(world, relay_six=relay_six, home_six=home_six) == {False}

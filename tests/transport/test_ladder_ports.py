@@ -1,0 +1,39 @@
+"""The ladder's ports: TCP and UDP of one number, whatever other programs have."""
+
+import pytest
+import trio
+
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.errors import AddressInUse
+from shoal.transport.hello import OpenSwarm
+from shoal.transport.identity import Identity
+from shoal.transport.ladder import Ladder
+from shoal.transport.realhost import RealHost
+
+pytestmark = pytest.mark.trio
+
+
+class Late(RealHost):
+    """Somebody else has the first TCP port that is asked for."""
+
+    asked = 0
+
+    async def listen(self, address: str, port: int) -> trio.SocketListener:
+        self.asked += 1
+        if self.asked == 1:
+            raise AddressInUse(f"port {port} on {address} is in use")
+        return await super().listen(address, port)
+
+
+async def test_udp_goes_along_where_tcp_has_to_take_another_port() -> None:
+    host = Late()
+    endpoint = Endpoint(host, Identity.from_seed(b"l" * 32), admission=OpenSwarm(), libp2p=False)
+    ladder = Ladder(host, endpoint)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: ladder.run("127.0.0.1", 0, task_status=task_status)
+        )
+        await trio.sleep(0.02)
+        assert ladder.udp is not None and (ladder.udp.port, host.asked) == (port, 2)
+        assert ladder.udp.send(b"\x40", ("127.0.0.1", port)), "its sockets are closed"
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,140 @@
+"""A long path that carries much gets a UDP leg beside TCP's, and uses it."""
+
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from shoal.netsim.daemons.climber import Climber
+from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.world import World
+from shoal.transport import defaults
+from shoal.transport.calls import Reply
+from shoal.transport.ladder import Rungs
+from shoal.transport.leg import best
+from shoal.transport.link import Link
+from shoal.transport.pipe import Way
+
+FAST = 25e6  # bytes per second
+PAYLOAD = bytes(1 << 18)
+
+
+def line(trip: float) -> LinkSpec:
+    pipe = PipeSpec(delay=trip / 2 - 0.001, rate=FAST, queue=0.05)
+    return LinkSpec(pipe, pipe)
+
+
+async def linked(world: World, trip: float, **far: object) -> tuple[Climber, Link]:
+    near, other = world.host("near", link=line(trip)), world.host("far")
+    a = Climber(near, b"a" * 32, rungs=Rungs(lan=False, mapping=False, relay=False))
+    b = Climber(other, b"b" * 32, rungs=Rungs(lan=False, mapping=False, relay=False, **far))  # type: ignore[arg-type]
+    await other.start(b)
+    await near.start(a)
+    b.endpoint.handle("count", lambda call: Reply({"n": len(call.payload)}))
+    return a, await a.connect(b.peer, [b.address()])
+
+
+async def carry(
+    a: Climber, link: Link, seconds: float, in_flight: int = 24, method: str = "echo"
+) -> int:
+    """How many calls of 256 KiB get done."""
+    done = 0
+
+    async def ask() -> None:
+        nonlocal done
+        while True:
+            await a.call(link, method, payload=PAYLOAD)
+            done += 1
+
+    with trio.move_on_after(seconds):
+        async with trio.open_nursery() as nursery:
+            for _ in range(in_flight):
+                nursery.start_soon(ask)
+    return done
+
+
+def carrier(link: Link) -> str:
+    return next(leg.medium for leg in link.status.legs if leg.used)
+
+
+async def test_udp_carries_a_long_path_where_there_is_traffic(world: World) -> None:
+    a, link = await linked(world, 0.2)
+    await trio.sleep(5)
+    assert carrier(link) == "tcp" and len(link.status.legs) == 1
+    await carry(a, link, 4)
+    assert carrier(link) == "udp" and len(link.status.legs) == 2
+    assert (await a.call(link, header={"n": 1})).header == {"n": 1}
+    await trio.sleep(60)
+    assert (await a.call(link, header={"n": 2})).header == {"n": 2}
+
+
+async def test_a_short_path_stays_with_tcp(world: World) -> None:
+    a, link = await linked(world, 0.04)
+    await carry(a, link, 3)
+    assert [leg.medium for leg in link.status.legs] == ["tcp"]
+
+
+async def test_without_udp_at_the_other_end_tcp_goes_on(world: World) -> None:
+    a, link = await linked(world, 0.2, udp=False)
+    assert await carry(a, link, 4) > 20
+    assert [leg.medium for leg in link.status.legs] == ["tcp"]
+
+
+async def test_a_port_that_does_not_answer_is_not_asked_again_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, link = await linked(world, 0.2)
+    asked: list[float] = []
+
+    async def nobody(place: object, timeout: float) -> None:
+        asked.append(trio.current_time())
+        raise OSError("no answer")
+
+    assert a.ladder.udp is not None
+    monkeypatch.setattr(a.ladder.udp, "dial", nobody)
+    monkeypatch.setattr(defaults, "LONG_AGAIN_S", 5.0)
+    assert await carry(a, link, 8, in_flight=4) > 20
+    assert carrier(link) == "tcp"
+    assert len(asked) == 2 and asked[1] - asked[0] >= 5
+
+
+@pytest.mark.long
+async def test_it_pays_and_without_it_tcp_s_window_is_the_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, link = await linked(world, 0.3)
+    await carry(a, link, 6, 48, "count")
+    with_udp = await carry(a, link, 5, 48, "count")
+    assert carrier(link) == "udp"
+    monkeypatch.setattr(defaults, "LONG_S", 10.0)
+    await trio.sleep(1)
+    await carry(a, link, 3, 48, "count")
+    assert carrier(link) == "tcp"
+    without = await carry(a, link, 5, 48, "count")
+    print(with_udp, without)
+    assert with_udp > 1.5 * without
+
+
+def leg(
+    medium: str, trip: float | None, way: Way = Way.DIRECT, *, doubtful: bool = False
+) -> object:
+    connection = SimpleNamespace(least_rtt=trip, is_doubtful=lambda now: doubtful)
+    return SimpleNamespace(
+        connection=connection, way=way, path=SimpleNamespace(medium=medium), since=0.0, wanted=0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("legs", "chosen"),
+    [
+        ([leg("tcp", 0.05), leg("udp", 0.04)], 0),
+        ([leg("tcp", 0.2), leg("udp", 0.19)], 1),
+        ([leg("tcp", 0.2), leg("udp", None)], 1),
+        ([leg("tcp", None), leg("udp", None)], 0),
+        ([leg("tcp", 0.2), leg("udp", 0.05)], 0),
+        ([leg("tcp", 0.2), leg("udp", 0.2, doubtful=True)], 0),
+        ([leg("tcp", 0.2), leg("udp", 0.2, Way.RELAYED)], 0),
+    ],
+)
+def test_which_leg_is_best(legs: list[object], chosen: int) -> None:
+    assert best(legs, 0.0) is legs[chosen]  # type: ignore[arg-type]

@@ -1,0 +1,121 @@
+"""What an IP address says of where it is."""
+
+import pytest
+
+from shoal.transport.pipe import Way
+from shoal.transport.place import (
+    Nearness,
+    is_public,
+    nearness_at,
+    nearness_of,
+    network,
+    parse_ip,
+    plain_ip,
+    region,
+    way_to,
+)
+
+NEVER = [
+    "0.0.0.0", "0.1.2.3", "::", "169.254.169.254", "100.100.100.200", "fd00:ec2::254", "fe80::1",
+    "fec0::1", "224.0.0.1", "ff02::1", "240.0.0.1", "255.255.255.255", "64:ff9b::1.2.3.4",
+    "64:ff9b:1::1", "2001:0:7f00:1::", "2002:7f00:1::", "4000::1",
+]  # fmt: skip
+NO_ADDRESS = [
+    "", "localhost", "example.org", "1.2.3", "01.2.3.4", "1.2.3.4\n", "٣.1.1.1", "2600::1%eth0",
+    "9" * 10_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ip", "nearness"),
+    [
+        ("8.8.8.8", Nearness.PUBLIC),
+        ("2606:4700::1111", Nearness.PUBLIC),
+        ("::ffff:8.8.8.8", Nearness.PUBLIC),
+        ("10.1.2.3", Nearness.PRIVATE),
+        ("172.16.0.1", Nearness.PRIVATE),
+        ("192.168.1.1", Nearness.PRIVATE),
+        ("100.64.0.1", Nearness.PRIVATE),
+        ("fd00::1", Nearness.PRIVATE),
+        ("::ffff:192.168.1.1", Nearness.PRIVATE),
+        ("127.0.0.1", Nearness.LOOPBACK),
+        ("127.1.2.3", Nearness.LOOPBACK),
+        ("::1", Nearness.LOOPBACK),
+        ("::ffff:127.0.0.1", Nearness.LOOPBACK),
+    ],
+)
+def test_how_near_an_address_is(ip: str, nearness: Nearness) -> None:
+    assert nearness_of(ip) is nearness_at(ip) is nearness
+    assert nearness_of(f"{ip}%eth0") is None
+
+
+@pytest.mark.parametrize("ip", [*NEVER, *NO_ADDRESS])
+def test_to_some_nothing_is_ever_sent(ip: str) -> None:
+    assert nearness_of(ip) is None
+    assert not is_public(ip)
+
+
+def test_an_unclear_place_counts_as_far() -> None:
+    assert nearness_at("fe80::1") is nearness_at("nonsense") is Nearness.PUBLIC
+
+
+@pytest.mark.parametrize("ip", ["8.8.8.8", "2600::1", "11.0.0.1"])
+def test_public(ip: str) -> None:
+    assert is_public(ip)
+
+
+@pytest.mark.parametrize(
+    "ip", ["10.0.0.1", "100.64.0.1", "127.0.0.1", "fc00::1", "::ffff:8.8.8.8", "2600:0::1"]
+)
+def test_not_public_or_not_in_its_usual_spelling(ip: str) -> None:
+    assert not is_public(ip)
+
+
+@pytest.mark.parametrize(
+    ("ip", "way"),
+    [
+        ("127.0.0.1", Way.LOOPBACK),
+        ("::1", Way.LOOPBACK),
+        ("::ffff:127.0.0.1", Way.LOOPBACK),
+        ("192.168.1.9", Way.LAN),
+        ("169.254.7.7", Way.LAN),
+        ("fe80::1", Way.LAN),
+        ("100.64.0.1", Way.DIRECT),
+        ("8.8.8.8", Way.DIRECT),
+        ("0.0.0.0", Way.DIRECT),
+        ("::", Way.DIRECT),
+        ("example.org", Way.DIRECT),
+    ],
+)
+def test_the_way_to_an_address(ip: str, way: Way) -> None:
+    assert way_to(ip) is way
+
+
+def test_one_spelling() -> None:
+    assert plain_ip("2600:0:0::1") == "2600::1"
+    assert plain_ip("::ffff:8.8.8.8") == "8.8.8.8" == str(parse_ip("::ffff:808:808"))
+
+
+@pytest.mark.parametrize("text", NO_ADDRESS)
+def test_what_is_no_address(text: str) -> None:
+    assert parse_ip(text) is None and plain_ip(text) is None
+
+
+@pytest.mark.parametrize(
+    ("ip", "found"),
+    [
+        ("192.0.2.77", "192.0.2.0/24"),
+        ("::ffff:192.0.2.77", "192.0.2.0/24"),
+        ("2600:1:2:3:4::1", "2600:1:2:3::/64"),
+        *((each, "unknown") for each in NO_ADDRESS),
+    ],
+)
+def test_networks(ip: str, found: str) -> None:
+    assert network(ip) == found
+
+
+def test_wider_and_narrower_networks() -> None:
+    assert region("1.2.3.4") == region("1.2.250.4") == "1.2.0.0/16"
+    assert region("2600:1:2::1") == "2600:1::/32"
+    assert network("2001:db8:1:2::1", 24, 56) == network("2001:db8:1:ff::9", 24, 56)
+    assert network("1.2.3.4", 32) == "1.2.3.4/32" != network("1.2.3.5", 32)

@@ -1,0 +1,51 @@
+"""Token buckets, alone and by key."""
+
+import pytest
+
+from shoal.transport.rates import Bucket, Rate, Rates
+
+MANY = Rate(1e9, 1e9)
+
+
+def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
+    bucket = Bucket(Rate(3, 2.0), 10.0)
+    assert [bucket.take(10.0) for _ in range(4)] == [True, True, True, False]
+    assert bucket.has(10.5) and bucket.take(10.5) and not bucket.has(10.5)
+    assert [bucket.take(1000.0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_clock_that_goes_back_gives_nothing() -> None:
+    bucket = Bucket(Rate(1, 2.0), 10.0)
+    assert bucket.take(10.0)
+    assert not bucket.take(0.0)
+
+
+def test_each_key_has_its_own() -> None:
+    rates = Rates(Rate(3, 0.5))
+    assert [rates.take("a", 0.0) for _ in range(5)] == [True, True, True, False, False]
+    assert not rates.take("a", 1.9)
+    assert rates.take("a", 2.0)
+    assert not rates.take("a", 2.0)
+    assert rates.take("b", 2.0)
+    assert [rates.take("a", 1e6) for _ in range(4)] == [True, True, True, False]
+
+
+def test_all_together() -> None:
+    rates = Rates(MANY, Rate(10, 1))
+    assert sum(rates.take(str(n), 0.0) for n in range(100)) == 10
+    assert sum(rates.take(str(n), 5.0) for n in range(100)) == 5
+
+
+def test_who_is_refused_uses_nothing_up() -> None:
+    rates = Rates(Rate(1, 0), Rate(2, 0))
+    assert rates.take("a", 0.0)
+    assert not any(rates.take("a", 0.0) for _ in range(10))
+    assert rates.take("b", 0.0), "the bucket of all together was not touched"
+    assert not rates.take("c", 0.0)
+
+
+@pytest.mark.parametrize(("total", "allowed"), [(Rate(50, 0), 50), (None, 1000)])
+def test_made_up_keys_use_no_memory_and_win_nothing(total: Rate | None, allowed: int) -> None:
+    rates = Rates(Rate(1, 0), total, keys=10)
+    assert sum(rates.take(str(n), 0.0) for n in range(1000)) == allowed
+    assert len(rates) == 10

@@ -1,0 +1,92 @@
+"""Links to relays over IPv4 and IPv6 at once.
+
+A relay tells each end of a circuit where it sees the other, and nothing is sent to an address at
+which nobody else has seen the peer (docs/spec/punch.md). So who has both IP versions shows itself
+to its relays by both, or the two ends could not meet by the one that the relay has not seen.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import trio
+
+from . import defaults
+from .address import Address
+from .aim import Aim
+from .endpoint import Endpoint
+from .errors import DialFailed
+from .host import Host
+from .identity import PeerId
+from .pipe import Way
+from .place import way_to
+from .relay.vouch import places_of
+
+
+class Families:
+    """Dials relays of one node. `book` says at which addresses they are."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        book: Callable[[PeerId], Sequence[Address]],
+        aim: Aim,
+    ) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._book = book
+        self._aim = aim
+        self._tried: dict[tuple[PeerId, bool], float] = {}
+
+    async def meet(self, relay: Address, nursery: trio.Nursery) -> None:
+        """Dial a relay that is linked by the IP version that is missing, in `nursery`. Returns
+        when that is done, or has had a moment."""
+        for address in self._missing(relay):
+            done = trio.Event()
+            nursery.start_soon(self._dial, address, done)
+            with trio.move_on_after(defaults.BOTH_S):
+                await done.wait()
+
+    async def _dial(self, address: Address, done: trio.Event) -> None:
+        with suppress(DialFailed), self._aim.at(address):
+            await self._endpoint.reach(address, timeout=defaults.CLIMB_S)
+        done.set()
+
+    def _missing(self, relay: Address) -> list[Address]:
+        """An address for each IP version that both have and no path goes by."""
+        if relay.peer is None or relay.transport != "tcp":
+            return []
+        ours, theirs = self._ours(), self._seen(relay.peer)
+        if not theirs:
+            return []
+        by: dict[bool, Address] = {}
+        for each in (relay, *self._book(relay.peer)):
+            if each.relay is None and each.transport == "tcp" and way_to(each.host) is Way.DIRECT:
+                by.setdefault(":" in each.host, each)
+        now = self._host.now()
+        found = []
+        for six, address in by.items():
+            if six not in theirs and six in ours and self._may_try(relay.peer, six, now):
+                found.append(address)
+        return found
+
+    def _may_try(self, peer: PeerId, six: bool, now: float) -> bool:
+        """Once in a while: a version that leads nowhere is not asked for with each circuit."""
+        if self._tried.get((peer, six), -defaults.FAMILY_S) + defaults.FAMILY_S > now:
+            return False
+        self._tried = {key: at for key, at in self._tried.items() if at + defaults.FAMILY_S > now}
+        self._tried[peer, six] = now
+        return True
+
+    def _ours(self) -> set[bool]:
+        """The IP versions that lead out of here; True is IPv6."""
+        addresses = [item.address for item in self._host.interfaces()]
+        return {
+            ":" in ip
+            for ip in addresses
+            if way_to(ip) is Way.DIRECT or (":" not in ip and way_to(ip) is Way.LAN)
+        }
+
+    def _seen(self, peer: PeerId) -> set[bool]:
+        link = self._endpoint.link(peer)
+        return set() if link is None else {":" in ip for ip in places_of(link)}

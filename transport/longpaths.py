@@ -1,0 +1,69 @@
+"""A UDP path beside TCP's, where the way is long and much is to be carried.
+
+What one TCP connection has under way is bounded by its receiver's buffer, on Linux some 3 MB: over
+200 ms that is 15 MB/s on the fastest line, and a lost packet halves it for seconds. A node
+cannot raise that bound without the owner's rights. QUIC's window is our own (udp/window.py), and
+its congestion control does not take random loss for congestion. It costs ten times the CPU, so
+it carries only long paths, and is brought up only where there is traffic for it.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from . import defaults
+from .datagrams import Place
+from .endpoint import Endpoint
+from .errors import DialFailed
+from .host import Host
+from .identity import PeerId
+from .link import Link
+
+Dial = Callable[[Place, PeerId], Awaitable[Link]]
+
+
+class LongPaths:
+    """Dials the UDP port that a peer's hello names, at the IP address where its TCP answered."""
+
+    def __init__(self, host: Host, endpoint: Endpoint, dial: Dial) -> None:
+        """`dial` gets the peer's link a path to that place. Raises DialFailed."""
+        self._host = host
+        self._endpoint = endpoint
+        self._dial = dial
+        self._carried: dict[PeerId, tuple[Link, int]] = {}
+        self._tried: dict[PeerId, float] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(defaults.LONG_LOOK_S)
+                for link in self._busy():
+                    nursery.start_soon(self._try, link)
+
+    def _busy(self) -> list[Link]:
+        """Links that a UDP path would serve, and that have none."""
+        now, before = self._host.now(), self._carried
+        links = [link for link in self._endpoint.links() if link.is_long]
+        self._carried = {link.peer: (link, link.carried) for link in links}
+        self._tried = {
+            peer: at for peer, at in self._tried.items() if now < at + defaults.LONG_AGAIN_S
+        }
+        least = defaults.LONG_RATE * defaults.LONG_LOOK_S
+        return [
+            link
+            for link in links
+            if link.peer not in self._tried
+            and link.udp_place is not None
+            and before.get(link.peer, (None, 0))[0] is link
+            and link.carried - before[link.peer][1] >= least
+        ]
+
+    async def _try(self, link: Link) -> None:
+        self._tried[link.peer] = self._host.now()
+        place = link.udp_place
+        if place is not None:
+            try:
+                await self._dial(place, link.peer)
+            except DialFailed:
+                return  # TCP goes on; tried again after `LONG_AGAIN_S`

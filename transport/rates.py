@@ -1,0 +1,69 @@
+"""Token buckets: how often something may happen, in all and for each of many."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from . import defaults
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`burst` at once, and `per_s` a second in the long run."""
+
+    burst: float
+    per_s: float
+
+
+class Bucket:
+    """One thing's rate, full at the time `now`."""
+
+    __slots__ = ("_at", "_level", "_rate")
+
+    def __init__(self, rate: Rate, now: float) -> None:
+        self._rate = rate
+        self._level = rate.burst
+        self._at = now
+
+    def take(self, now: float) -> bool:
+        """Whether one more may happen; if so, it counts."""
+        if not self.has(now):
+            return False
+        self._level -= 1
+        return True
+
+    def has(self, now: float) -> bool:
+        """Whether one more may happen."""
+        earned = max(0.0, now - self._at) * self._rate.per_s
+        self._level = min(self._rate.burst, self._level + earned)
+        self._at = now
+        return self._level >= 1
+
+
+class Rates:
+    """A bucket for each key, and one for all together where there is a `total`.
+
+    Bounded in memory: of more keys than `keys`, those seen longest ago start anew. Who makes up
+    keys to be forgotten gains nothing over the bucket of all together.
+    """
+
+    def __init__(
+        self, each: Rate, total: Rate | None = None, *, keys: int = defaults.RATE_KEYS
+    ) -> None:
+        self._each = each
+        self._total = None if total is None else Bucket(total, 0.0)
+        self._keys = keys
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def take(self, key: str, now: float) -> bool:
+        """Whether it may happen for this key now; if so, it counts."""
+        bucket = self._buckets.pop(key, None) or Bucket(self._each, now)
+        self._buckets[key] = bucket
+        if len(self._buckets) > self._keys:
+            self._buckets.popitem(last=False)
+        if not bucket.has(now) or not (self._total is None or self._total.take(now)):
+            return False
+        return bucket.take(now)
+
+    def __len__(self) -> int:
+        """Keys that are remembered."""
+        return len(self._buckets)

@@ -1,0 +1,23 @@
+"""A set of ranges that finds its place by halving: aioquic's looks at all that come before."""
+
+from bisect import bisect_left
+
+from aioquic.quic.rangeset import RangeSet
+
+
+class Ranges(RangeSet):
+    """What has come of a stream, or of the packets, in ranges that do not touch."""
+
+    def add(self, start: int, stop: int | None = None) -> None:
+        """As aioquic's."""
+        if stop is None:
+            stop = start + 1
+        assert stop > start
+        ranges: list[range] = self._RangeSet__ranges  # type: ignore[attr-defined]
+        first = last = bisect_left(ranges, start, key=lambda each: each.stop)
+        while last < len(ranges) and ranges[last].start <= stop:
+            last += 1
+        if first < last:
+            start = min(start, ranges[first].start)
+            stop = max(stop, ranges[last - 1].stop)
+        ranges[first:last] = [range(start, stop)]

@@ -1,0 +1,139 @@
+"""Where this node can be reached, and at which addresses it may look for a peer."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from .address import Address
+from .datagrams import Place
+from .endpoint import Endpoint
+from .host import Host
+from .pipe import Way
+from .place import is_public, way_to
+from .portmap.mapper import PortMapper
+from .reach.reachability import Answer, Ipv6
+from .reach.service import Reach
+from .relay.client import RelayClient
+
+HTTPS: Final = 443
+_EVERYWHERE: Final = ("0.0.0.0", "::")
+
+
+class Whereabouts:
+    """Of one node, from its own parts."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        reach: Reach,
+        relays: RelayClient,
+        mapper: PortMapper,
+    ) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._reach = reach
+        self._relays = relays
+        self._mapper = mapper
+
+    # Of this node.
+
+    def addresses(self) -> list[Address]:
+        """Where others can reach it beside the IPv4 addresses of its interfaces, best first: on
+        IPv6, on TCP 443, at what the router maps, where peers got through to, through relays."""
+        found: dict[Address, None] = {}
+        peer, own = self._endpoint.peer, self._public()
+        for ip in own:
+            for port in self._ports(ip):
+                found[Address(ip, port, peer)] = None
+        mapping = self._mapper.mapping
+        if mapping is not None and mapping.tcp_port:
+            found[Address(mapping.address, mapping.tcp_port, peer)] = None
+        for place in self._reach.reachability.reached("tcp"):
+            found[Address(*place, peer)] = None
+        for place in self._udp_places():
+            found[Address(*place, peer, transport="udp")] = None
+        mine = {(ip, self._endpoint.port) for ip in self._interfaces() if ":" not in ip}
+        outside = [
+            each for each in found if each.transport == "udp" or (each.host, each.port) not in mine
+        ]
+        return [*outside, *self._relays.addresses()]
+
+    def _udp_places(self) -> list[Place]:
+        """Where UDP got through; where nobody tried, public IPv4 addresses of its own."""
+        known, port = self._reach.reachability, self._endpoint.udp_port
+        tried = {item.place for item in known.dialled if item.answer != Answer.UNKNOWN}
+        own = [(ip, port) for ip in self._public() if ":" not in ip and port]
+        return [*known.reached("udp"), *(place for place in own if place not in tried)]
+
+    def reachable(self) -> bool:
+        """Whether anybody with IPv4 can dial it, and will be able to: at a public address of its
+        own, or at a port that its router forwards. A NAT that lets everybody in forgets it when
+        nothing holds the mapping, and who has IPv6 only is nobody's neighbour yet."""
+        known, mapping = self._reach.reachability, self._mapper.mapping
+        places = {(ip, self._endpoint.port) for ip in self._public() if ":" not in ip}
+        if mapping is not None and mapping.tcp_port:
+            places.add((mapping.address, mapping.tcp_port))
+        answers = {
+            item.answer
+            for item in known.dialled
+            if item.transport == "tcp" and item.place in places and item.answer != Answer.UNKNOWN
+        }
+        if answers:
+            return Answer.REACHED in answers
+        # Nobody could tell: a public address of our own will do.
+        return any(":" not in ip for ip in self._public())
+
+    def everywhere(self) -> bool:
+        """Whether networks that let out nothing but the web reach it, if any do."""
+        return any(HTTPS in self._ports(ip) for ip in self._public() if ":" not in ip)
+
+    def _interfaces(self) -> list[str]:
+        return [item.address for item in self._host.interfaces()]
+
+    def _public(self) -> list[str]:
+        """Public addresses of its own on which it listens; IPv6 as far as nothing filters it."""
+        filtered = self._reach.reachability.ipv6 is Ipv6.FILTERED
+        return [
+            ip
+            for ip in self._interfaces()
+            if is_public(ip) and self._ports(ip) and not (filtered and ":" in ip)
+        ]
+
+    def _ports(self, ip: str) -> list[int]:
+        """The TCP ports on which it listens at one of its addresses."""
+        general = "::" if ":" in ip else "0.0.0.0"
+        return [port for at, port in self._endpoint.listening if at in (ip, general)]
+
+    # Of peers.
+
+    def dialable(self, addresses: Sequence[Address], found: Sequence[str] = ()) -> list[Address]:
+        """Those of a peer's addresses that may be dialled. A private one means another computer in
+        each network: it is dialled where the peer answered there (`found`), where it is seen at
+        the same public address as this node, or where neither has a public one."""
+        theirs = {each.host for each in addresses if each.relay is None and not _is_near(each)}
+        ours = self.outside()
+        same = bool(theirs & ours) or not (theirs or ours)
+        return [
+            each
+            for each in addresses
+            if same or each.relay is not None or not _is_near(each) or each.host in found
+        ]
+
+    def outside(self) -> set[str]:
+        """Public IP addresses at which others see this node."""
+        if not any(at in _EVERYWHERE or not _near(at) for at, _ in self._endpoint.listening):
+            return set()  # it listens on the loopback: there is no outside
+        known, mapping = self._reach.reachability, self._mapper.mapping
+        found = {place[0] for place in (known.udp_place, known.tcp_place) if place is not None}
+        found |= {held.seen.ip for held in self._relays.relays if held.seen is not None}
+        found |= {mapping.address} if mapping is not None else set()
+        found |= set(self._public())
+        return {ip for ip in found if not _near(ip)}
+
+
+def _near(ip: str) -> bool:
+    return way_to(ip) is not Way.DIRECT
+
+
+def _is_near(address: Address) -> bool:
+    return _near(address.host)
