@@ -97,10 +97,10 @@ GIVE_BACK_BYTES: Final = 1 * MIB
 `GIVE_BACK_S` seconds, after more have."""
 TICK_S: Final = 0.25
 """Between two looks, in seconds, at which links are quiet; well under `STALL_S`."""
-ALARM_S: Final = 0.005
-"""A call's timeout may be so much late, in seconds, where another one came just before."""
 HURRY_S: Final = 0.05
 """The same while one of them has gone quiet with frames under way."""
+ALARM_S: Final = 0.005
+"""A call's timeout may be so much late, in seconds, where another one came just before."""
 COALESCE_S: Final = 100e-6
 """Frames queued this soon after a direct write wait for the writer and leave together."""
 REDIAL_S: Final = 0.25
