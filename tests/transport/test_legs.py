@@ -113,10 +113,9 @@ class Torn(Wires):
 
     def cut(self) -> None:
         """One side loses one; the other one notices at some other time. Another comes."""
-        side, index = self.rng.choice(((self.a, 0), (self.b, 1)))
-        ends = [item[index] for item in self.joined if item[index] in side.lane.connections]
-        if ends:
-            side.lane.detach(self.rng.choice(ends))
+        side = self.rng.choice((self.a, self.b))
+        if side.lane.connections:
+            side.lane.detach(self.rng.choice(side.lane.connections))
         if self.rng.random() < 0.7:
             self.joined.append((self.a.lane.attach(0.0), self.b.lane.attach(0.0), *_wires()))
         self._carry_on()
