@@ -118,7 +118,12 @@ async def test_it_pays_and_without_it_tcp_s_window_is_the_bound(
 def leg(
     medium: str, trip: float | None, way: Way = Way.DIRECT, *, doubtful: bool = False
 ) -> object:
-    connection = SimpleNamespace(least_rtt=trip, is_doubtful=lambda now: doubtful)
+    connection = SimpleNamespace(
+        least_rtt=trip,
+        is_doubtful=lambda now: doubtful,
+        is_unanswered=lambda now: doubtful,
+        heard=0.0,
+    )
     return SimpleNamespace(
         connection=connection, way=way, path=SimpleNamespace(medium=medium), since=0.0, wanted=0.0
     )
