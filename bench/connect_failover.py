@@ -5,7 +5,8 @@ relays, calls of mixed sizes and a stream under way in both directions, and one 
 random moment. A call is lost where it ends with an error or takes 15 s longer than what cut it
 off; one executed twice counts as lost too. `delay` is of the calls that were under way at the
 failure or began within 5 s after it, from the failure (or the end of what lasted a while, such as a
-sleep) or from their own beginning, whichever is later. Goals: nothing lost; done within 5 s where
+sleep) or from their own beginning, whichever is later. While a peer is quiet, one call of ten is
+made. Goals: nothing lost; done within 5 s where
 another path stands ready or the same place can be dialled again, else within 15 s.
 
 `--out FILE` keeps a line a seed, and goes on from there after a stop. `--quick` is 27 seeds. With
@@ -18,369 +19,31 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from math import inf
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import trio
+from worlds.failover import (
+    LASTS_S,
+    MISFORTUNES,
+    PUBLISH_S,
+    READY_S,
+    TIMEOUT_S,
+    Town,
+    build,
+    work,
+)
 
-from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.faults import Faults
-from shoal.netsim.gateway import Gateway
-from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.seeds import Figures, measure
 from shoal.netsim.world import World
-from shoal.transport.address import Address
-from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
-from shoal.transport.ladder import Rungs
+from shoal.transport.errors import DialFailed
 from shoal.transport.link import Link
 from shoal.transport.pipe import Way
-from shoal.transport.relay.defaults import RelayLimits
-from shoal.transport.serving import IncomingStream
-from shoal.transport.stream import Stream
 
-TIMEOUT_S = 15.0
-READY_S = 5.0
-CALLS_PER_S = 3.0
-Tell = Callable[..., None]
-SIZES = ((128, 88), (4 * 1024, 11), (64 * 1024, 1))
-BLOCK = 200
-BLOCK_S = 0.2
-PUBLISH_S = 3.0
 AFTER_S = 12.0
-KINDS = (
-    "linux-drop", "linux-random", "full-cone", "port-restricted", "address-restricted",
-    "eim-apdf", "adm-adf", "apdm-apdf", "udp-blocked", "public",
-)  # fmt: skip
-OPEN = ("public", "full-cone")  # can be dialled
-LASTS_S = {
-    "interface down": 12.0, "slept": 60.0, "moved": 4.0, "mapping gone": 2.0,
-    "one way": 6.0, "silent": 6.0,
-}  # fmt: skip
-"""What calls must wait beside: so long nothing can be done."""
-
-
-@dataclass
-class Home:
-    """A volunteer: its program, its router if it has one."""
-
-    climber: Climber
-    router: Gateway | None
-    kind: str
-    numbers: Iterator[int]
-    bytes_in: int = 0
-
-
-@dataclass
-class Town:
-    """One world, what goes on in it, and what was seen."""
-
-    world: World
-    faults: Faults
-    rng: random.Random
-    misfortune: str
-    homes: list[Home] = field(default_factory=list)
-    relays: list[Climber] = field(default_factory=list)
-    calls: list[tuple[float, float, str]] = field(default_factory=list)
-    """Began, ended, and the code of what went wrong."""
-    stalls: list[float] = field(default_factory=list)
-    began: float = 0.0  # of the failure
-    base: float = 0.0  # when a recovery can begin
-    patience: float = TIMEOUT_S  # the timeout of a call that is made now
-    published: dict[str, list[tuple[float, Sequence[Address]]]] = field(default_factory=dict)
-    quiet: set[Link] = field(default_factory=set)
-    unpaired: int = 0  # times that a link grew quiet twice, or came back that was not
-    stop: bool = False
-    say: Callable[[str], None] = lambda line: None
-
-    def book(self, peer: str) -> Sequence[Address]:
-        """Where a peer says that it can be reached, as it reaches others a few seconds late."""
-        known = self.published.get(peer, [])
-        old = [addresses for when, addresses in known if when <= trio.current_time() - PUBLISH_S]
-        return old[-1] if old else known[0][1] if known else ()
-
-    async def publish(self) -> None:
-        """Watch what the nodes would publish, as long as anybody hears them."""
-        while True:
-            for climber in [*self.relays, *(home.climber for home in self.homes)]:
-                if not any(link.connected for link in climber.endpoint.links()):
-                    continue
-                known = self.published.setdefault(climber.peer, [])
-                if not known or known[-1][1] != climber.addresses():
-                    known.append((trio.current_time(), climber.addresses()))
-            await trio.sleep(0.25)
-
-    def link(self) -> Link | None:
-        one, other = (home.climber for home in self.homes)
-        return one.endpoint.link(other.peer)
-
-
-def link_spec(rng: random.Random) -> LinkSpec:
-    """A home's access link: 2 to 15 ms, up to 1 % loss."""
-    delay, loss = rng.uniform(0.002, 0.015), rng.choice((0.0, 0.001, 0.005, 0.01))
-    return LinkSpec(
-        PipeSpec(delay=delay, rate=rng.choice((5e5, 1e6, 5e6)), loss=loss),
-        PipeSpec(delay=delay, rate=rng.choice((2e6, 5e6, 2e7)), loss=loss),
-    )
-
-
-async def build(town: Town) -> None:
-    """The relays and the two homes, linked and at work."""
-    world, rng = town.world, town.rng
-    for number in range(rng.randint(2, 4)):
-        relay = Climber(
-            world.host(f"relay{number}"),
-            bytes([number + 1]) * 32,
-            relaying=RelayLimits(volunteer=True),
-            further=(("0.0.0.0", 443),),
-            book=town.book,
-        )
-        town.relays.append(relay)
-        await relay.computer.start(relay)
-    relayed = town.misfortune == "relay killed"
-    for number, name in enumerate("ab"):
-        kind = rng.choice([kind for kind in KINDS if not (relayed and kind in OPEN)])
-        router = None
-        if kind != "public":
-            router = world.gateway(f"{name}-router", kind, link=link_spec(rng))
-        host = world.host(name, behind=router, link=None if router else link_spec(rng))
-        rungs = Rungs(punch_tcp=not relayed, punch_udp=not relayed)
-        climber = Climber(host, bytes([9 + number]) * 32, rungs=rungs, book=town.book)
-        town.homes.append(Home(climber, router, kind, iter(range(1, 1 << 30))))
-        await host.start(climber)
-    async with trio.open_nursery() as nursery:
-        for home in town.homes:
-            nursery.start_soon(settle, town, home)
-
-
-async def settle(town: Town, home: Home) -> None:
-    """Known to the relays, and with a place there if it needs one."""
-    for relay in town.relays:
-        ip = relay.computer.addresses()[0]
-        at = [relay.address(), type(relay.address())(ip, 443, relay.peer)]
-        await home.climber.connect(relay.peer, at)
-    with trio.move_on_after(30):
-        relays = home.climber.ladder.relays
-        while not relays.reachable and not relays.relays:  # noqa: ASYNC110
-            await trio.sleep(0.05)
-
-
-# Work.
-
-
-async def work(town: Town, nursery: trio.Nursery) -> None:
-    """Calls and a stream from each home to the other, as tasks of their computers."""
-    for index, home in enumerate(town.homes):
-        other = town.homes[1 - index]
-        home.climber.endpoint.handle_stream("pour", lambda s, home=home: pour_in(town, home, s))
-        rng = random.Random(town.rng.random())
-        home.climber.computer.start_soon(nursery, ask, town, home, other, rng, nursery)
-        home.climber.computer.start_soon(nursery, pour, town, home, other)
-
-
-async def ask(
-    town: Town, home: Home, other: Home, rng: random.Random, nursery: trio.Nursery
-) -> None:
-    while not town.stop:
-        await trio.sleep(rng.expovariate(CALLS_PER_S))
-        link = home.climber.endpoint.link(other.climber.peer)
-        if link is not None and link.quiet and rng.random() < 0.9:
-            continue  # nothing new should be sent there; some do
-        size = rng.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
-        home.climber.computer.start_soon(nursery, call, town, home, other, next(home.numbers), size)
-
-
-async def call(town: Town, home: Home, other: Home, number: int, size: int) -> None:
-    began, code = trio.current_time(), ""
-    payload = number.to_bytes(8, "big") * (size // 8)
-    try:
-        link = home.climber.endpoint.link(other.climber.peer) or await home.climber.ladder.connect(
-            other.climber.peer, timeout=town.patience
-        )
-        left = began + town.patience - trio.current_time()
-        reply = await link.call("echo", {"n": number}, payload, timeout=left)
-        if reply.header != {"n": number} or bytes(reply.payload) != payload:
-            code = "wrong-answer"
-    except (CallRefused, LinkClosed, DialFailed) as error:
-        code = error.code
-        town.say(f"call {number} of {home.climber.computer.name} from {began:.2f}: {code}")
-    town.calls.append((began, trio.current_time(), code))
-
-
-async def pour(town: Town, home: Home, other: Home) -> None:
-    """A block each 0.2 s; each says when it was due to leave."""
-    link = await home.climber.ladder.connect(other.climber.peer, timeout=TIMEOUT_S)
-    try:
-        stream: Stream = await link.open_stream("pour", {})
-        while not town.stop:
-            await stream.send(int(trio.current_time() * 1e6).to_bytes(8, "big") * (BLOCK // 8))
-            await trio.sleep(BLOCK_S)
-        await stream.finish()
-        if await stream.receive(1) != b"":
-            raise CallRefused("wrong-answer", "more came than should")
-        code = ""
-    except (CallRefused, LinkClosed) as error:
-        code = error.code
-        town.say(f"the stream of {home.climber.computer.name}: {code}")
-    town.calls.append((inf, trio.current_time(), code))  # its blocks tell how late it was
-
-
-async def pour_in(town: Town, home: Home, incoming: IncomingStream) -> None:
-    data, last = bytearray(), 0
-    while piece := await incoming.stream.receive(1 << 16):
-        data += piece
-        while len(data) >= BLOCK:
-            sent = int.from_bytes(data[:8], "big")
-            if data[:BLOCK] != sent.to_bytes(8, "big") * (BLOCK // 8) or sent <= last:
-                incoming.stream.reset("wrong-bytes")
-                return
-            if town.began and sent / 1e6 < town.base + READY_S:
-                town.stalls.append(trio.current_time() - max(sent / 1e6, town.base))
-            last = sent
-            del data[:BLOCK]
-    await incoming.stream.finish()
-
-
-# Misfortunes. Each returns once recovery can begin.
-
-
-async def relay_killed(town: Town) -> bool:
-    """The relay that carries the link loses its power. Ready: no other circuit stands."""
-    link = town.link()
-    assert link is not None
-    used = used_relay(town)
-    await town.faults.crash(used.computer)
-    return False
-
-
-async def relay_killed_beside(town: Town) -> bool:
-    link = town.link()
-    ready = link is not None and link.way is not Way.RELAYED
-    await town.faults.crash(used_relay(town).computer)
-    return ready
-
-
-def used_relay(town: Town) -> Climber:
-    """The relay through which the link goes or went; any where none is known."""
-    one, other = (home.climber for home in town.homes)
-    for side, peer in ((one, other), (other, one)):
-        link = side.endpoint.link(peer.peer)
-        for leg in link._legs if link is not None else ():
-            relay = getattr(leg.path._pipe, "relay", None)
-            found = [each for each in town.relays if each.peer == relay]
-            if found:
-                return found[0]
-    return town.rng.choice(town.relays)
-
-
-async def nat_gone(town: Town) -> bool:
-    return await at_router(town, lambda router, off: town.faults.reboot(router, seconds=off))
-
-
-async def ip_changed(town: Town) -> bool:
-    return await at_router(town, lambda router, off: town.faults.redial(router))
-
-
-async def at_router(town: Town, deed: Callable[[Gateway, float], None]) -> bool:
-    routers = [home.router for home in town.homes if home.router is not None]
-    if not routers:
-        return True
-    off = town.rng.choice((0.0, 0.0, 2.0))
-    deed(town.rng.choice(routers), off)
-    await trio.sleep(off)
-    return one_is_open(town)
-
-
-def one_is_open(town: Town) -> bool:
-    """Whether the same place can be dialled again."""
-    return any(home.kind in OPEN for home in town.homes)
-
-
-async def moved(town: Town) -> bool:
-    """A laptop leaves one network and comes to another, with nothing between for a while."""
-    home = town.rng.choice(town.homes)
-    host, world = home.climber.computer, town.world
-    router = world.gateway("new-router", town.rng.choice(KINDS[:-2]), link=link_spec(town.rng))
-    plug = host.attachments.pop()
-    for address in list(plug.addresses):
-        plug.segment.release(plug, address)
-    plug.up.cut = plug.down.cut = True
-    host.addresses_changed()
-    away = town.rng.choice((0.0, 1.0, 4.0))
-    await trio.sleep(away)
-    world.plug(host, behind=router)
-    return False
-
-
-async def interface_down(town: Town) -> bool:
-    home = town.rng.choice(town.homes)
-    what = town.rng.choice((home.router, home.climber.computer)) or home.climber.computer
-    return await for_a_while(
-        town,
-        town.rng.uniform(1, 12),
-        lambda: town.faults.link_down(what),
-        lambda: town.faults.link_up(what),
-    )
-
-
-async def slept(town: Town) -> bool:
-    computer = town.rng.choice(town.homes).climber.computer
-    await for_a_while(
-        town,
-        town.rng.uniform(5, 60),
-        lambda: town.faults.sleep(computer),
-        lambda: town.faults.resume(computer),
-    )
-    return one_is_open(town)
-
-
-async def for_a_while(
-    town: Town, seconds: float, begin: Callable[[], None], end: Callable[[], None]
-) -> bool:
-    begin()
-    await trio.sleep(seconds)
-    end()
-    return True
-
-
-async def one_way(town: Town) -> bool:
-    names = [home.climber.computer.name for home in town.homes]
-    town.rng.shuffle(names)
-    return await cut_between(town, names, oneway=True)
-
-
-async def silent(town: Town) -> bool:
-    return await cut_between(town, [home.climber.computer.name for home in town.homes])
-
-
-async def cut_between(town: Town, names: list[str], *, oneway: bool = False) -> bool:
-    """The direct path is cut; a relayed one between the second home and its relay. Who can be
-    dialled has no place at a relay: between two such there is no other path, and theirs comes
-    back."""
-    link = town.link()
-    direct = link is not None and link.way is not Way.RELAYED
-    if not direct:
-        names = [names[0], used_relay(town).computer.name]
-    rules = town.faults.partition(names[:1], names[1:], oneway=oneway)
-    if all(home.kind in OPEN for home in town.homes):
-        await trio.sleep(LASTS_S[town.misfortune])
-        town.faults.heal(*rules)
-        return True
-    return direct and link is not None and len(link.status.legs) > 1
-
-
-MISFORTUNES: dict[str, Callable[[Town], Awaitable[bool]]] = {
-    "relay killed": relay_killed,
-    "relay killed beside": relay_killed_beside,
-    "mapping gone": nat_gone,
-    "ip changed": ip_changed,
-    "moved": moved,
-    "interface down": interface_down,
-    "slept": slept,
-    "one way": one_way,
-    "silent": silent,
-}
+Tell = Callable[..., None]
 
 
 async def live(town: Town) -> Figures:
@@ -482,7 +145,7 @@ def watch(town: Town) -> None:
         endpoint.on_link_quiet(quiet)
         endpoint.on_link_back(back)
         endpoint.on_link_lost(lost)
-        endpoint.on_path(lambda link, way, medium, tell=tell: tell("path", link, way, medium))
+        endpoint.on_path(partial(tell, "path"))
 
 
 def one_seed(seed: int, only: str = "", *, verbose: bool = False) -> Figures:

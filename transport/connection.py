@@ -36,6 +36,7 @@ class Connection:
 
     __slots__ = (
         "_acked",
+        "_hinted",
         "_least_idle_s",
         "_looked",
         "_ping_mark",
@@ -94,6 +95,7 @@ class Connection:
         self._probes: deque[int] = deque()  # marks of pings that are out for bulk
         self._probed = now
         self._looked = -inf
+        self._hinted = False
         self.ping(now)
 
     # Counted frames.
@@ -208,6 +210,11 @@ class Connection:
         self._looked = now
         self.ping_soon(now)
 
+    def hint(self, now: float) -> None:
+        """The peer has left this one for a worse: is it well? Half of the doubt is there."""
+        self._hinted = True
+        self.ping_soon(now)
+
     @property
     def unseen(self) -> bool:
         """Nothing has come since `look`."""
@@ -224,6 +231,7 @@ class Connection:
         self.rtt = max(0.0, now - self._ping_sent)
         self.least_rtt = self.rtt if self.least_rtt is None else min(self.least_rtt, self.rtt)
         self._ping_sent = None
+        self._hinted = False
 
     def forgive(self, now: float) -> bool:
         """A tick that comes late means that this side's loop stood still, and bytes of the
@@ -253,7 +261,8 @@ class Connection:
         return self.idle_s if not self._unacked else min(self.idle_s, self._look())
 
     def _look(self) -> float:
-        return DOUBT_S + DOUBT_RTTS * (UNKNOWN_RTT_S if self.rtt is None else self.rtt)
+        rtts = 1 if self._hinted else DOUBT_RTTS
+        return DOUBT_S + rtts * (UNKNOWN_RTT_S if self.rtt is None else self.rtt)
 
     def is_silent(self, now: float) -> bool:
         """Whether it counts as lost: nothing came for long, and a ping has had its time."""

@@ -35,7 +35,7 @@ class Leg:
         self.since = self.due = self.wanted = now
 
 
-def best(legs: Sequence[Leg], now: float, used: Leg | None) -> Leg | None:
+def best(legs: Sequence[Leg], now: float, used: Leg | None = None) -> Leg | None:
     """The leg to send by: one that answers, of the best way; TCP before UDP, which costs ten
     times the CPU, but not on a long path (longpaths.py); of equals the newest, since a peer that
     dials anew has lost what it had, or the one that the peer chose last, where this side is the

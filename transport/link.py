@@ -553,9 +553,13 @@ class Link:
         if not self.identities.dialled:
             leg.wanted = now
             self._choose(now)
-        if self._leg is not None:
-            self._leg.connection.ping_soon(now)
-            self._leg.due = self.due = now
+        ours = self._leg
+        if ours is not None and ours is not leg:
+            if leg.way.rank > ours.way.rank:
+                ours.connection.hint(now)
+            else:
+                ours.connection.ping_soon(now)
+            ours.due = self.due = now
 
     def _account(self) -> None:
         if self.alive:

@@ -390,6 +390,28 @@ async def test_a_path_that_stands_by_stays(virtual_time: trio.testing.MockClock)
 
 
 @pytest.mark.trio
+async def test_others_that_are_cut_as_well_are_not_tried_one_after_the_other(
+    virtual_time: trio.testing.MockClock,
+) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b) as nursery:
+        link = await relayed_link(a, b)
+        proxies = [Proxy(b.endpoint.port) for _ in range(2)]
+        for proxy, way in zip(proxies, (Way.PUNCHED, Way.DIRECT), strict=True):
+            await nursery.start(proxy.run)
+            await second_path(a, b, way, proxy.port)
+        for n in range(20):
+            await trio.sleep(0.1)
+            await link.call("echo", {"n": n}, timeout=5)
+        for proxy in proxies:
+            proxy.freeze()
+        began = trio.current_time()
+        await link.call("echo", {"n": 99}, timeout=5)
+        assert trio.current_time() - began < 1.7
+        assert link.way is Way.RELAYED
+
+
+@pytest.mark.trio
 async def test_a_lost_link_is_quiet_then_back(virtual_time: trio.testing.MockClock) -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b) as nursery:

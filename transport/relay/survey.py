@@ -91,9 +91,11 @@ class Survey:
         failure = DialFailed("unreachable", "no address is known")
         deadline = self._host.now() + DIAL_S
         for index, address in enumerate(list(candidate.addresses)):
-            patience = (deadline - self._host.now()) / (len(candidate.addresses) - index)
+            left = deadline - self._host.now()
+            if left <= 0:  # this machine has slept
+                break
             try:
-                return await self.link_at(address, patience)
+                return await self.link_at(address, left / (len(candidate.addresses) - index))
             except DialFailed as error:
                 failure = error
         raise failure

@@ -1,0 +1,201 @@
+"""Whole ladders whose paths die: what they do then, and what becomes of the calls under way.
+
+`bench/connect_failover.py` does the same to a thousand worlds.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import trio
+
+from shoal.netsim.daemons.climber import Climber
+from shoal.netsim.daemons.town import Town
+from shoal.netsim.faults import Faults
+from shoal.netsim.world import World
+from shoal.transport import defaults, link
+from shoal.transport.errors import LinkClosed
+from shoal.transport.ladder import Rungs
+from shoal.transport.limits import Limits
+from shoal.transport.link import Link
+from shoal.transport.pipe import Way
+
+RELAYED = Rungs(lan=False, punch_tcp=False, punch_udp=False)
+PUNCHED = Rungs(lan=False)
+
+
+class Homes:
+    """Two homes behind routers, and what is told of the link between them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.faults = Faults(world)
+        self.town = Town(world)
+        self.told: list[str] = []
+
+    async def meet(self, rungs: Rungs, relays: int = 3, limits: Limits | None = None) -> Link:
+        """The link of `a` to `b`, ten seconds old."""
+        for number in range(relays):
+            await self.town.relay(self.world.host(f"relay{number}"))
+        self.a, self.b = [await self._home(name, rungs, limits) for name in "ab"]
+        for home in (self.a, self.b):
+            await self.town.introduce(home, self.town.relays)
+        await trio.sleep(10)
+        found = await self.a.connect(self.b.peer)
+        await trio.sleep(10)
+        self._hear(self.a, self.b)
+        return found
+
+    async def _home(self, name: str, rungs: Rungs, limits: Limits | None) -> Climber:
+        router = self.world.gateway(f"{name}-router", "linux-drop")
+        host = self.world.host(name, behind=router)
+        return await self.town.node(host, rungs=rungs, limits=limits)
+
+    def _hear(self, home: Climber, other: Climber) -> None:
+        def note(what: str) -> Callable[..., None]:
+            return lambda link, *rest: self.told.append(what) if link.peer == other.peer else None
+
+        home.endpoint.on_link_quiet(note("quiet"))
+        home.endpoint.on_link_back(note("back"))
+        home.endpoint.on_link_lost(note("lost"))
+
+    def used_relay(self, link: Link) -> Climber:
+        leg = next(leg for leg in link._legs if leg.way is Way.RELAYED)
+        return self.town.nodes[leg.path._pipe.relay]  # type: ignore[attr-defined]
+
+    async def ask(self, link: Link, number: int, timeout: float) -> float:
+        """Seconds until the answer. Raises what `Link.call` does."""
+        began = trio.current_time()
+        reply = await self.a.call(link, header={"n": number}, timeout=timeout)
+        assert reply.header == {"n": number}
+        assert self.b.calls[number] == 1
+        return trio.current_time() - began
+
+
+async def test_a_relay_that_dies_is_replaced_before_its_path_is_given_up(world: World) -> None:
+    homes = Homes(world)
+    link = await homes.meet(RELAYED)
+    assert link.way is Way.RELAYED
+    await homes.faults.crash(homes.used_relay(link).computer)
+    assert await homes.ask(link, 1, timeout=15) < 2.5
+    assert not homes.told
+
+
+async def test_else_it_takes_until_the_path_is_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link.Link, "_is_suspect", lambda link, now: False)
+    homes = Homes(world)
+    found = await homes.meet(RELAYED)
+    await homes.faults.crash(homes.used_relay(found).computer)
+    assert await homes.ask(found, 1, timeout=15) > 3
+
+
+async def test_a_direct_path_that_dies_gives_way_to_the_relayed_one(world: World) -> None:
+    homes = Homes(world)
+    link = await homes.meet(PUNCHED)
+    assert link.way is Way.PUNCHED
+    homes.faults.partition(["a"], ["b"])
+    assert await homes.ask(link, 1, timeout=15) < 3
+    assert link.status.path == "relayed" and not homes.told
+
+
+async def test_a_direct_path_that_is_cut_one_way_is_not_gone_back_to(world: World) -> None:
+    homes = Homes(world)
+    link = await homes.meet(PUNCHED)
+    homes.faults.partition(["a"], ["b"], oneway=True)
+    assert await homes.ask(link, 1, timeout=15) < 4
+    for number in range(2, 12):
+        assert await homes.ask(link, number, timeout=15) < 1
+        await trio.sleep(0.5)
+
+
+async def test_a_path_that_stands_by_outlives_a_slow_pong(world: World) -> None:
+    """It is pinged after longer than a silence that ends one in use."""
+    homes = Homes(world)
+    link = await homes.meet(PUNCHED)
+    relay = homes.used_relay(link).computer
+    homes.faults.delay(["a", "b", relay.name], ["a", "b", relay.name], 0.2)
+    await trio.sleep(40)
+    assert Way.RELAYED in {leg.way for leg in link.status.legs}
+
+
+async def sleep(homes: Homes, link: Link, seconds: float, timeout: float) -> None:
+    """A call of `a` is under way while `b` sleeps."""
+    homes.faults.sleep(homes.b.computer)
+
+    async def wake() -> None:
+        await trio.sleep(seconds)
+        homes.faults.resume(homes.b.computer)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wake)
+        assert await homes.ask(link, 1, timeout) < seconds + 5
+
+
+async def test_a_call_under_way_survives_a_laptops_sleep(world: World) -> None:
+    homes = Homes(world)
+    link = await homes.meet(PUNCHED)
+    await sleep(homes, link, 60, timeout=90)
+    assert homes.told == ["quiet", "back"]
+
+
+async def test_but_not_where_links_are_not_held_for_it(world: World) -> None:
+    homes = Homes(world)
+    link = await homes.meet(PUNCHED, limits=replace(Limits(), hold_s=defaults.GRACE_S))
+    with pytest.RaisesGroup(LinkClosed):
+        await sleep(homes, link, 60, timeout=90)
+    await trio.sleep(1)
+    assert homes.told == ["quiet", "lost"]
+
+
+async def test_nor_one_that_is_longer_than_they_are_held(world: World) -> None:
+    homes = Homes(world)
+    link = await homes.meet(PUNCHED)
+    with pytest.RaisesGroup(LinkClosed):
+        await sleep(homes, link, 150, timeout=200)
+
+
+async def test_the_network_is_back_and_so_are_the_paths(world: World) -> None:
+    """Dials that hang since it was cut do not hold up those that work."""
+    homes = Homes(world)
+    link = await homes.meet(RELAYED)
+    router = world.gateways["a-router"]
+    homes.faults.link_down(router)
+    await trio.sleep(11)
+    homes.faults.link_up(router)
+    assert await homes.ask(link, 1, timeout=15) < 4
+    assert homes.told == ["quiet", "back"]
+
+
+async def test_a_node_that_comes_from_another_address_goes_on(world: World) -> None:
+    homes = Homes(world)
+    link = await homes.meet(PUNCHED)
+    homes.faults.redial("a-router")
+    assert await homes.ask(link, 1, timeout=15) < 5
+    assert not homes.told
+
+
+async def test_sleep_of_ones_own_does_not_use_up_the_time_to_be_found_again(world: World) -> None:
+    homes = Homes(world)
+    link = await homes.meet(PUNCHED)
+    back = homes.b.endpoint.link(homes.a.peer)
+    assert back is not None
+    homes.faults.link_down("b")
+    await trio.sleep(8)
+    assert back.quiet and not back.connected
+    homes.faults.link_up("b")
+    await sleep(homes, link, 60, timeout=90)
+    assert homes.b.endpoint.link(homes.a.peer) is back
+
+
+@pytest.mark.seeds(4)
+async def test_dials_that_cross_do_not_end_each_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both homes look for a path at the same moment, over relays that are equally far."""
+    monkeypatch.setattr(link.Link, "_is_suspect", lambda link, now: False)
+    homes = Homes(world)
+    found = await homes.meet(RELAYED)
+    await homes.faults.crash(homes.used_relay(found).computer)
+    assert await homes.ask(found, 1, timeout=15) < 5

@@ -1,0 +1,70 @@
+"""Which of a link's paths is taken, which given up."""
+
+from typing import Any
+
+from shoal.transport.connection import Connection
+from shoal.transport.leg import Leg, best
+from shoal.transport.pipe import Way
+
+
+class FakePath:
+    """As much of a path as is asked for here."""
+
+    def __init__(self, medium: str) -> None:
+        self.medium = medium
+        self.address = ("192.0.2.1", 1)
+
+
+def leg(way: Way = Way.DIRECT, medium: str = "tcp", *, came: float = 0.0) -> Leg:
+    """One whose first ping has been answered after 10 ms."""
+    connection = Connection(idle_s=2.0, silent_s=3.5, now=came)
+    path: Any = FakePath(medium)
+    writer: Any = None
+    found = Leg(path, way, connection, writer, came)
+    hear(found, came + 0.01)
+    return found
+
+
+def hear(which: Leg, now: float) -> None:
+    """Its ping is answered."""
+    which.connection.heard = now
+    which.connection.ponged(which.connection.urgent[-1].offset, now)
+
+
+def test_the_best_way_then_tcp_then_the_newest() -> None:
+    relayed, udp, tcp = leg(Way.RELAYED), leg(medium="udp"), leg()
+    newest = leg(came=0.05)
+    assert best([relayed, udp], 1.0, None) is udp
+    assert best([relayed, udp, tcp], 1.0, udp) is tcp
+    assert best([relayed, udp, tcp, newest], 1.0, tcp) is newest
+    assert best([], 1.0, None) is None
+
+
+def test_one_that_does_not_answer_is_left_and_taken_again_when_it_does() -> None:
+    direct, relayed = leg(), leg(Way.RELAYED)
+    direct.connection.ping(1.0)
+    assert best([direct, relayed], 1.5, direct) is direct
+    relayed.connection.heard = 1.6
+    assert best([direct, relayed], 2.0, direct) is relayed
+    hear(direct, 2.1)
+    assert best([direct, relayed], 2.1, relayed) is direct
+
+
+def test_one_that_has_not_been_heard_since_is_no_refuge() -> None:
+    direct, punched, relayed = leg(), leg(Way.PUNCHED), leg(Way.RELAYED)
+    direct.connection.ping(1.0)
+    for each in (punched, relayed):
+        each.connection.ping(1.3)
+    hear(relayed, 1.4)
+    assert best([direct, punched, relayed], 1.6, direct) is relayed
+
+
+def test_bytes_do_not_bring_one_back_whose_pings_get_no_answer() -> None:
+    """What comes shows the way here; the way there may be cut."""
+    direct, relayed = leg(), leg(Way.RELAYED)
+    direct.connection.ping(1.0)
+    direct.connection.heard = 2.4
+    assert best([direct, relayed], 2.5, direct) is direct  # in use: pongs may wait behind bulk
+    assert best([direct, relayed], 2.5, relayed) is relayed
+    hear(direct, 2.6)
+    assert best([direct, relayed], 2.6, relayed) is direct
