@@ -247,8 +247,7 @@ class Node:
         if config.port is None:
             with disk_errors(folder):
                 await remember_port(self.host, folder, port)
-        interfaces = self.host.interfaces()
-        self.addresses = own_addresses(config.listen, port, self.identity.peer, interfaces)
+        self.addresses = self._places()
         self.ladder.on_change(self._publish_addresses)
 
     async def _bind(self, nursery: trio.Nursery, port: int) -> int:
@@ -268,14 +267,16 @@ class Node:
         return await self.ladder.connect(peer, addresses, timeout=defaults.CONNECT_TIMEOUT)
 
     def _publish_addresses(self) -> None:
-        """Those of the interfaces, and by which else this node can be reached."""
-        interfaces = self.host.interfaces()
+        self.addresses = self._places()
+        self.directory.publish(addresses=tuple(str(address) for address in self.addresses))
+
+    def _places(self) -> list[Address]:
+        """Addresses of the interfaces, and by which else this node can be reached, best first."""
         config, port = self.config, self.endpoint.port
-        own = own_addresses(config.listen, port, self.identity.peer, interfaces)
+        own = own_addresses(config.listen, port, self.identity.peer, self.host.interfaces())
         first, others = own[:OWN_FIRST], own[OWN_FIRST:]  # these may be of virtual switches
         found = dict.fromkeys([*first, *self.ladder.addresses(), *others])
-        self.addresses = list(found)[:ADDRESSES]
-        self.directory.publish(addresses=tuple(str(address) for address in self.addresses))
+        return list(found)[:ADDRESSES]
 
     async def _start_parts(self, nursery: trio.Nursery) -> None:
         await nursery.start(self.directory.run)

@@ -19,6 +19,14 @@ TRIM_BYTES: Final = 4 * 1024 * 1024
 """Free memory at the end of the heap that the process keeps, in bytes."""
 
 
+def give_back() -> None:
+    """What is free in the heap goes back to the kernel: some milliseconds, in which a thread that
+    allocates may wait. Does nothing where the C library has no such thing."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def keep_freed_memory() -> bool:
     """Set both thresholds for this process; False where its C library has no such thing."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

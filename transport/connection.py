@@ -12,7 +12,6 @@ from . import frame as wire
 from .defaults import (
     ACK_BYTES,
     ACK_FRAMES,
-    ANSWER_S,
     DOUBT_RTTS,
     DOUBT_S,
     FRAME_OVERHEAD_BYTES,
@@ -38,6 +37,7 @@ class Connection:
     __slots__ = (
         "_acked",
         "_hinted",
+        "_least_idle_s",
         "_looked",
         "_ping_mark",
         "_ping_sent",
@@ -77,7 +77,7 @@ class Connection:
         self.unreported_bytes = 0
         # A peer that pings and does not read must not grow it: the oldest falls out.
         self.urgent: deque[Entry] = deque(maxlen=8)
-        self.idle_s = idle_s
+        self.idle_s = self._least_idle_s = idle_s
         self._silent_s = silent_s
         # A number stands for so many that leave by another one again: who acknowledges nothing
         # and makes us change to and fro must not have us count them one by one.
@@ -265,12 +265,11 @@ class Connection:
         return DOUBT_S + rtts * (UNKNOWN_RTT_S if self.rtt is None else self.rtt)
 
     def is_silent(self, now: float) -> bool:
-        """Whether it counts as lost: a ping has been out for a round trip and more, and nothing
-        came for long. One that stands by is pinged seldom: its silence before does not count."""
+        """Whether it counts as lost: nothing came for long, and a ping has had its time."""
         sent = self._ping_sent
-        if sent is None:
+        if sent is None or now < self.heard + self._silent_s:
             return False
-        return now >= max(self.heard + self._silent_s, sent + max(ANSWER_S, self._look()))
+        return now >= sent + max(self._silent_s - self._least_idle_s, self._look())
 
     def is_overdue(self, now: float) -> bool:
         """Whether frames are under way, and nothing has come for longer than round trips take."""

@@ -53,8 +53,6 @@ PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
 PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
-ANSWER_S: Final = 1.0
-"""So many seconds at least a ping has to be answered, however long the silence before it."""
 DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
 """A connection is pinged after so many seconds and round trips with frames under way and nothing
@@ -93,6 +91,10 @@ SEND_AHEAD_BYTES: Final = 128 * KIB
 """Bytes a stream's sender may run ahead of the wire."""
 SMALL_PAYLOAD_BYTES: Final = 16 * KIB
 """Payloads up to this are copied, so that they do not pin the buffer they came in."""
+GIVE_BACK_S: Final = 15.0
+GIVE_BACK_BYTES: Final = 1 * MIB
+"""Freed memory goes back to the operating system once fewer bytes than this have passed in
+`GIVE_BACK_S` seconds, after more have."""
 TICK_S: Final = 0.25
 """Between two looks, in seconds, at which links are quiet; well under `STALL_S`."""
 HURRY_S: Final = 0.05

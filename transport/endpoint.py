@@ -215,6 +215,7 @@ class Endpoint:
                 self._nursery = nursery
                 nursery.start_soon(self._links.tick)
                 nursery.start_soon(self._links.run_alarm)
+                nursery.start_soon(self._links.give_back)
                 for listener in listeners:
                     nursery.start_soon(self._accept, listener, nursery)
                 task_status.started(self.port)

@@ -212,6 +212,10 @@ class Host(Protocol):
         (in the simulator they take none)."""
         ...
 
+    async def give_back_memory(self) -> None:
+        """Freed memory goes back to the operating system, as far as that can be had."""
+        ...
+
     async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run blocking or heavy work in a thread; not interruptible once begun."""
         ...

@@ -77,6 +77,18 @@ class Links:
             hurry = any(link.hurry for link in self._links.values())
             await trio.sleep(defaults.HURRY_S if hurry else defaults.TICK_S)
 
+    async def give_back(self) -> None:
+        """Give memory back that traffic has left, once it has ended; runs until cancelled."""
+        before = settled = 0
+        while True:
+            await trio.sleep(defaults.GIVE_BACK_S)
+            carried = sum(link.carried for link in self._links.values())
+            quiet = abs(carried - before) < defaults.GIVE_BACK_BYTES
+            if quiet and abs(carried - settled) >= defaults.GIVE_BACK_BYTES:
+                await self._host.give_back_memory()
+                settled = carried
+            before = carried
+
     # Which connections become one.
 
     async def prove_alone(self, peer: PeerId) -> "_Proving":

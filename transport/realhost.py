@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import trio
 
-from .allocator import keep_freed_memory
+from .allocator import give_back, keep_freed_memory
 from .datagrams import Datagrams, datagrams
 from .errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from .host import Entry, FileLock, Group, Interface, Machine, T, Ts
@@ -297,6 +297,9 @@ class RealHost(TrioHost):
             yield
         finally:
             trio.lowlevel.remove_instrument(instrument)
+
+    async def give_back_memory(self) -> None:
+        await self.offload(give_back)
 
     async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         return await trio.to_thread.run_sync(work, *args)

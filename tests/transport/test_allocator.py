@@ -37,3 +37,30 @@ def test_batches_reuse_their_memory() -> None:
 
 def test_without_it_each_batch_pays_again() -> None:
     assert faults_per_batch("default") > 32
+
+
+# Many blocks that are freed but for one in a hundred: the heap cannot shrink from its end.
+HOLES = """
+import sys
+from shoal.transport.allocator import give_back, keep_freed_memory
+keep_freed_memory()
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+blocks = [b"x" * 40000 + bytes([n % 256]) for n in range(1000)]
+blocks = blocks[::100]
+before = resident()
+if sys.argv[1] == "given":
+    give_back()
+print((before - resident()) / 1e6)
+"""
+
+
+def given_back(mode: str) -> float:
+    """In megabytes."""
+    command = [sys.executable, "-c", HOLES, mode]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def test_what_is_freed_in_the_middle_goes_back_too() -> None:
+    assert given_back("given") > 20
+    assert given_back("kept") < 1  # the twin

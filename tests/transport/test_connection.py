@@ -2,6 +2,8 @@
 
 from math import inf
 
+import pytest
+
 from shoal.transport import frame as wire
 from shoal.transport.connection import Connection
 from shoal.transport.frame import Priority
@@ -95,3 +97,19 @@ def test_without_yielding_nothing_waits() -> None:
         assert made.takes_bulk(0.0)
         made.keep(frame(Priority.BULK, 1 << 16), 0.0)
     assert made.probe(0.0) == 0
+
+
+# Pings.
+
+
+@pytest.mark.parametrize(("idle", "least", "most"), [(2.0, 3.4, 3.6), (10.0, 11.4, 11.6)])
+def test_a_peer_has_time_to_answer(idle: float, least: float, most: float) -> None:
+    """Also one that is pinged more rarely than silence may last."""
+    made = Connection(idle_s=2.0, silent_s=3.5, now=0.0)
+    made.idle_s = idle  # it stands by
+    made.urgent.clear()
+    made.ponged(2, 0.0)
+    now = 0.0
+    while not made.is_silent(now):
+        now = max(now + 0.01, min(made.tick(now), now + 0.25))
+    assert least < now < most + 0.25

@@ -441,3 +441,23 @@ async def test_a_bulk_transfer_does_not_delay_a_token() -> None:
         waits.sort()
         assert len(waits) > 20  # tokens went round while the bulk was under way
         assert waits[len(waits) // 2] < 0.05
+
+
+async def test_freed_memory_goes_back_once_traffic_has_ended(virtual_time: object) -> None:
+    given: list[float] = []
+
+    class Watched(RealHost):
+        async def give_back_memory(self) -> None:
+            given.append(trio.current_time())
+
+    a, b = make_node(1, host=Watched()), make_node(2)
+    async with running(a, b):
+        link = await a.endpoint.dial(b.address, timeout=5)
+        await trio.sleep(3 * defaults.GIVE_BACK_S)
+        assert not given
+        for _ in range(40):
+            await link.call("echo", {"n": 1}, bytes(1 << 18), timeout=5)
+            await trio.sleep(1)
+        assert not given
+        await trio.sleep(5 * defaults.GIVE_BACK_S)
+        assert len(given) == 1

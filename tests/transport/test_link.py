@@ -470,10 +470,9 @@ async def test_a_silent_peer_is_noticed_within_five_seconds(
         await trio.sleep(7.3)
         proxy.freeze()
         frozen = trio.current_time()
-        await trio.sleep(25)
-        with pytest.raises(LinkClosed) as closed:
-            await link.call("echo", timeout=60)
-        assert closed.value.code == "silent"
+        with pytest.raises(CallRefused, match="no answer"):
+            await link.call("echo", timeout=10)
+        await trio.sleep(12)
         assert a.lost == b.lost == ["silent"]
         for node in (a, b):
             assert 2 < node.quiet_at[0] - frozen < 5
@@ -490,7 +489,7 @@ async def test_a_link_with_calls_open_is_held_longer_but_not_for_ever(
         frozen = trio.current_time()
         with pytest.raises(LinkClosed) as closed:
             await link.call("echo", timeout=600)
-        assert closed.value.code == "silent"
+        assert closed.value.code in ("silent", "unreachable")  # who notices first hangs up
         assert 115 < trio.current_time() - frozen < 125
         assert b.lost_at[0] - frozen < 25  # nobody there knows of the call
 

@@ -111,7 +111,6 @@ async def test_it_pays_and_without_it_tcp_s_window_is_the_bound(
     await carry(a, link, 3, 48, "count")
     assert carrier(link) == "tcp"
     without = await carry(a, link, 5, 48, "count")
-    print(with_udp, without)
     assert with_udp > 1.5 * without
 
 
@@ -120,9 +119,9 @@ def leg(
 ) -> object:
     connection = SimpleNamespace(
         least_rtt=trip,
+        heard=0.0,
         is_doubtful=lambda now: doubtful,
         is_unanswered=lambda now: doubtful,
-        heard=0.0,
     )
     return SimpleNamespace(
         connection=connection, way=way, path=SimpleNamespace(medium=medium), since=0.0, wanted=0.0
@@ -142,4 +141,4 @@ def leg(
     ],
 )
 def test_which_leg_is_best(legs: list[object], chosen: int) -> None:
-    assert best(legs, 0.0) is legs[chosen]  # type: ignore[arg-type]
+    assert best(legs, 0.0, None) is legs[chosen]  # type: ignore[arg-type]

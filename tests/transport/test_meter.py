@@ -184,13 +184,13 @@ async def _fetch(link: Link, priority: Priority) -> None:
         pass
 
 
-Work = Callable[[Link], object]
+Work = Callable[[Link, Priority], Awaitable[None]]
 
 
 async def measured(
     world: World,
     caps: Caps | None,
-    work: Callable[..., Awaitable[None]],
+    work: Work,
     count: Callable[[Link], int],
     *,
     links: int = 1,
@@ -254,9 +254,7 @@ async def test_without_a_cap_there_is_more(world: World) -> None:
 
 
 @pytest.mark.parametrize("work", [_fill, _fetch])
-async def test_a_class_has_a_cap_of_its_own(
-    world: World, work: Callable[..., Awaitable[None]]
-) -> None:
+async def test_a_class_has_a_cap_of_its_own(world: World, work: Work) -> None:
     cap = Cap(node=CAP, bulk=CAP / 5)
     caps, count = (Caps(up=cap), sent) if work is _fill else (Caps(down=cap), came)
     rates, took = await measured(world, caps, work, count)

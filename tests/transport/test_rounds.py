@@ -14,7 +14,7 @@ pytestmark = pytest.mark.trio
 
 
 class Tries:
-    """Tries that take so long each, the last number for all later ones; what became of them."""
+    """Tries that take so long each (the last number for all later ones); what became of them."""
 
     def __init__(self, *seconds: float, succeeds: int = 1 << 30) -> None:
         self.began: list[float] = []

@@ -1,0 +1,26 @@
+"""The owner's caps reach the shaper of the node's links."""
+
+from pathlib import Path
+
+import pytest
+
+from shoal.node.config import NodeConfig
+from shoal.node.daemon import _capped
+from shoal.transport.shaper import Cap, Caps
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "caps"),
+    [
+        (500_000, None, Caps(up=Cap(node=500_000))),
+        (None, 2_000_000, Caps(down=Cap(node=2_000_000))),
+        (500_000, 2_000_000, Caps(Cap(node=500_000), Cap(node=2_000_000))),
+    ],
+)
+def test_caps_of_the_settings(up: int | None, down: int | None, caps: Caps) -> None:
+    shaper = _capped(NodeConfig(Path("/x"), up=up, down=down), 0.0)
+    assert shaper is not None and shaper.caps == caps
+
+
+def test_without_settings_nothing_is_counted() -> None:
+    assert _capped(NodeConfig(Path("/x")), 0.0) is None
