@@ -482,16 +482,17 @@ async def test_a_silent_peer_is_noticed_within_five_seconds(
 async def test_a_link_with_calls_open_is_held_longer_but_not_for_ever(
     virtual_time: trio.testing.MockClock,
 ) -> None:
-    a, b = make_node(1), make_node(2)
+    limits = replace(Limits(), grace_s=8.0, hold_s=16.0)
+    a, b = make_node(1, limits=limits), make_node(2, limits=limits)
     async with running(a, b) as nursery:
         link, proxy = await through_a_proxy(a, b, nursery)
         proxy.freeze()
         frozen = trio.current_time()
         with pytest.raises(LinkClosed) as closed:
             await link.call("echo", timeout=600)
-        assert closed.value.code == "silent"
-        assert 115 < trio.current_time() - frozen < 125
-        assert b.lost_at[0] - frozen < 25  # nobody there knows of the call
+        assert closed.value.code in ("silent", "unreachable")  # who notices first hangs up
+        assert 15 < trio.current_time() - frozen < 18
+        assert b.lost_at[0] - frozen < 10  # nobody there knows of the call
 
 
 async def test_an_idle_link_stays(virtual_time: trio.testing.MockClock) -> None:
