@@ -7,7 +7,6 @@ the first answer where no address does.
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Protocol
 
 import trio
@@ -56,14 +55,15 @@ def order(
     tcp = [each for each in addresses if each.relay is None and each.transport == "tcp"]
     udp = [each for each in addresses if each.relay is None and each.transport == "udp"]
     circuits = [each for each in addresses if each.relay is not None]
-    near = [each for each in tcp if _way(each) is not Way.DIRECT]
-    far = [each for each in tcp if _way(each) is Way.DIRECT]
+    near = [each for each in tcp if way_to(each.host) is not Way.DIRECT]
+    far = [each for each in tcp if way_to(each.host) is Way.DIRECT]
     direct = [*near, *_alternate(far)] if allows.direct else []
     direct += udp if allows.udp else []
     direct = list(dict.fromkeys(direct))[: defaults.CLIMB_ADDRESSES]
     step = defaults.STAGGER_S
     found = [
-        Attempt(peer, address, _way(address), index * step) for index, address in enumerate(direct)
+        Attempt(peer, address, way_to(address.host), index * step)
+        for index, address in enumerate(direct)
     ]
     first = step if direct else 0.0
     if allows.relay:
@@ -93,14 +93,6 @@ def _spread(circuits: Sequence[Address], linked: Collection[PeerId]) -> list[Add
             first.setdefault(each.relay.peer, each)
     ready = [each for peer, each in first.items() if peer in linked]
     return list(dict.fromkeys([*ready, *first.values(), *circuits]))
-
-
-def _way(address: Address) -> Way:
-    try:
-        ip_address(address.host)
-    except ValueError:
-        return Way.DIRECT
-    return way_to(address.host)
 
 
 class Climb:
