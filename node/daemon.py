@@ -160,7 +160,9 @@ class Node:
             book=self.directory.where,
             foreign=config.libp2p_relays,
         )
-        self.diagnosis = Diagnosis(self.ladder, config.listen, port_443=config.port_443)
+        self.diagnosis = Diagnosis(
+            self.ladder, config.listen, host.interfaces, port_443=config.port_443
+        )
         self.exchange = Exchange(host, self.endpoint, library)
         self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
 

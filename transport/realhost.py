@@ -377,7 +377,17 @@ async def _bind(
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(f"port {port} on {address} is in use") from None
-        raise HostError(f"cannot listen on {address} port {port}: {error.strerror}") from error
+        raise HostError(
+            f"cannot listen on {address} port {port}: {error.strerror}",
+            hint=_LISTEN_HINTS.get(error.errno or 0),
+        ) from error
+
+
+_LISTEN_HINTS = {
+    errno.EADDRNOTAVAIL: "this machine does not have that address; `--listen :4001` listens on "
+    "all that it has",
+    errno.EACCES: "ports below 1024 are not every user's; `--listen :4001` takes another one",
+}
 
 
 def _default_gateways() -> list[str]:
