@@ -186,7 +186,7 @@ class Diagnosis:
             )
         if ladder.lan is not None and ladder.lan.condition:
             yield Finding("lan-silent", ladder.lan.condition)
-        if self._port_443 and HTTPS not in {port for _, port in self._endpoint.listening}:
+        if self._port_443 and (self._listen, HTTPS) not in self._endpoint.listening:
             yield Finding(
                 "no-443",
                 "TCP port 443 cannot be had: another program has it, or this user may not",

@@ -384,9 +384,8 @@ async def _bind(
 
 
 _LISTEN_HINTS = {
-    errno.EADDRNOTAVAIL: "this machine does not have that address; `--listen :4001` listens on "
-    "all that it has",
-    errno.EACCES: "ports below 1024 are not every user's; `--listen :4001` takes another one",
+    errno.EADDRNOTAVAIL: "this machine does not have that address; 0.0.0.0 stands for all it has",
+    errno.EACCES: "ports below 1024 are not every user's: name another one, e.g. 4001",
 }
 
 

@@ -211,6 +211,8 @@ async def test_conditions_of_this_machine() -> None:
     assert set(found) == {"no-udp-port", "lan-silent", "no-443"}
     assert found["no-udp-port"].endswith(ladder.without_udp)
     assert {"no-udp-port", "lan-silent", "no-443"} <= set(codes(diagnosis))
+    ladder.endpoint.listening = [("0.0.0.0", 4001), ("::", 443)]
+    assert "no-443" in codes(diagnosis), "most come by IPv4"
     ladder.endpoint.listening = [("0.0.0.0", 4001), ("0.0.0.0", 443)]
     assert "no-443" not in codes(diagnosis)
     assert make()[1].conditions() == []
