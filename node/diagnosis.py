@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from ..transport.defaults import HTTPS_PORT
 from ..transport.endpoint import Endpoint
 from ..transport.host import Interface
 from ..transport.ladder import Ladder
@@ -22,7 +23,6 @@ from ..transport.reach.findings import Finding, PortMap, Rung, Situation, findin
 from ..transport.reach.reachability import Answer
 from .health import Condition
 
-HTTPS: Final = 443
 _PUNCHED: Final = {"tcp": Rung.TCP_PUNCH, "udp": Rung.UDP_PUNCH, "prediction": Rung.PREDICTION}
 _LOST: Final = ("reset", "quic", "symmetric-both")
 """Reasons of a rung that was tried, and did not lead to the peer."""
@@ -85,7 +85,7 @@ class Diagnosis:
         for held in self._ladder.relays.relays:
             link = self._endpoint.link(held.relay)
             if link is not None:
-                yield any(leg.address[1] == HTTPS for leg in link.status.legs)
+                yield any(leg.address[1] == HTTPS_PORT for leg in link.status.legs)
 
     def _portmap(self) -> PortMap | None:
         """None where nothing was asked, or not everything has been answered yet."""
@@ -186,7 +186,7 @@ class Diagnosis:
             )
         if ladder.lan is not None and ladder.lan.condition:
             yield Finding("lan-silent", ladder.lan.condition)
-        if self._port_443 and (self._listen, HTTPS) not in self._endpoint.listening:
+        if self._port_443 and (self._listen, HTTPS_PORT) not in self._endpoint.listening:
             yield Finding(
                 "no-443",
                 "TCP port 443 cannot be had: another program has it, or this user may not",
