@@ -563,7 +563,7 @@ class Link:
             ours.due = self.due = now
 
     def _account(self) -> None:
-        if self.alive:
+        if self.code is None:
             if self._lane.outbox.backlog > 2 * self._limits.backlog_bytes:
                 self.close("backlog")
                 return
