@@ -35,7 +35,6 @@ class Connection:
     the bulk under way (None: nothing does)."""
 
     __slots__ = (
-        "_acked",
         "_hinted",
         "_least_idle_s",
         "_looked",
@@ -48,6 +47,7 @@ class Connection:
         "_silent_s",
         "_ticked",
         "_unacked",
+        "acked",
         "bulk_at",
         "bulk_bytes",
         "bulk_waits",
@@ -83,7 +83,7 @@ class Connection:
         # and makes us change to and fro must not have us count them one by one.
         self._unacked: deque[Entry | int] = deque()
         self._sent = 0
-        self._acked = 0
+        self.acked = 0  # of the frames sent, as the peer has told
         self._ticked = now
         self._pinged = now
         self._ping_sent: float | None = None
@@ -110,12 +110,13 @@ class Connection:
         """Whether counted frames are under way."""
         return bool(self._unacked)
 
-    def keep(self, entry: Entry, now: float) -> None:
-        """A counted frame leaves: it is kept until the peer says that it has it."""
+    def keep(self, entry: Entry, length: int, now: float) -> None:
+        """A counted frame leaves, its head and payload `length` bytes: it is kept until the peer
+        says that it has it."""
         self._sent = (self._sent + 1) & _COUNT
         self._unacked.append(entry)
         if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
-            size = _size(entry)
+            size = FRAME_OVERHEAD_BYTES + length
             self.bulk_bytes += size
             if self.yielding is not None:
                 self.yielding.spend(size, now)
@@ -129,12 +130,12 @@ class Connection:
     def acknowledge(self, received: int) -> int:
         """The peer has so many of our counted frames; the bytes that need not be kept any
         more, with each frame's overhead. Raises Fault."""
-        fresh = (received - self._acked) & _COUNT
+        fresh = (received - self.acked) & _COUNT
         if not fresh:
             return 0
-        if fresh > (self._sent - self._acked) & _COUNT:
+        if fresh > (self._sent - self.acked) & _COUNT:
             raise Fault("bad-count")
-        self._acked = received
+        self.acked = received
         freed = 0
         while fresh:
             entry = self._unacked.popleft()
@@ -144,7 +145,7 @@ class Connection:
                 fresh -= min(entry, fresh)
                 continue
             fresh -= 1
-            size = _size(entry)
+            size = FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
             freed += size
             if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
                 self.bulk_bytes -= size
@@ -154,7 +155,7 @@ class Connection:
     def give_back(self) -> list[Entry]:
         """What may be lost, to be sent again elsewhere; acknowledgements may still come."""
         lost = [entry for entry in self._unacked if not isinstance(entry, int)]
-        count = (self._sent - self._acked) & _COUNT
+        count = (self._sent - self.acked) & _COUNT
         self._unacked = deque([count] if count else ())
         self.bulk_bytes = 0
         self.bulk_waits = False
@@ -286,7 +287,3 @@ class Connection:
         longer than round trips take."""
         sent = self._ping_sent
         return sent is not None and now >= max(sent, self.heard) + self._look()
-
-
-def _size(entry: Entry) -> int:
-    return FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)

@@ -78,16 +78,16 @@ FRAME_OVERHEAD_BYTES: Final = 64
 """What a frame costs beside its bytes, so that empty ones are bounded too."""
 
 # The shell's own pace.
-BATCH_BYTES: Final = 256 * KIB
+BATCH_BYTES: Final = 512 * KIB
 SMALL_BATCH_BYTES: Final = 16 * KIB
 """Bytes encrypted ahead of the kernel, which a token may have to wait behind."""
 BATCH_S: Final = (0.005, 0.02)
 """A full batch that left faster, in seconds, doubles the next; one that left slower halves it."""
-READ_BYTES: Final = 256 * KIB
+READ_BYTES: Final = 512 * KIB
 SMALL_READ_BYTES: Final = 16 * KIB
 TURN_S: Final = 0.01
 """A batch of frames that took longer, in seconds, makes the next read a small one."""
-SEND_AHEAD_BYTES: Final = 128 * KIB
+SEND_AHEAD_BYTES: Final = 512 * KIB
 """Bytes a stream's sender may run ahead of the wire."""
 SMALL_PAYLOAD_BYTES: Final = 16 * KIB
 """Payloads up to this are copied, so that they do not pin the buffer they came in."""

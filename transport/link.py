@@ -496,13 +496,14 @@ class Link:
     # Reading.
 
     async def _read(self, leg: Leg, early: bytes) -> None:
-        data, path = early, leg.path
+        data: Bytes = early
+        path = leg.path
         try:
             while True:
                 if data:
                     began = self._host.now()
                     self._take_in(leg, data, began)
-                    if self._host.now() - began > defaults.TURN_S:
+                    if path.reads_much and self._host.now() - began > defaults.TURN_S:
                         path.read_less()
                 if leg not in self._legs:
                     return
@@ -528,7 +529,7 @@ class Link:
             leg.connection.heard = now = self._host.now()
         meter.paused = False
 
-    def _take_in(self, leg: Leg, data: bytes, now: float) -> None:
+    def _take_in(self, leg: Leg, data: Bytes, now: float) -> None:
         backlog = self._lane.outbox.backlog
         received = leg.connection.received
         if self._rescue_scope is not None or self.quiet:
@@ -562,7 +563,7 @@ class Link:
             ours.due = self.due = now
 
     def _account(self) -> None:
-        if self.alive:
+        if self.code is None:
             if self._lane.outbox.backlog > 2 * self._limits.backlog_bytes:
                 self.close("backlog")
                 return
@@ -680,7 +681,7 @@ class Link:
             self._lane,
             core,
             flush=self._flush,
-            ended=lambda: None if self.alive else self._closed(),
+            ended=self._ended,
         )
         return stream
 
@@ -694,6 +695,9 @@ class Link:
     def _check_alive(self) -> None:
         if self.code is not None:
             raise self._closed()
+
+    def _ended(self) -> LinkClosed | None:
+        return None if self.code is None else self._closed()
 
     def _closed(self) -> LinkClosed:
         return LinkClosed(self.code or "closed", f"the link to {self.peer} ended ({self.code})")

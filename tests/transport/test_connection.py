@@ -25,7 +25,7 @@ def fill(made: Connection, now: float) -> int:
     """Send all bulk that may leave; how many frames."""
     count = 0
     while piece := made.takes_bulk(now):
-        made.keep(frame(Priority.BULK, piece), now)
+        made.keep(frame(Priority.BULK, piece), piece, now)
         count += 1
     return count
 
@@ -55,15 +55,15 @@ def test_calls_pass_a_full_window() -> None:
     made = connection()
     fill(made, 0.0)
     before = made.bulk_bytes
-    made.keep(frame(Priority.CONTROL, 1 << 16), 0.0)
-    made.keep(frame(Priority.ACTIVATION, 1 << 16), 0.0)
+    made.keep(frame(Priority.CONTROL, 1 << 16), 1 << 16, 0.0)
+    made.keep(frame(Priority.ACTIVATION, 1 << 16), 1 << 16, 0.0)
     assert made.bulk_bytes == before
 
 
 def test_without_bulk_under_way_nothing_is_measured() -> None:
     made = connection()
     assert made.probe(0.0) == 0
-    made.keep(frame(Priority.CONTROL, 100), 0.0)
+    made.keep(frame(Priority.CONTROL, 100), 100, 0.0)
     assert made.probe(0.0) == 0
 
 
@@ -95,7 +95,7 @@ def test_without_yielding_nothing_waits() -> None:
     made = connection(yielding=False)
     for _ in range(1000):
         assert made.takes_bulk(0.0)
-        made.keep(frame(Priority.BULK, 1 << 16), 0.0)
+        made.keep(frame(Priority.BULK, 1 << 16), 1 << 16, 0.0)
     assert made.probe(0.0) == 0
 
 
