@@ -257,6 +257,10 @@ class Connection:
         self._ticked = max(now + _TICK_S, min(self.heard + self._silent_s, now + self._look()))
         return self._ticked
 
+    def look_at(self, now: float) -> float:
+        """When what leaves now should have been acknowledged."""
+        return now + self._look() if self._unacked else inf
+
     def _quiet_for(self) -> float:
         """With frames under way nobody waits for long: a path that has died shows."""
         return self.idle_s if not self._unacked else min(self.idle_s, self._look())

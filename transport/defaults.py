@@ -33,9 +33,9 @@ HALF_OPEN: Final = 128
 HALF_OPEN_PER_SUBNET: Final = 8
 HALF_OPEN_LOOPBACK: Final = 128
 ARRIVALS_BURST: Final = 64
-ARRIVALS_PER_S: Final = 16.0
-ALL_ARRIVALS_BURST: Final = 512
-ALL_ARRIVALS_PER_S: Final = 256.0
+ARRIVALS_PER_S: Final = 8.0
+ALL_ARRIVALS_BURST: Final = 1024
+ALL_ARRIVALS_PER_S: Final = 20.0
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 2.0
 SILENT_S: Final = 3.5
@@ -119,6 +119,10 @@ STALL_S: Final = 0.5
 ACCEPT_PAUSE_S: Final = 0.01
 ACCEPT_BURST: Final = 16
 """With more half-open connections than this, accepts are this many seconds apart."""
+REFUSALS_BURST: Final = 128
+REFUSALS_PER_S: Final = 20.0
+"""Connections closed as soon as they were accepted, at once (a count) and per second in the long
+run; with more of them accepts are `ACCEPT_PAUSE_S` apart, and the kernel turns the others away."""
 LINGER_S: Final = 0.25
 """How long a connection stays, in seconds, for the peer to read our last words."""
 REFUSAL_S: Final = 1.0

@@ -31,6 +31,7 @@ from .meeting import Connected, Door, Refused
 from .path import Path, PathLost
 from .pipe import Pipe, TcpPipe, Way
 from .place import way_to
+from .rates import Bucket, Rate
 from .relay.book import RelayBook
 from .rescue import Finder, Rescue
 from .serving import StreamHandler
@@ -282,6 +283,8 @@ class Endpoint:
     # Accepting.
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        rate = Rate(defaults.REFUSALS_BURST, defaults.REFUSALS_PER_S)
+        refusals = Bucket(rate, self._host.now())
         while True:
             try:
                 stream = await listener.accept()
@@ -289,18 +292,25 @@ class Endpoint:
             except OSError:  # no file descriptor left, or gone before it was looked at
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
                 continue
-            subnet = self._half_open.enter(address)
+            now = self._host.now()
+            subnet = self._let_in(address, now)
             if subnet is None:
                 stream.socket.close()
-                continue
-            if not self._arrivals.allow(subnet, self._host.now()):
-                self._half_open.leave(subnet)
-                stream.socket.close()
-                continue
-            nursery.start_soon(self._greet, stream, subnet)
+                pause = not refusals.take(now)  # they cost little, and a flood is many
+            else:
+                nursery.start_soon(self._greet, stream, subnet)
+                pause = self._half_open.count > defaults.ACCEPT_BURST  # nor must handshakes
             del stream  # or it stays until the next one comes
-            if self._half_open.count > defaults.ACCEPT_BURST:  # handshakes must not fill the loop
+            if pause:
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
+
+    def _let_in(self, address: str, now: float) -> str | None:
+        """The subnet for which it counts as half open; None where it is one too many."""
+        subnet = self._half_open.enter(address)
+        if subnet is not None and not self._arrivals.allow(subnet, now):
+            self._half_open.leave(subnet)
+            return None
+        return subnet
 
     async def _greet(self, stream: trio.SocketStream, subnet: str) -> None:
         """From accept to a link, a libp2p conversation, or nothing."""
