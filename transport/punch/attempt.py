@@ -67,6 +67,7 @@ class Attempt:
         self._rungs: dict[str, RungOutcome] = {}
         self._kept: Datagrams | None = None
         self._dialling = False
+        self._shut = False  # nobody gets in to us from outside without our help
         self._searched = False
         self._choice: Chosen[Socket] | None = None
         self._wake = trio.Event()
@@ -124,6 +125,8 @@ class Attempt:
         """Start a round at the agreed moment; returns when it has begun."""
         self.checks.theirs = theirs.secret
         remote = probeable(theirs.candidates, self._seen)
+        tcp = [each.kind for each in mine.candidates if each.transport is Transport.TCP]
+        self._shut = not {Kind.PUBLIC, Kind.MAPPED} & {*tcp}
         for each in remote:
             self._ways[each.place] = _WAYS.get(each.kind, Way.PUNCHED)
         self.plan = plan(mine.nat, theirs.nat)
@@ -140,6 +143,11 @@ class Attempt:
     def may_be_at(self, ip: str) -> bool:
         """Whether the peer may be found at an IP address, and so may be sent to there."""
         return may_probe(ip, self._seen)
+
+    def opens(self, ip: str) -> bool:
+        """Whether our own dials have opened the way for those of the peer from there: anybody could
+        have dialled a public address, or a port that the router forwards."""
+        return self._shut and self.may_be_at(ip)
 
     # UDP.
 

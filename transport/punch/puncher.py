@@ -297,6 +297,10 @@ class Puncher:
                 return attempt.peer
         return None
 
+    def opened(self, peer: PeerId, ip: str) -> bool:
+        """Whether an accepted TCP connection of a peer came through a hole that we opened to it."""
+        return any(each.peer == peer and each.opens(ip) for each in self._attempts.values())
+
     def met(self, peer: PeerId, medium: str) -> None:
         """The peer has proven itself on a direct path, by whichever way it came: what is tried
         still is not needed any more. `medium` is "tcp" or "udp"."""
