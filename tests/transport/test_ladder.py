@@ -19,6 +19,9 @@ from shoal.transport.errors import DialFailed
 from shoal.transport.ladder import Rungs
 from shoal.transport.link import Link
 from shoal.transport.pipe import Way
+from shoal.transport.punch import puncher
+from shoal.transport.punch.preparing import Prepared
+from shoal.transport.punch.sockets import Sockets
 
 NO_UDP = frozenset((TCP, port) for port in range(65536))
 NO_TCP = frozenset((UDP, port) for port in range(65536))
@@ -206,6 +209,27 @@ async def test_the_port_of_a_symmetric_nat_is_found(world: World) -> None:
 
 async def test_not_without_searching_for_it(world: World) -> None:
     assert await two_homes(world, STRICT, prediction=False) == ("relayed", "circuit")
+
+
+@pytest.mark.parametrize("aside", [True, False])
+async def test_it_is_found_from_behind_a_router_that_an_early_packet_has_spoiled(
+    world: World, monkeypatch: pytest.MonkeyPatch, aside: bool
+) -> None:
+    """The twin searches from the port that is seen elsewhere by then."""
+
+    async def in_vain(mine: Prepared, sockets: Sockets | None) -> Prepared:
+        return mine
+
+    if not aside:
+        monkeypatch.setattr(puncher, "set_aside", in_vain)
+    street = Street(world)
+    await street.relays()
+    open_input = await street.home("a", "linux-accept")
+    early, drawing = await street.home("b", "linux-drop"), await street.home("c", "apdm-apdf")
+    await street.settle(open_input, early, drawing)
+    await way_of(early, open_input)
+    found = await way_of(drawing, open_input)
+    assert found == (("punched", "udp") if aside else ("relayed", "circuit"))
 
 
 # IPv6.

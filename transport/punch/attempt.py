@@ -68,7 +68,7 @@ class Attempt:
         self._kept: Datagrams | None = None
         self._dialling = False
         self._shut = False  # nobody gets in to us from outside without our help
-        self._searched = False
+        self.searched = False
         self._choice: Chosen[Socket] | None = None
         self._wake = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -169,11 +169,11 @@ class Attempt:
             case Plan.SPRAY if ip is not None and self._may_search():
                 left = self._tools.budget.datagrams_left(ip, at) - 100
                 count = min(defaults.BIRTHDAY_PROBES, left)
-                schedule.spray(checks, ip, count, self._tools.host.entropy, at)
+                schedule.spray(checks, mine.aside, ip, count, self._tools.host.entropy, at)
             case Plan.OPEN if main and self.sockets is not None and self._may_search():
                 many = await self.sockets.open(defaults.BIRTHDAY_SOCKETS)
                 at += schedule.OPEN_AFTER_S  # ordinary ones too: one that is early may spoil all
-                schedule.open_many(checks, many, main[0], at)
+                schedule.open_many(checks, many, theirs.search or main[0], at)
         if mine.fresh or theirs.comb:
             step = schedule.comb_step(theirs.round)
             place = main[0] if main else None
@@ -184,10 +184,10 @@ class Attempt:
     def _may_search(self) -> bool:
         """Once in an attempt, which is all that the budget allows, and in few at a time."""
         searching = self._tools.searching
-        if self._searched or len(searching) >= self._tools.limits.searches:
+        if self.searched or len(searching) >= self._tools.limits.searches:
             return False
         searching.add(self.name)
-        self._searched = True
+        self.searched = True
         return True
 
     async def _pump(self) -> None:
@@ -298,7 +298,7 @@ class Attempt:
             rungs["udp"] = RungOutcome(Result.NOT_POSSIBLE, str(self.plan))
         if self.plan is Plan.HOPELESS:
             rungs["prediction"] = RungOutcome(Result.NOT_POSSIBLE, str(self.plan))
-        elif self.plan in SEARCHES and not self._searched and not worked:
+        elif self.plan in SEARCHES and not self.searched and not worked:
             rungs["prediction"] = RungOutcome(Result.NOT_POSSIBLE, "busy")
         elif self.plan in _PREDICTS:
             rungs["prediction"] = rungs["udp"]
