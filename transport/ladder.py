@@ -50,6 +50,7 @@ from .rescue import pace
 from .rounds import Rounds
 from .udp.port import UdpPort
 from .udp.quic import QuicPipe
+from .vouching import Vouching
 from .whereabouts import Whereabouts
 
 _DIALBACK_BYTES: Final = len(DIALBACK_BYTE) + NONCE_BYTES
@@ -137,7 +138,8 @@ class Ladder:
         self._foreign_relays = tuple(foreign)
         self.foreign.on_circuit(self._foreign_circuit_came)
         self.foreign.on_change(self._changed)
-        self._improving = Improving(self.puncher)
+        self.vouching = Vouching(host, endpoint, self.knowledge)
+        self._improving = Improving(self.puncher, self.vouching.ask)
         endpoint.finder = self._find
         endpoint.handle_first_byte(DIALBACK_BYTE[0], self._dialled_back)
         endpoint.on_observed(self._observed)
@@ -529,9 +531,11 @@ class Ladder:
 
     async def _join(self, pipe: Pipe, way: Way, expect: PeerId | None, server: bool) -> None:
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
-            await self.endpoint.join(pipe, way, expect=expect, server=server)
+            link = await self.endpoint.join(pipe, way, expect=expect, server=server)
             if isinstance(pipe, QuicPipe):
                 pipe.trust()
+            if way is Way.RELAYED:
+                self._improve(link, at_once=False)
 
     def _punched(self, pipe: Pipe, peer: PeerId, client: bool, way: Way) -> None:
         # TCP that both opened finds its sides by itself; what only one opened was dialled.

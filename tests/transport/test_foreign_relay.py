@@ -7,10 +7,11 @@ import trio
 
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
-from shoal.netsim.daemons.town import Town
+from shoal.netsim.daemons.town import Town, is_direct
 from shoal.netsim.world import World
 from shoal.transport import defaults
 from shoal.transport.address import Address
+from shoal.transport.calls import Refusal
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity
@@ -60,6 +61,38 @@ async def test_a_relay_of_the_libp2p_kind_carries_a_link(world: World) -> None:
         link = await a.connect(b.peer)
         assert link.way is Way.RELAYED
         assert (await a.call(link, header={"n": 1}, payload=bytes(40_000))).header == {"n": 1}
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("witnesses", [3, 0])
+async def test_and_becomes_direct_where_both_have_linked_peers_in_common(
+    world: World, witnesses: int
+) -> None:
+    """They have seen both; no relay of theirs has. The twin: nobody vouches for any address."""
+    async with trio.open_nursery() as nursery:
+        relay = await plain_relay(world, nursery)
+        town = Town(world)
+        known = [await town.node(world.host(f"w{n}"), rungs=rungs()) for n in range(3)]
+        a, b = [
+            await town.node(
+                world.host(name, behind=world.gateway(f"{name}-router", "linux-drop")),
+                rungs=rungs(),
+                foreign=[relay],
+            )
+            for name in ("a", "b")
+        ]
+        for node in (a, b):
+            await town.introduce(node, known)
+        if not witnesses:
+            for node in known:
+                node.endpoint.handle("reach.where", lambda call: Refusal("not-linked", ""))
+        await until(lambda: b.ladder.foreign.addresses())
+        await trio.sleep(15)
+        link = await a.connect(b.peer)
+        assert link.way is Way.RELAYED
+        with trio.move_on_after(20):
+            await until(lambda: is_direct(link), 21)
+        assert is_direct(link) is bool(witnesses)
         nursery.cancel_scope.cancel()
 
 
