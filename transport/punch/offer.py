@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..datagrams import Place
+from ..defaults import LOW_PORT
 from ..place import plain_ip
 from ..reach.reachability import Behaviour
 from . import candidates, defaults
@@ -86,7 +87,7 @@ def decode(header: Mapping[str, Any]) -> Offer | None:
     offer = Offer(name, number, secret, nat, found, comb, None, rtt)
     if "f" in header:
         offer = replace(offer, search=_place(header["f"]))
-        if offer.search is None or offer.search[1] < defaults.LEAST_PORT:
+        if offer.search is None or offer.search[1] < LOW_PORT:
             return None
     if "s" not in header:
         return offer
