@@ -54,8 +54,15 @@ class Diagnosis:
     def situation(self) -> Situation:
         """All that findings rest on, as it is now."""
         worked, failed = self._rungs()
+        relays = self._ladder.relays.known
         return Situation(
-            self._ladder.reach.reachability, self._endpoint.port, self._portmap(), worked, failed
+            self._ladder.reach.reachability,
+            self._endpoint.port,
+            self._portmap(),
+            worked,
+            failed,
+            relays=len(relays),
+            relays_443=sum(each.everywhere is not None for each in relays),
         )
 
     def _path_came(self, link: Link, way: Way, medium: str) -> None:

@@ -112,6 +112,9 @@ ROUND_S: Final = (3.0, 10.0)
 later."""
 PROBE_S: Final = 1.0
 """Between two looks, in seconds, whether the peer that dialled still listens."""
+HELLO_S: Final = 3.5
+"""How long the hello of a first connection to a peer may take, in seconds: other dials to that
+peer wait for it."""
 DUPLICATE_S: Final = 2.0
 """How long a dial that met the peer's own waits, in seconds, for that link."""
 STALL_S: Final = 0.5
@@ -148,8 +151,14 @@ CLIMB_S: Final = 10.0
 """How long one address may take, in seconds."""
 CLIMB_ADDRESSES: Final = 8
 CLIMB_CIRCUITS: Final = 4
+CLIMB_OWN: Final = 3
+"""Relays of this node's own that are tried though the peer does not name them, a count."""
+OWN_RELAYS_S: Final = 1.5
+"""After so many seconds, when what the peer names has had its chance."""
 FOREIGN_S: Final = 15.0
 """Between two looks whether the place at a relay of libp2p's is still held, in seconds."""
+FETCH_LOOK_S: Final = 0.1
+"""Between two looks, in seconds, whether whom a relay wants to reach for others is linked."""
 BOTH_S: Final = 0.3
 """How long a relay's other IP version is waited for, in seconds, once one has answered."""
 FAMILY_S: Final = 60.0
@@ -159,6 +168,12 @@ FIND_S: Final = 0.5
 PUNCH_PAUSES_S: Final = (4.0, 10.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 """After which a relayed link is punched for again, in seconds, the last one for ever; a change of
 the network comes between."""
+WHERE: Final = (16, 0.5)
+"""Questions of one peer, where another one is seen, that are answered: at once and per second."""
+WHERE_S: Final = 2.0
+"""How long an answer to that may take, in seconds."""
+VOUCHERS: Final = 6
+"""Linked peers that are asked, a count."""
 NETWORK_S: Final = 2.0
 """Between two looks at the own addresses, in seconds."""
 SLEPT_S: Final = 5.0

@@ -8,6 +8,7 @@ other kinds (`Endpoint.join`) take the same way from TLS on.
 import errno
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from typing import Final
 
@@ -89,6 +90,8 @@ class Endpoint:
         """What answers libp2p programs; None where nothing does."""
         if libp2p:
             self.relay_for_libp2p(None)
+        self.punched: Callable[[PeerId, str], bool] = lambda peer, ip: False
+        """Whether a TCP connection from a peer at an IP address came through a hole of ours."""
         self._firsts: dict[int, Greeter] = {}
         self._admission_news = trio.lowlevel.ParkingLot()
 
@@ -264,7 +267,8 @@ class Endpoint:
         if server and pipe.medium == "circuit":  # a libp2p program may come that way as well
             first = await self._first_of(pipe, name)
             if first[:1] == MULTISTREAM_BYTE and self.libp2p is not None:
-                await self.libp2p.serve_pipe(pipe, first, relayed=True)
+                serve = partial(self.libp2p.serve_pipe, pipe, first, relayed=True)
+                self._nursery.start_soon(serve)  # for longer than whoever joins it waits
                 raise DialFailed("libp2p", f"`{name}` was a libp2p program")
         path = await self._secure(pipe, expect, name, server=server, first=first)
         if path.tls.server:
@@ -331,6 +335,8 @@ class Endpoint:
                 stream.socket.close()
         if connected is not None and self._nursery is not None:
             way = way_to(connected.path.address[0])
+            if way is Way.DIRECT and self.punched(connected.peer, connected.path.address[0]):
+                way = Way.PUNCHED
             self._links.take_up(connected, way, self._nursery)
         elif first[:1] == MULTISTREAM_BYTE:
             await self._serve_libp2p(stream, first)
@@ -434,7 +440,7 @@ class Endpoint:
             try:
                 if (known := self.link(peer)) is not None:
                     return await self._carry_on(known, path, way)
-                connected = await self._door.introduce(path, None)
+                connected = await self._say_hello(path, name)
                 link = self._links.register(connected, port)
             finally:
                 proving.done()
@@ -449,6 +455,12 @@ class Endpoint:
         assert self._nursery is not None
         await self._nursery.start(self._links.run, link, connected, way)
         return link
+
+    async def _say_hello(self, path: Path, name: str) -> Connected:
+        """Before others that dial the same peer have lost their patience: they wait."""
+        with trio.move_on_after(defaults.HELLO_S):
+            return await self._door.introduce(path, None)
+        raise DialFailed("timeout", f"`{name}` did not answer our hello")
 
     async def _carry_on(self, link: Link, path: Path, way: Way) -> Link:
         """A further connection of a link. Another one may come up meanwhile: no dial waits for

@@ -27,6 +27,7 @@ from shoal.transport.relay.defaults import (
     ARRIVING_PER_SOURCE,
     LOW_BYTES,
     TTL_S,
+    UNASKED_PER_RELAY,
 )
 from shoal.transport.serving import IncomingStream
 from shoal.transport.stream import Stream
@@ -162,17 +163,22 @@ async def test_a_lie_about_where_the_peer_is_seen_is_not_passed_on(seen: object)
         assert liar.arrived[0].seen is None
 
 
-async def test_only_a_relay_that_was_asked_brings_circuits() -> None:
+async def test_only_a_relay_that_was_asked_brings_more_than_a_few_circuits() -> None:
     async with lied_to(reserve=False) as liar:
         await liar.victim.endpoint.dial(liar.relay.address, timeout=5)
+        for number in range(UNASKED_PER_RELAY):
+            other = str(Identity.from_seed(bytes([20 + number]) * 32).peer)
+            await liar.accept({"peer": other, "seen": ["127.0.0.1", 1, 1]})
+        await until(lambda: len(liar.arrived) == UNASKED_PER_RELAY)
         stream = await liar.accept({"peer": OTHER, "seen": ["127.0.0.1", 1, 1]})
         with pytest.raises(CallRefused) as caught:
             await stream.receive(1)
-        assert caught.value.code == "no-reservation" and not liar.arrived
+        assert caught.value.code == "no-reservation"
+        assert len(liar.arrived) == UNASKED_PER_RELAY
         liar.client.offer([(liar.relay.endpoint.peer, liar.relay.address)])  # the twin
         await until(liar.client.addresses)
         await liar.accept({"peer": OTHER, "seen": ["127.0.0.1", 1, 1]})
-        await until(lambda: liar.arrived)
+        await until(lambda: len(liar.arrived) > UNASKED_PER_RELAY)
 
 
 @pytest.mark.parametrize(
