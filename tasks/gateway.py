@@ -196,7 +196,7 @@ class Gateway:
         self._runs[run.session] = run, talk.model
         try:
             await self._chains.open(run, talk.model, talk.request.sampling, fresh)
-            if before is not None and before.heard_at > began:
+            if before is not None and before.has_gone_on(began):
                 return  # who was quiet is back in time
             await self._leave(talk)
             rest = set(run.peers) - set(fresh)
@@ -213,24 +213,23 @@ class Gateway:
     async def _move(self, talk: _Talk, before: Run, error: StageLost | None = None) -> bool:
         """Go on over another chain, without who is quiet; False where there is none to be had, or
         who was quiet has come back."""
-        refusals = len(talk.refused)
+        most = len(talk.refused) + OPEN_ATTEMPTS
         for without in self._suspects(before, error):
-            try:
-                run = self._next_run(talk, {*talk.lost, *without})
-                await self._open(talk, run, set(run.peers) - set(before.peers))
-            except (NoRoute, SessionError):
-                continue
-            except Refused:
-                if talk.run is None:
+            while len(talk.refused) < most:
+                try:
+                    run = self._next_run(talk, {*talk.lost, *without})
+                except (NoRoute, SessionError):
+                    break
+                try:
+                    await self._open(talk, run, set(run.peers) - set(before.peers))
+                except Refused:
+                    if talk.run is not None:
+                        continue
                     await self._start(talk)
                     return True
-                if len(talk.refused) >= refusals + OPEN_ATTEMPTS:
-                    return False
-                continue
-            if talk.run is run:
-                await talk.answer.begin(run.route)
-                return True
-            return False
+                if talk.run is run:
+                    await talk.answer.begin(run.route)
+                return talk.run is run
         return False
 
     def _suspects(self, run: Run, error: StageLost | None) -> Iterator[Collection[str]]:

@@ -180,6 +180,10 @@ class Run:
         """These, and who says so: one of each two has lost the other."""
         return frozenset(peer for pair in self._quiet for peer in pair)
 
+    def has_gone_on(self, since: float) -> bool:
+        """Whether the chain has given a sign since then, and may give more."""
+        return self.heard_at > since and not self._broken
+
     def is_stalled(self, now: float) -> bool:
         """Whether the chain has been still for longer than one that goes on in spite of it all."""
         return now >= self.heard_at + STALLED

@@ -228,6 +228,8 @@ class Still:
                 await trio.sleep(0.1)
             await trio.sleep(0.1)
             for node in (self.first, self.second, self.spare):
+                if node.peer not in self.swarm.wire.endpoints:
+                    continue
                 assert node.stage.sessions == 0 and node.engine.states == {}
             nursery.cancel_scope.cancel()
 
@@ -321,6 +323,26 @@ async def test_a_stage_that_grows_quiet_while_it_opens_is_not_waited_for(
             nursery.cancel_scope.cancel()
 
     await still.swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_a_replica_that_refuses_is_not_the_last(autojump_clock: object) -> None:
+    still = Still(20)
+    full = [Node(still.swarm, number, still.second.parts) for number in (70, 73)]
+    for node in full:
+        node.engine.kv_tokens = 0
+
+    async def meanwhile() -> None:
+        still.swarm.nodes += full
+        client = still.swarm.client
+        del still.swarm.wire.endpoints[still.second.peer]
+        client.endpoint.lose(still.second.peer, "silent")
+        await trio.sleep(0.1)
+        assert {node.peer for node in full} & set(client.gateway._chains.avoided())
+        assert len(still.routes) == 2
+
+    await still.run(meanwhile)
+    assert still.is_right
 
 
 @pytest.mark.trio
