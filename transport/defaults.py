@@ -127,6 +127,11 @@ LINGER_S: Final = 0.25
 REFUSAL_S: Final = 1.0
 """How long a refusal may take to leave before its connection is closed."""
 
+HTTPS_PORT: Final = 443
+"""The TCP port that nearly every network lets out."""
+LOW_PORT: Final = 1024
+"""Ports below are of a system's own services: nothing is sent to one, `HTTPS_PORT` apart, because
+a peer says that it is there."""
 RATE_KEYS: Final = 4096
 """Keys whose rate is remembered, a count (rates.py)."""
 

@@ -266,10 +266,7 @@ class Ladder:
         if everywhere:
             further = (("::", 0), *further)
         for turn in range(_PORT_TRIES):
-            scope = trio.CancelScope()
-            number = port
-            if self.udp is not None:
-                number = await self._listen_udp(nursery, scope, listen, port)
+            number, scope = await self._listen_udp(nursery, listen, port)
             try:
                 bound: int = await nursery.start(
                     lambda task_status, number=number: self.endpoint.run(
@@ -286,11 +283,15 @@ class Ladder:
         raise AssertionError("the last try raises")
 
     async def _listen_udp(
-        self, nursery: trio.Nursery, scope: trio.CancelScope, listen: str, port: int
-    ) -> int:
-        """The number that UDP has got; `port` where there is no UDP to be had."""
-        assert self.udp is not None
+        self, nursery: trio.Nursery, listen: str, port: int
+    ) -> tuple[int, trio.CancelScope]:
+        """The number that UDP has got, and what ends it again; `port` where there is no UDP to
+        be had. A machine without IPv6 has it over IPv4."""
+        scope = trio.CancelScope()
+        if self.udp is None:
+            return port, scope
         for addresses in (["0.0.0.0", "::"], ["0.0.0.0"]) if listen == "0.0.0.0" else ([listen],):
+            scope = trio.CancelScope()  # that of a try that failed has been used up
             try:
                 number: int = await nursery.start(self._run_udp, self.udp, scope, addresses, port)
             except AddressInUse:
@@ -299,8 +300,8 @@ class Ladder:
                 self.without_udp = error.message
             else:
                 self.without_udp = ""
-                return number
-        return port
+                return number, scope
+        return port, scope
 
     async def _run_udp(
         self,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from ..defaults import KIB
+from ..defaults import HTTPS_PORT, KIB
 
 # What an owner lends (`RelayLimits` says what each one bounds).
 RATE: Final = 1_000_000
@@ -96,8 +96,8 @@ CANDIDATES: Final = 256
 """Nodes that may relay which are remembered, a count."""
 RELAY_ADDRESSES: Final = 4
 """Addresses remembered of each, a count."""
-RELAY_PORT: Final = 443
-"""The TCP port that nearly every network lets out."""
+RELAY_PORT: Final = HTTPS_PORT
+"""One relay at least is reached at this TCP port."""
 BACKOFF_S: Final = (5.0, 3600.0)
 """The first and the longest pause before a relay that failed is tried again, in seconds."""
 DIAL_S: Final = 5.0

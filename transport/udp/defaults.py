@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
+from ..defaults import HANDSHAKE_S, KIB, MIB
 
 # Part of the protocol (docs/spec/udp.md): both sides must agree.
 ALPN: Final = "shoal-udp/1"
@@ -23,7 +22,6 @@ EXTRA_BYTES: Final = 64 * MIB
 WINDOW_ROUNDS: Final = 4
 """A window that is read within so many round trips is too small for the path."""
 CONNECTIONS: Final = 512
-HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 30.0
 RETRY_ABOVE: Final = 8
 UNPROVEN_PER_S: Final = 20.0
