@@ -183,7 +183,7 @@ class Operations:
 
         async def pass_on(event: GatewayEvent) -> None:
             if isinstance(event, Routed):
-                stages.extend(_hop_view(hop) for hop in event.stages)
+                stages[:] = [_hop_view(hop) for hop in event.stages]
                 await emit({"event": "routed", "stages": stages})
             elif event.text:
                 await emit({"event": "text", "text": event.text})

@@ -16,6 +16,7 @@ from .defaults import (
     DOUBT_S,
     FRAME_OVERHEAD_BYTES,
     FRAME_PAYLOAD_BYTES,
+    HINTED_S,
     PING_S,
     SLEPT_S,
     STALL_S,
@@ -212,7 +213,8 @@ class Connection:
         self.ping_soon(now)
 
     def hint(self, now: float) -> None:
-        """The peer has left this one for a worse: is it well? Half of the doubt is there."""
+        """The peer has left this one for a worse, or answers on another: is it well? Most of the
+        doubt is there."""
         self._hinted = True
         self.ping_soon(now)
 
@@ -254,7 +256,8 @@ class Connection:
                 self._ticked = ping_at
                 return ping_at
             self.ping(now)
-        self._ticked = max(now + _TICK_S, min(self.heard + self._silent_s, now + self._look()))
+        sent = now if self._ping_sent is None else self._ping_sent
+        self._ticked = max(now + _TICK_S, min(self.heard + self._silent_s, sent + self._look()))
         return self._ticked
 
     def look_at(self, now: float) -> float:
@@ -266,8 +269,8 @@ class Connection:
         return self.idle_s if not self._unacked else min(self.idle_s, self._look())
 
     def _look(self) -> float:
-        rtts = 1 if self._hinted else DOUBT_RTTS
-        return DOUBT_S + rtts * (UNKNOWN_RTT_S if self.rtt is None else self.rtt)
+        rtt = UNKNOWN_RTT_S if self.rtt is None else self.rtt
+        return HINTED_S + rtt if self._hinted else DOUBT_S + DOUBT_RTTS * rtt
 
     def is_silent(self, now: float) -> bool:
         """Whether it counts as lost: nothing came for long, and a ping has had its time."""
@@ -275,6 +278,11 @@ class Connection:
         if sent is None or now < self.heard + self._silent_s:
             return False
         return now >= sent + max(self._silent_s - self._least_idle_s, self._look())
+
+    def is_outrun(self, other: "Connection") -> bool:
+        """Whether the other has been heard of since a ping was sent here in vain."""
+        sent = self._ping_sent
+        return sent is not None and other.heard > max(sent, self.heard)
 
     def is_overdue(self, now: float) -> bool:
         """Whether frames are under way, and nothing has come for longer than round trips take."""

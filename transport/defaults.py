@@ -57,6 +57,9 @@ DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
 """A connection is pinged after so many seconds and round trips with frames under way and nothing
 heard, and left for another one as long after that."""
+HINTED_S: Final = 0.1
+"""So many seconds and one round trip instead where the peer has left it for a worse one, or another
+one was answered meanwhile."""
 SUSPECT_S: Final = 1.5
 """So long, in seconds, after the last byte a way beside a doubtful relayed one is looked for."""
 UNKNOWN_RTT_S: Final = 0.3

@@ -356,12 +356,17 @@ class Link:
             self._changed.unpark_all()
 
     def _ask_others(self, used: Leg, now: float) -> None:
-        """Nothing comes by the one in use: what cuts it may have cut others, too."""
-        for leg in self._legs:
-            if leg is not used and leg.connection.heard <= used.connection.heard:
+        """Nothing comes by the one in use: what cuts it may have cut others, too. Where one of
+        them is answered, the rest has little time left."""
+        used.connection.ping_soon(now)
+        silent = [leg for leg in self._legs if not used.connection.is_outrun(leg.connection)]
+        for leg in silent:
+            if len(silent) < len(self._legs):
+                leg.connection.hint(now)
+            else:
                 leg.connection.ping_soon(now)
-                leg.due = now
-                leg.writer.flush()
+            leg.due = now
+            leg.writer.flush()
 
     def _is_suspect(self, now: float) -> bool:
         """Whether to look for another path before this one is given up: it has not been heard
@@ -548,6 +553,8 @@ class Link:
         if leg.writer.has_output:
             leg.writer.flush(at_once=True)
         if leg is not self._leg and self._leg is not None:
+            if self.hurry:
+                self.due = now
             if received != leg.connection.received:
                 self._preferred(leg, now)
             self._leg.writer.flush(at_once=True)
@@ -561,12 +568,15 @@ class Link:
         if not self.identities.dialled:
             leg.wanted = now
             self._choose(now)
-        ours = self._leg
-        if ours is not None and ours is not leg:
-            if leg.way.rank > ours.way.rank:
+        if self._leg is leg:
+            return
+        for ours in self._legs:
+            if ours.way.rank < leg.way.rank:  # it has found none of these to be better
                 ours.connection.hint(now)
-            else:
+            elif ours is self._leg:
                 ours.connection.ping_soon(now)
+            else:
+                continue
             ours.due = now
             self._tick_at(now)
 

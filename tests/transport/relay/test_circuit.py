@@ -223,6 +223,34 @@ async def test_a_flood_of_circuits_is_bounded() -> None:
             await until(lambda: len(liar.arrived) == ARRIVING + 1)
 
 
+UNBOUNDED = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("name", "arrived"), [("ARRIVING", 3 * ARRIVING_PER_RELAY), ("ARRIVING_PER_RELAY", ARRIVING)]
+)
+async def test_each_bound_of_the_flood_is_needed(
+    monkeypatch: pytest.MonkeyPatch, name: str, arrived: int
+) -> None:
+    """Without the one three relays together bring more, without the other one alone as much."""
+    monkeypatch.setattr(client, "ARRIVALS", (1000, 1000.0))
+    monkeypatch.setattr(client, name, UNBOUNDED)
+    async with lied_to() as liar:
+        relays = [make_node(seed) for seed in range(20, 23)]
+        async with running(*relays):
+            streams = []
+            for node in relays:
+                link = await node.endpoint.dial(liar.victim.address, timeout=5)
+                liar.client._held[node.endpoint.peer] = liar.client.relays[0]
+                for number in range(60):
+                    header = {"peer": PEERS[number % 25]}
+                    streams.append(await link.open_stream("relay.accept", header))
+            await until(lambda: sum(each.failed == "busy" for each in streams) == 180 - arrived)
+            assert len(liar.arrived) == arrived
+            by_relay = Counter(each.relay for each in liar.arrived)
+            assert (max(by_relay.values()) > ARRIVING_PER_RELAY) == (arrived == ARRIVING)
+
+
 async def _circuits(count: int, sources: int, pause: float = 0.0) -> int:
     """Of so many that a relay brings, one after the other closed at once: those that came."""
     async with lied_to() as liar:
@@ -242,6 +270,11 @@ async def test_one_peer_gets_four_of_them() -> None:
     assert await _circuits(12, 1) == ARRIVING_PER_SOURCE
     assert await _circuits(12, 2) == 2 * ARRIVING_PER_SOURCE
     assert await _circuits(12, 12) == 12
+
+
+async def test_else_it_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ARRIVING_PER_SOURCE", UNBOUNDED)
+    assert await _circuits(12, 1) == 12
 
 
 async def test_a_relay_brings_so_many_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
