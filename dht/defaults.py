@@ -40,7 +40,7 @@ PREFIX_MIN = 8  # hex digits of a root that name it
 # The exchange, as a server.
 MANIFEST_PIECE = 4 * 2**20  # bytes of a manifest in one reply
 HAVE_RANGES = 65_536  # ranges in one reply
-HAVE_AGE = 1.0  # seconds for which an answer to `model.have` is given again
+HAVE_AGE = 1.0  # seconds for which an answer to `blob.have` is given again
 SERVE_AT_ONCE = 4  # chunks read from disk at once for one peer
 SERVE_WAITING = 32  # chunk requests of one peer held at once; more are refused as `busy`
 

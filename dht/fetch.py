@@ -142,6 +142,7 @@ class Fetch:
                     await self._host.offload(self._store.settle)
                 except ModelError as error:
                     self._refused(error)
+                    await trio.sleep(SPACE_LOOK)
 
     async def _pass_on(self) -> None:
         """Say what has come in: to those who asked at once, to the swarm now and then."""
@@ -227,14 +228,27 @@ class Fetch:
                 self._cancel(peer, digest)
 
     def _is_source(self, peer: PeerId) -> bool:
-        return peer not in self._transfer.liars and self._switchboard.link(peer) is not None
+        link = self._switchboard.link(peer)
+        return peer not in self._transfer.liars and link is not None and not link.quiet
+
+    def quiet(self, peer: PeerId) -> None:
+        """It is not heard of any more: what it was asked for is asked of others."""
+        for digest in self._transfer.quiet(peer):
+            self._cancel(peer, digest)
+        self._news.set()
+
+    def back(self, peer: PeerId) -> None:
+        """It is there again, and so is what it has."""
+        self._transfer.back(peer)
+        self._news.set()
 
     async def _watch(self, peer: PeerId, place: trio.CancelScope) -> None:
         with place:
             await self._keep_up(peer)
         if self._watches.get(peer) is place:
             del self._watches[peer]
-            self._transfer.offers(peer, ())  # who is gone counts as nobody's holder
+            if self._switchboard.link(peer) is None:
+                self._transfer.offers(peer, ())  # who is gone counts as nobody's holder
 
     async def _keep_up(self, peer: PeerId) -> None:
         """With what a peer has, until it leaves, lies, or falls silent."""
