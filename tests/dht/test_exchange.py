@@ -281,7 +281,7 @@ async def test_unverified_bytes_would_be_stored_without_the_check(
     """The twin: a store that believes its peers takes the liar's bytes."""
 
     def believing(store: ChunkStore, digest: str, data: bytes, now: float) -> bool:
-        return store._stage(digest, data)
+        return store._stage(digest, data, now)
 
     _, manifest = await swarm.seed("liar", twist=of_chunk(lambda data: Reply({}, bytes(len(data)))))
     getter = await swarm.member("getter")
