@@ -17,7 +17,9 @@ from .defaults import (
     BACKOFF_MAX,
     HAVE_REFRESH,
     HAVE_TIMEOUT,
+    NEWS_CHUNKS,
     NEWS_PAUSE,
+    NEWS_PER_S,
     PEERS_AT_ONCE,
     REMOVED_PAUSE,
     SETTLE_AFTER,
@@ -93,6 +95,7 @@ class Fetch:
         self._news = trio.Event()
         self._arrivals = trio.lowlevel.ParkingLot()
         self._untold: list[str] = []  # chunks that came and nobody was told of
+        self._heard: Counter[tuple[PeerId, int]] = Counter()  # news of a peer in this second
         self._full = False  # waiting for space
         self._told_full = False  # and nothing has come since that was said
         self._last_chunk = 0.0  # when one came; `run` begins it, this may run in a thread
@@ -157,8 +160,8 @@ class Fetch:
 
     def _tell_news(self) -> None:
         told, self._untold = self._untold, []
-        if told:
-            self._tell(self._content, told)
+        for start in range(0, len(told), NEWS_CHUNKS):
+            self._tell(self._content, told[start : start + NEWS_CHUNKS])
 
     def _refused(self, error: ModelError) -> None:
         """The disk did not take something: it is full, or cannot be written."""
@@ -279,9 +282,13 @@ class Fetch:
 
     def hear(self, peer: PeerId, payload: Bytes) -> None:
         """A peer says what has come in at it; who was not asked is not listened to."""
-        if peer not in self._watches:
+        second = int(self._host.now())
+        if peer not in self._watches or self._heard[peer, second] >= NEWS_PER_S:
             return
-        has = read_ranges(payload, self._content.order)
+        if (peer, second) not in self._heard:
+            self._heard = Counter({key: n for key, n in self._heard.items() if key[1] == second})
+        self._heard[peer, second] += 1
+        has = read_ranges(payload, self._content.order, NEWS_CHUNKS)
         if has is not None and self._transfer.adds(peer, has):
             self._news.set()
 
