@@ -108,7 +108,7 @@ class Link:
         self.quiet = False  # not heard of for `Limits.quiet_s`
         self.broken = False  # the last leg was closed by the other end, not lost in silence
         self.due = inf  # when a leg wants the next tick
-        self.hurry = False  # the leg in use has gone quiet: the next tick is not to be late
+        self.hurry = False  # the leg in use has gone quiet with frames under way
         self._nursery: trio.Nursery | None = None
         self._rescue_scope: trio.CancelScope | None = None
         self._bytes_in = 0  # over connections that are gone
@@ -137,6 +137,11 @@ class Link:
     def connected(self) -> bool:
         """Whether something carries it, or is just about to; without it, it is in its grace."""
         return self._leg is not None or self._new
+
+    @property
+    def prompt(self) -> bool:
+        """Whether the next tick is not to be late: frames are under way."""
+        return self._leg is not None and self._leg.connection.unacknowledged
 
     @property
     def way(self) -> Way | None:
@@ -554,7 +559,7 @@ class Link:
             leg.writer.flush(at_once=True)
         if leg is not self._leg and self._leg is not None:
             if self.hurry:
-                self.due = now
+                self._tick_at(now)
             if received != leg.connection.received:
                 self._preferred(leg, now)
             self._leg.writer.flush(at_once=True)

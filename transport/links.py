@@ -95,7 +95,7 @@ class Links:
         """At the first look after it is due: links that share one cost one wake-up."""
         if link.due == inf:
             return inf
-        step = defaults.HURRY_S if link.hurry else defaults.TICK_S
+        step = defaults.HURRY_S if link.prompt else defaults.TICK_S
         at = self._began + (floor((link.due - self._began) / step) + 1) * step
         heappush(self._turns, (at, next(self._number), link.due, link))
         return at
