@@ -40,6 +40,7 @@ class Links:
         self.path: list[Callable[[Link, Way, str], None]] = []
         self.quiet: list[Told] = []
         self.back: list[Told] = []
+        self.holders: list[Callable[[PeerId], bool]] = []
         self.news = trio.lowlevel.ParkingLot()  # a link came up, or a dial ended
         self._host = host
         self._peer = peer
@@ -208,6 +209,7 @@ class Links:
             quiet=lambda link: _tell(self.quiet, link),
             back=lambda link: _tell(self.back, link),
             path=self._tell_path,
+            held=lambda peer: any(holder(peer) for holder in self.holders),
             shaper=self._shaper,
             alarm=self._alarm.set,
             due=self._tick_soon,
