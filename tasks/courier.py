@@ -43,6 +43,10 @@ class Courier:
         """`callback(link)` when a peer that was quiet is there again."""
         self._endpoint.on_link_back(callback)
 
+    def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
+        """Keep the silent link to a peer for longer where `holder(peer)`."""
+        self._endpoint.hold_links(holder)
+
     def reaches(self, peer: PeerId) -> bool:
         """Whether something new may be sent there."""
         return peer == self.peer or (

@@ -127,6 +127,7 @@ class Stage:
         self._budget = SentBudget(sent_bytes)
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
+        courier.hold_links(self._computes_for)
         courier.on_link_quiet(lambda link: self._tell(link.peer, quiet=True))
         courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
         courier.handle("session.open", self._on_open)
@@ -159,6 +160,10 @@ class Stage:
         self._held = None
         for session in list(self._sessions.values()):
             self._fail(session, "shard-gone", "the stage's engine stopped or took another shard")
+
+    def _computes_for(self, peer: PeerId) -> bool:
+        """A gateway may sleep, and go on where it was."""
+        return any(session.gateway == peer for session in self._sessions.values())
 
     def _link_lost(self, link: Link, code: str) -> None:
         """Ends the sessions of a gateway that is gone, reports those whose chain is broken."""

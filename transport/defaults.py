@@ -101,7 +101,7 @@ GIVE_BACK_BYTES: Final = 1 * MIB
 TICK_S: Final = 0.25
 """Between two looks, in seconds, at which links are quiet; well under `STALL_S`."""
 HURRY_S: Final = 0.05
-"""The same while one of them has gone quiet with frames under way."""
+"""The same while frames are under way on one of them."""
 ALARM_S: Final = 0.005
 """A call's timeout may be so much late, in seconds, where another one came just before."""
 COALESCE_S: Final = 100e-6

@@ -157,6 +157,11 @@ class Endpoint:
         """`callback(link)` when a link that was quiet has a path again."""
         self._links.back.append(callback)
 
+    def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
+        """Where `holder(peer)`, somebody needs the link to that peer: without a path it is kept for
+        as long as if calls were open on it (`Limits.hold_s`)."""
+        self._links.holders.append(holder)
+
     def on_observed(self, callback: Callable[[Connected], None]) -> None:
         """`callback(connected)` for every hello that says where the peer sees this node."""
         self._door.observers.append(callback)

@@ -24,6 +24,7 @@ from .errors import CallRefused, LinkClosed
 from .events import Answered, Called, Cancelled, Ended, Opened, StreamReady
 from .frame import Bytes, Priority
 from .host import Host
+from .identity import PeerId
 from .lane import Lane
 from .lanestream import LaneStream
 from .leg import Leg, best, is_long, redundant, worst
@@ -75,12 +76,14 @@ class Link:
         quiet: Told,
         back: Told,
         path: Callable[["Link", Way, str], None],
+        held: Callable[[PeerId], bool],
         alarm: Callable[[float], None],
         due: Told,
         shaper: Shaper | None = None,
     ) -> None:
         """`quiet` is told when the peer has not been heard of for so long that nothing new
         should be sent to it, `back` when it is there again, `path` of every path that comes.
+        `held` is asked whether somebody else needs the link to this peer though nothing is open.
         `alarm` is told when `expire` should be called, `due` when `tick` should be sooner than it
         was; `shaper` holds the node's caps."""
         self.identities = identities
@@ -96,6 +99,7 @@ class Link:
         self._tell_quiet = quiet
         self._tell_back = back
         self._tell_path = path
+        self._held = held
         self._alarm = alarm
         self._tell_due = due
         self._shaper = shaper
@@ -108,7 +112,7 @@ class Link:
         self.quiet = False  # not heard of for `Limits.quiet_s`
         self.broken = False  # the last leg was closed by the other end, not lost in silence
         self.due = inf  # when a leg wants the next tick
-        self.hurry = False  # the leg in use has gone quiet: the next tick is not to be late
+        self.hurry = False  # the leg in use has gone quiet with frames under way
         self._nursery: trio.Nursery | None = None
         self._rescue_scope: trio.CancelScope | None = None
         self._bytes_in = 0  # over connections that are gone
@@ -137,6 +141,11 @@ class Link:
     def connected(self) -> bool:
         """Whether something carries it, or is just about to; without it, it is in its grace."""
         return self._leg is not None or self._new
+
+    @property
+    def prompt(self) -> bool:
+        """Whether the next tick is not to be late: frames are under way."""
+        return self._leg is not None and self._leg.connection.unacknowledged
 
     @property
     def way(self) -> Way | None:
@@ -432,7 +441,7 @@ class Link:
 
     @property
     def _at_stake(self) -> bool:
-        return self._server.busy or self._lane.at_stake
+        return self._server.busy or self._lane.at_stake or self._held(self.peer)
 
     async def _serve(self, leg: Leg, early: bytes) -> None:
         """Read and write one connection until it is lost or replaced."""
@@ -554,7 +563,7 @@ class Link:
             leg.writer.flush(at_once=True)
         if leg is not self._leg and self._leg is not None:
             if self.hurry:
-                self.due = now
+                self._tick_at(now)
             if received != leg.connection.received:
                 self._preferred(leg, now)
             self._leg.writer.flush(at_once=True)

@@ -40,6 +40,7 @@ class Links:
         self.path: list[Callable[[Link, Way, str], None]] = []
         self.quiet: list[Told] = []
         self.back: list[Told] = []
+        self.holders: list[Callable[[PeerId], bool]] = []
         self.news = trio.lowlevel.ParkingLot()  # a link came up, or a dial ended
         self._host = host
         self._peer = peer
@@ -95,7 +96,7 @@ class Links:
         """At the first look after it is due: links that share one cost one wake-up."""
         if link.due == inf:
             return inf
-        step = defaults.HURRY_S if link.hurry else defaults.TICK_S
+        step = defaults.HURRY_S if link.prompt else defaults.TICK_S
         at = self._began + (floor((link.due - self._began) / step) + 1) * step
         heappush(self._turns, (at, next(self._number), link.due, link))
         return at
@@ -208,6 +209,7 @@ class Links:
             quiet=lambda link: _tell(self.quiet, link),
             back=lambda link: _tell(self.back, link),
             path=self._tell_path,
+            held=lambda peer: any(holder(peer) for holder in self.holders),
             shaper=self._shaper,
             alarm=self._alarm.set,
             due=self._tick_soon,

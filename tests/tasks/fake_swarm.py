@@ -155,6 +155,7 @@ class FakeEndpoint:
         self._lost: list[Callable[[Link, str], None]] = []
         self._on_quiet: list[Callable[[Link], None]] = []
         self._on_back: list[Callable[[Link], None]] = []
+        self.holders: list[Callable[[PeerId], bool]] = []
         self.cut: set[PeerId] = set()
         self.quiet: set[PeerId] = set()
         wire.endpoints[peer] = self
@@ -170,6 +171,9 @@ class FakeEndpoint:
 
     def on_link_back(self, callback: Callable[[Link], None]) -> None:
         self._on_back.append(callback)
+
+    def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
+        self.holders.append(holder)
 
     def hush(self, peer: PeerId) -> None:
         """A peer is not heard of any more."""

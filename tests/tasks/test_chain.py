@@ -15,6 +15,7 @@ from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
 from shoal.tasks.courier import Courier
+from shoal.tasks.errors import StageLost
 from shoal.tasks.gateway import GatewayEvent, GenerateRequest, Routed, Summary, TextDelta
 from shoal.tasks.session import Failed, Quiet
 from tests.tasks.fake_swarm import FakeSwarm, Node, peer_of
@@ -177,6 +178,33 @@ def test_who_comes_back_goes_on_where_there_is_no_other(whole: Summary) -> None:
         assert len(swarm.routes) == 1 and 7 < gap < 10
 
     run(body)
+
+
+async def the_asker_sleeps(swarm: Swarm, name: str) -> None:
+    swarm.faults.sleep(swarm.gateway.host)
+    await trio.sleep(30)
+    swarm.faults.resume(swarm.gateway.host)
+
+
+def test_a_laptop_that_sleeps_while_it_asks_goes_on(whole: Summary) -> None:
+    async def body(world: World) -> None:
+        swarm, summary, gap = await interrupted(world, the_asker_sleeps)
+        assert same(summary, swarm, whole)
+        assert len(swarm.routes) == 1 and 30 < gap < 35
+
+    run(body)
+
+
+def test_but_not_where_its_links_are_not_held(
+    whole: Summary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Courier, "hold_links", lambda courier, holder: None)
+
+    async def body(world: World) -> None:
+        await interrupted(world, the_asker_sleeps, spare=False)
+
+    with pytest.RaisesGroup(StageLost):
+        run(body)
 
 
 async def only_the_gateway_misses_it(swarm: Swarm, name: str) -> None:

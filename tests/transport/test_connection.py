@@ -120,7 +120,7 @@ def overdue() -> Connection:
     made = Connection(idle_s=2.0, silent_s=3.5, now=-0.1)
     made.ponged(2, 0.0)
     made.heard = 0.0
-    made.keep(frame(Priority.CONTROL, 1), 0.0)
+    made.keep(frame(Priority.CONTROL, 1), 1, 0.0)
     assert made.tick(0.3) == pytest.approx(0.8)  # 0.5 s and three round trips
     made.tick(0.8)
     return made

@@ -1,5 +1,6 @@
 """Links over real sockets: calls, posts, streams, cuts and resumption, silence, limits."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -207,13 +208,13 @@ async def test_a_flood_of_tiny_frames_does_not_hold_the_loop(
         async def watch() -> None:
             nonlocal longest
             while True:
-                began = trio.current_time()
+                began = time.thread_time()  # of the processor: the machine has others to serve
                 await trio.lowlevel.checkpoint()
-                longest = max(longest, trio.current_time() - began)
+                longest = max(longest, time.thread_time() - began)
 
         nursery.start_soon(watch)
         await link.call("echo", {"n": 1}, priority=Priority.BULK, timeout=30)
-    assert longest < 0.5  # ten times less on an idle machine
+    assert longest < 0.5  # ten times less
 
 
 async def test_a_peer_that_takes_nothing_loses_the_link() -> None:
