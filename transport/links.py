@@ -1,5 +1,6 @@
 """The links of one node: at most one to a peer, and who is told of what becomes of them."""
 
+from collections import Counter
 from collections.abc import Callable
 from math import inf
 
@@ -38,6 +39,8 @@ class Links:
         self.path: list[Callable[[Link, Way, str], None]] = []
         self.quiet: list[Told] = []
         self.back: list[Told] = []
+        self.kept: list[Told] = []
+        self.briefly: Counter[PeerId] = Counter()  # who is dialled for a few questions only
         self.news = trio.lowlevel.ParkingLot()  # a link came up, or a dial ended
         self._host = host
         self._peer = peer
@@ -187,6 +190,8 @@ class Links:
             path=self._tell_path,
             shaper=self._shaper,
             alarm=self._alarm.set,
+            brief=connected.dialled and connected.peer in self.briefly,
+            kept=lambda link: _tell(self.kept, link),
         )
         return link
 
