@@ -58,3 +58,55 @@ BACKOFF_MAX = 15.0
 HAVE_REFRESH = 1.0  # asks a peer again what it has, doubled up to BACKOFF_MAX without news
 TICK = 0.25  # looks for new peers and for late chunks
 PATIENCE = 120.0  # without a single new chunk, then a fetch fails
+
+# Records (docs/spec/records.md).
+RECORD_BYTES = 2_048  # of a sealed record
+RECORD_TTL = (60, 172_800)  # seconds, least and most
+CLOCKS_APART = 7_200.0  # seconds that an author's wall clock and ours may differ
+PEER_ADDRESSES = 8
+ADDRESS_BYTES = 256  # of one address in a record
+PRECISION_BYTES = 16
+NAME_BYTES = 128
+SALT_BYTES = 64
+SLOT_BYTES = 128  # of a record of an unknown kind
+KIND_BYTES = 16
+PARTS = 8  # of the key of an unknown kind
+SIZE_LIMIT = 2**60  # bytes of a blob or a model
+BLOCKS_LIMIT = 2**20  # of a chain
+BLOB_RUNS = 128  # runs of chunks that a record names
+SPEED_LIMIT = 1e9  # tokens/s
+SLOTS = {"peer": 1, "shard": 4, "blob": 1, "kv": 16, "name": 4}  # of one author under one key
+SLOTS_OTHER = 4  # the same for kinds that this version does not know
+
+# Nodes in the key space.
+K = 20  # contacts of a bucket, and of an answer for one key
+CONTACT_BYTES = 512  # of one contact in a message
+CONTACT_ADDRESSES = 4
+REGION_NODES = 20  # nodes expected in the region of a key
+REGION_MOST = 96  # nodes of a region that are stored to, at most
+SUBNET_FOUR, SUBNET_SIX = 24, 48  # bits of an address that count as one network
+SUBNET_PER_BUCKET = 2  # contacts of one public network
+SUBNET_PER_TABLE = 10
+FAILURES = 2  # in a row, then a contact makes room for another; one that is alone stays longer
+FAILURES_LAST = 6  # in a row, then it goes even if nobody takes its place
+REFRESH = 3_600.0  # seconds without a look-up in a bucket's range, then one is due
+SAMPLES = 15  # of the density around different keys, whose median is the size of the network
+
+# Messages.
+FIND_KEYS = 32  # keys of one `dht.find`
+FIND_NEAR = 4  # places besides whose nearest contacts are asked for
+FIND_KINDS = 8
+FIND_MOST = 64  # records a key
+MESSAGE_RECORDS = 65_536  # bytes of records in one message
+MESSAGE_CONTACTS = 65_536  # bytes of contacts in one answer
+STORE_RECORDS = 256  # records in one `dht.store`
+MESSAGE_LIMIT = 160 * 1_024  # bytes of any message
+AGE_LIMIT = 2 * RECORD_TTL[1]  # seconds
+
+# Records of others.
+STORE_BYTES = 32 * 2**20  # of all together
+STORE_AUTHOR = STORE_BYTES // 8  # of one author
+STORE_SUBNET = STORE_BYTES // 4  # of those who sent them from one public network
+STORE_KEY = 64  # records under one key
+STORE_SLACK = 4.0  # a record is taken up to so many times the radius of a region away
+LIVES = 2  # times its ttl, that a record is kept without a later one
