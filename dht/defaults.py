@@ -110,3 +110,23 @@ STORE_SUBNET = STORE_BYTES // 4  # of those who sent them from one public networ
 STORE_KEY = 64  # records under one key
 STORE_SLACK = 4.0  # a record is taken up to so many times the radius of a region away
 LIVES = 2  # times its ttl, that a record is kept without a later one
+
+# Look-ups. Times in seconds.
+PATHS = 3  # disjoint: no contact is asked by two of them, no answer feeds two
+PATH_ASKED = 2  # queries of a path at once
+HEDGE = 0.7  # after which an answer counts as late, and another is asked beside it
+LOOKUP_QUERIES = 160  # of one look-up
+LOOKUP_CONTACTS = 1_024  # that one look-up hears of
+LINKED_BITS = 2  # a linked contact counts as so many bits nearer: a link costs four round trips
+SUBNET_ASKED = 2  # contacts of one public network, then those of others come first
+SETTLED_ASKED = 9  # nodes of a region that answered, and
+SETTLED_QUIET = 3  # answers in a row without a new one: then its nodes are known
+REGION_THIN = 0.5  # of the nodes expected have answered: fewer, and the look-up goes on, as
+CLOSED_QUIET = 8  # it does until so many answers in a row named no other node of the region
+
+# Publication.
+WALK_LOOKUPS = 6  # regions looked up at once
+WALK_STORES = 48  # `dht.store` under way at once
+STORE_TRIES = 2  # of one message to one node
+STORE_PAUSE = 2.0  # seconds between them
+REPLICAS_LEAST = 10  # nodes that keep a record, else its region is looked up again
