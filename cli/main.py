@@ -14,7 +14,7 @@ import click
 
 from .. import __version__
 from ..transport.errors import ShoalError
-from . import demo, doctor, errors, model, node, options, render, run, sim, status
+from . import demo, dht, doctor, errors, find, model, node, options, render, run, sim, status
 
 
 @click.group(
@@ -34,7 +34,7 @@ def shoal(context: click.Context) -> None:
 
 for _command in (
     node.node, node.join, node.invite, node.stop, model.model, run.run,
-    status.status, status.peers, doctor.doctor, demo.demo, sim.sim,
+    status.status, status.peers, doctor.doctor, find.find, dht.dht, demo.demo, sim.sim,
 ):  # fmt: skip
     shoal.add_command(_command)
 

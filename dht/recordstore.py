@@ -49,7 +49,7 @@ class RecordStore:
         self.radius: float = SPACE
         self._own = point(own)
         self._nonce = entropy(16)
-        self._limit = limit
+        self.limit = limit
         self._author_limit = limit * defaults.STORE_AUTHOR // defaults.STORE_BYTES
         self._subnet_limit = limit * defaults.STORE_SUBNET // defaults.STORE_BYTES
         self._keys: dict[Key, dict[_Slot, _Entry]] = {}
@@ -116,7 +116,7 @@ class RecordStore:
         if entry in leaving:
             return "full"
         leaving += [] if old is None else [old]
-        room = self._limit - self.bytes - entry.size + sum(each.size for each in leaving)
+        room = self.limit - self.bytes - entry.size + sum(each.size for each in leaving)
         if room < 0:
             farther = list(self._farther(record.key, -room, leaving))
             if sum(each.size for each in farther) < -room:

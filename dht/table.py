@@ -70,6 +70,20 @@ class Table:
             for entry in bucket.entries.values():
                 yield entry.contact
 
+    def rows(self) -> list[tuple[int, int, int, int]]:
+        """Of each bucket that has any: how many leading bits its contacts share with this node,
+        how many they are, how many of them all reach, and how many wait."""
+        return [
+            (
+                index,
+                len(bucket.entries),
+                sum(bool(entry.contact.networks) for entry in bucket.entries.values()),
+                len(bucket.waiting),
+            )
+            for index, bucket in sorted(self._buckets.items())
+            if bucket.entries or bucket.waiting
+        ]
+
     # What became of contacts.
 
     def answered(self, contact: Contact, now: float) -> bool:
