@@ -66,9 +66,9 @@ class Answering:
         return Reply(payload=found.encode())
 
     def _near(self, place: Key, asker: PeerId) -> tuple[Contact, ...]:
-        """Others than who asks, which knows itself."""
+        """Others than who asks, which knows itself, and that can be dialled."""
         near = self._table.nearest(place, defaults.K + 1)
-        return tuple(each for each in near if each.peer != asker)[: defaults.K]
+        return tuple(x for x in near if x.peer != asker and x.addresses)[: defaults.K]
 
     async def on_store(self, call: Call) -> Answer:
         """`dht.store`."""

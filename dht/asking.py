@@ -96,7 +96,9 @@ class Asking:
         return link, reply
 
     def _answered(self, contact: Contact, link: Link) -> None:
-        self._table.answered(as_seen(contact, link), self._host.now())
+        known = self._table.contact(contact.peer)
+        seen = as_seen(contact, link)
+        self._table.answered(seen if known is None else better(known, seen), self._host.now())
 
     def _failed(self, contact: Contact, error: TransportError) -> NoAnswer:
         if isinstance(error, CallRefused) and error.code in _NO_SERVER:
@@ -138,6 +140,13 @@ def as_seen(contact: Contact, link: Link) -> Contact:
             or plain_ip(each.host) == plain_ip(ip)
         ],
     )
+
+
+def better(known: Contact, seen: Contact) -> Contact:
+    """Of two accounts of a peer the later, unless only the other says where all reach it."""
+    if not seen.addresses or (known.networks and not seen.networks):
+        return known
+    return seen
 
 
 def of_link(link: Link, known: Sequence[Address]) -> Contact:

@@ -14,7 +14,7 @@ from ..transport.host import Host
 from ..transport.identity import PeerId
 from ..transport.link import Link
 from . import defaults
-from .asking import Asking, NoAnswer, as_seen, of_link
+from .asking import Asking, NoAnswer, as_seen, better, of_link
 from .contact import Contact
 from .finding import regions
 from .key import Key
@@ -60,7 +60,12 @@ class Joining:
 
     def asked_by(self, link: Link, contact: Contact) -> None:
         """A peer asks us, and says that it serves."""
-        self._be_curious(as_seen(contact, link))
+        seen = as_seen(contact, link)
+        known = self._table.contact(contact.peer)
+        if known is None:
+            self._be_curious(seen)
+        else:
+            self._table.answered(better(known, seen), self._host.now())
 
     def _be_curious(self, contact: Contact) -> None:
         now = self._host.now()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from math import inf
 
 import trio
 
@@ -71,8 +72,11 @@ class Searching:
                 self.nursery.start_soon(self._ask, search, query)
             if lookup.done:
                 break
-            with trio.move_on_after(max(lookup.wake_at(now) - now, 0.0)):
+            wake = lookup.wake_at(now)
+            with trio.move_on_after(defaults.LATE_S if wake == inf else wake - now) as scope:
                 await search.news.wait()
+            if scope.cancelled_caught and wake == inf:
+                break  # all that are still asked are late
         now = self._host.now()
         for key in lookup.keys:
             self._table.looked(key, now)

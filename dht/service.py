@@ -198,10 +198,8 @@ class Dht:
 
     def where(self, peer: PeerId) -> Sequence[Address]:
         """Where a contact of the table is."""
-        for contact in self._table.contacts():
-            if contact.peer == peer:
-                return contact.addresses
-        return ()
+        contact = self._table.contact(peer)
+        return () if contact is None else contact.addresses
 
     # Publishing.
 

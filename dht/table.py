@@ -64,6 +64,13 @@ class Table:
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self._bucket(peer).entries
 
+    def contact(self, peer: PeerId) -> Contact | None:
+        """Where a peer of the table is."""
+        for bucket in self._buckets.values():
+            if (entry := bucket.entries.get(peer)) is not None:
+                return entry.contact
+        return None
+
     def contacts(self) -> Iterator[Contact]:
         """All of them."""
         for bucket in self._buckets.values():

@@ -42,7 +42,7 @@ ALONE = 5.0  # seconds after its start that a node without a link is taken to be
 STALL = 0.05  # seconds a step of a task may hold the event loop before it is counted
 
 # The DHT.
-ASK_TIMEOUT = 6.0  # seconds for a link to somebody who is asked a few questions
+ASK_TIMEOUT = 4.0  # seconds for a link to somebody who is asked a few questions
 SAY_PAUSE = 1.0  # seconds between two looks at what this node says of itself
 LEAVE_TIME = 1.5  # seconds in which a node that ends takes back what it said
 PEER_ADDRESSES = 8  # addresses of this node in a record of the DHT

@@ -41,6 +41,7 @@ class Discovery:
         self._health = health
         self._folder = config.folder
         self._said: dict[tuple[Key, str], Body] = {}
+        self._leaving = False
         self.dht = Dht(
             host,
             ladder.endpoint,
@@ -67,11 +68,13 @@ class Discovery:
 
     async def leave(self) -> None:
         """Take back what ends with this process, as far as there is time."""
-        self._said.clear()
+        self._leaving = True
         await self.dht.leave(defaults.LEAVE_TIME)
 
     def _say(self) -> None:
         """Publish what this node's own member record says, withdraw what it says no more."""
+        if self._leaving:
+            return
         own = self._directory.own()
         wanted = {(body.key, body.slot): body for body in bodies(own) if not _is_hearsay(body)}
         for slot, body in self._said.items():

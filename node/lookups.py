@@ -145,5 +145,5 @@ def _answer(step: Step) -> str:
     if step.answered is None:
         return "not yet"
     if step.outcome in ("records", "contacts", "nothing"):
-        return f"{step.records} records, {step.contacts} new contacts"
+        return f"records: {step.records}, new contacts: {step.contacts}"
     return step.outcome
