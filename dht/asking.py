@@ -113,8 +113,15 @@ class Asking:
 
     def _believed(self, listed: Iterable[Contact], near: Nearness) -> tuple[Contact, ...]:
         """Contacts of an answer, with the addresses that may be dialled."""
-        found = (Contact(each.peer, dialable(each.addresses, near)) for each in listed)
+        found = (_limited(each, near) for each in listed)
         return tuple(each for each in found if each.addresses or self._links.linked(each.peer))
+
+
+def _limited(contact: Contact, near: Nearness) -> Contact:
+    found = dialable(contact.addresses, near)
+    if len(found) == len(contact.addresses):
+        return contact  # with what it has computed already
+    return Contact(contact.peer, found)
 
 
 def dialable(addresses: Sequence[Address], near: Nearness) -> list[Address]:

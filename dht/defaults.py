@@ -169,3 +169,4 @@ REFRESH_LOOK = 20.0  # between two looks at which buckets are due
 FIND_S_ALL = 10.0  # for all that one asking of the application may take
 WALKS = 4  # at once
 LOOKUPS = 8  # of one asking of the application at once
+OWN_LOOK = 900.0  # between two look-ups of the own surroundings

@@ -49,7 +49,12 @@ class Joining:
         self._addresses = addresses
         self._curious: dict[PeerId, Contact] = {}
         self._asked: dict[PeerId, float] = {}  # until when not to ask again
+        self._looked: float | None = None  # for its own surroundings
         self._news = trio.Event()
+
+    def is_settled(self) -> bool:
+        """Whether it has lately looked for its own surroundings."""
+        return self._looked is not None and self._host.now() - self._looked < defaults.OWN_LOOK
 
     # Who comes by.
 
@@ -134,10 +139,10 @@ class Joining:
     async def _refresh(self) -> None:
         """Look up what has not been for long; at the first time that is all there is."""
         now = self._host.now()
-        due = self._table.refresh_due(now)
-        if not self.joined.is_set():
+        if not self.is_settled():
             await self._searching.run(self._searching.lookup([self._own]))
-            due = self._table.refresh_due(now)
+            self._looked = self._host.now()
+        due = self._table.refresh_due(now)
         for contact in self._table.to_check(now, defaults.CHECK_QUIET):
             await self._probe(contact)
         for group in regions(due, self._table.radius()):

@@ -174,6 +174,12 @@ class OwnRecords:
             self.changed += 1
         return own.record.sealed
 
+    def kept(self, record: Record, nodes: int) -> None:
+        """So many nodes have acknowledged it so far."""
+        own = self._get(record.key, record.slot)
+        if own is not None and own.record is record:
+            own.kept = nodes
+
     def announced(self, own: Own, kept: int, wanted: int, now: float, jitter: float) -> None:
         """How many nodes acknowledged it, of how many that should have; `jitter` is 0 to 1."""
         if self._get(*own.slot) is not own:

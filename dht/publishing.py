@@ -39,7 +39,8 @@ class LastWalk:
 
 
 class Publishing:
-    """`keep` is told of each own record that goes out: this node may be one of its keepers."""
+    """`keep` is told of each own record that goes out: this node may be one of its keepers.
+    `settled`: whether this node has lately looked for its own surroundings."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Publishing:
         settings: LookupSettings,
         *,
         keep: Callable[[Record], None],
+        settled: Callable[[], bool],
     ) -> None:
         self.last: LastWalk | None = None
         self._host = host
@@ -60,8 +62,9 @@ class Publishing:
         self._asking = asking
         self._settings = settings
         self._keep = keep
+        self._settled = settled
         self._news = trio.Event()
-        self._ended = trio.Event()
+        self._progress = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._walks = 0
 
@@ -91,14 +94,24 @@ class Publishing:
         due = min((own.due for own in self._records if not own.walking), default=inf)
         return max(due - self._host.now(), 0.01)
 
-    async def flushed(self, timeout: float) -> PublishReport:
-        """Wait until everything said so far was announced once."""
+    async def flushed(self, timeout: float, kept: int | None = None) -> PublishReport:
+        """Wait until everything said so far was announced once, or is kept by so many nodes."""
         waited = [own for own in self._records if own.fresh]
+
+        def done() -> bool:
+            return all(
+                own.announced is not None or (kept is not None and own.kept >= kept)
+                for own in waited
+            )
+
         with trio.move_on_after(timeout):
-            while any(own.fresh and own.announced is None for own in waited):
-                await self._ended.wait()
-        kept = min((own.kept for own in waited), default=0)
-        return PublishReport(len(waited), kept, all(own.announced is not None for own in waited))
+            while not done():
+                await self._progress.wait()
+        return PublishReport(len(waited), min((own.kept for own in waited), default=0), done())
+
+    def _tell(self) -> None:
+        self._progress.set()
+        self._progress = trio.Event()
 
     # One walk.
 
@@ -115,6 +128,7 @@ class Publishing:
             own=self._own,
             serves=self._asking.serves(),
             linked=self._asking.linked,
+            all_known=len(self._table) < defaults.K and self._settled(),
         )
         await self._run(walk)
         self._walks -= 1
@@ -127,8 +141,7 @@ class Publishing:
             own.walking = False
         self._news.set()
         self.last = LastWalk(now, now - began, len(due), self._asking.messages - before)
-        self._ended.set()
-        self._ended = trio.Event()
+        self._tell()
 
     async def _sealed(self, own: Own) -> Record:
         """What to send of it; many take long, so others run in between."""
@@ -171,6 +184,9 @@ class Publishing:
             walk.store_failed(query, self._host.now())
         else:
             walk.stored(query, codes, self._host.now())
+            for record in query.records:
+                self._records.kept(record, len(walk.results[record.place].kept))
+            self._tell()
         waker.event.set()
 
 

@@ -106,6 +106,7 @@ class Dht:
             self._asking,
             settings.lookups,
             keep=self._keep,
+            settled=self._joining.is_settled,
         )
         self._lasting = None
         if settings.folder is not None:
@@ -223,9 +224,10 @@ class Dht:
         """What this node says at present."""
         return [own.record.body for own in self._records if not own.record.gone]
 
-    async def flushed(self, timeout: float) -> PublishReport:
-        """Wait until everything said so far was announced."""
-        return await self._publishing.flushed(timeout)
+    async def flushed(self, timeout: float, *, kept: int | None = None) -> PublishReport:
+        """Wait until everything said so far was announced to all that should keep it, or, with
+        `kept`, until so many nodes have acknowledged each."""
+        return await self._publishing.flushed(timeout, kept)
 
     def _keep(self, record: Record) -> None:
         """Of its own records this node is a keeper like others, where it serves."""

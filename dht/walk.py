@@ -91,7 +91,9 @@ class Walk:
         own: PeerId | None = None,
         serves: Contact | None = None,
         linked: Callable[[PeerId], bool] = lambda peer: False,
+        all_known: bool = False,
     ) -> None:
+        """`all_known`: the table has everybody who serves, so nobody need be looked for."""
         self.results = {record.place: Published(record) for record in records}
         self.finds = 0  # queries
         self.stores = 0  # messages
@@ -102,6 +104,7 @@ class Walk:
         self._own = own
         self._serves = serves
         self._linked = linked
+        self._all_known = all_known
         by_key: dict[Key, list[Record]] = {}
         for record in records:
             by_key.setdefault(record.key, []).append(record)
@@ -160,6 +163,10 @@ class Walk:
             and len(self._parcels) < 2 * defaults.WALK_STORES
         ):
             records, again = self._waiting.popleft()
+            if self._all_known and not again:
+                cell = _Cell(records, self._lookup(records[0].key))
+                self._pack(cell, self._nearest(records[0].key, defaults.REGION_MOST))
+                continue
             self._active.append(_Cell(records, self._lookup(records[0].key), again=again))
 
     def _lookup(self, key: Key) -> Lookup:
