@@ -129,6 +129,8 @@ WALK_LOOKUPS = 6  # regions looked up at once
 WALK_STORES = 48  # `dht.store` under way at once
 STORE_TRIES = 2  # of one message to one node
 STORE_PAUSE = 2.0  # seconds between them
+EAGER = 4  # records, up to which some nodes that are known get them before all are
+EAGER_STORES = 6  # such nodes
 REPLICAS_LEAST = 10  # nodes that keep a record, else its region is looked up again
 
 # The service (docs/spec/dht.md). Times in seconds.

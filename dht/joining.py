@@ -16,7 +16,6 @@ from ..transport.link import Link
 from . import defaults
 from .asking import Asking, NoAnswer, as_seen, better, of_link
 from .contact import Contact
-from .finding import regions
 from .key import Key
 from .messages import Find
 from .searching import Searching
@@ -140,10 +139,10 @@ class Joining:
         """Look up what has not been for long; at the first time that is all there is."""
         now = self._host.now()
         if not self.is_settled():
-            await self._searching.run(self._searching.lookup([self._own]))
+            await self._searching.survey(self._own)
             self._looked = self._host.now()
         due = self._table.refresh_due(now)
         for contact in self._table.to_check(now, defaults.CHECK_QUIET):
             await self._probe(contact)
-        for group in regions(due, self._table.radius()):
-            await self._searching.run(self._searching.lookup(group))
+        for key in due:
+            await self._searching.survey(key)
