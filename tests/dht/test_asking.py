@@ -10,6 +10,7 @@ from shoal.dht import asking
 from shoal.dht.asking import as_seen, better, dialable, of_link
 from shoal.dht.contact import Contact
 from shoal.transport.address import Address
+from shoal.transport.errors import DialFailed
 from shoal.transport.identity import Identity
 from shoal.transport.link import Link
 from shoal.transport.place import Nearness
@@ -105,7 +106,7 @@ async def test_nobody_makes_this_node_knock_elsewhere(
     async def reach(address: Address, **how: object) -> Link:
         dialled.append(address)
         if address.host == METADATA.host:
-            raise asking.DialFailed("unreachable", "not in a test")
+            raise DialFailed("unreachable", "not in a test")
         return await real(address, **how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(nodes[0].endpoint, "reach", reach)
