@@ -96,7 +96,7 @@ class Walk:
         self.finds = 0  # queries
         self.stores = 0  # messages
         self._nearest = nearest
-        self._radius = radius
+        self._radius = radius if settings is None or settings.by_lot else 0.0
         self._entropy = entropy
         self._settings = replace(settings or LookupSettings(), at_once=1)  # cells are many
         self._own = own
