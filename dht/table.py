@@ -250,8 +250,8 @@ class Table:
         """Contacts that answered around a key, the nearest among them: how dense it is there.
 
         It is kept in proportion to our own surroundings, which are always known, so that it stays
-        right while the network grows. One sample counts for each 256th of the key space, so that many identities next to one
-        key change one of them, and the median little.
+        right while the network grows. One sample counts for each 256th of the key space, so that
+        many identities next to one key change one of them, and the median little.
         """
         if len(found) < defaults.K:
             return

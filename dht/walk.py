@@ -17,6 +17,7 @@ from .key import KEY_BYTES, SPACE, Key, point
 from .lookup import Lookup, LookupSettings, Query
 from .messages import Aged, Found, Store, batches
 from .record import Record
+from .table import lot
 
 _BITS = 8 * KEY_BYTES
 
@@ -98,6 +99,7 @@ class Walk:
         self._nearest = nearest
         self._radius = radius if settings is None or settings.by_lot else 0.0
         self._entropy = entropy
+        self._nonce = entropy(16)
         self._settings = replace(settings or LookupSettings(), at_once=1)  # cells are many
         self._own = own
         self._serves = serves
@@ -213,14 +215,18 @@ class Walk:
         self._close(cell)
 
     def _replicas(self, key: Key, region: Sequence[Contact]) -> list[Contact]:
-        """The nodes within the radius of a key, and at least the `K` nearest."""
+        """The nodes within the radius of a key, and at least the `K` nearest. Where they are too
+        many, somebody makes identities there: then by lot."""
         at = point(key)
         near = sorted(region, key=lambda contact: contact.point ^ at)
-        return [
+        chosen = [
             contact
-            for index, contact in enumerate(near[: defaults.REGION_MOST])
+            for index, contact in enumerate(near)
             if index < defaults.K or contact.point ^ at <= self._radius
         ]
+        if len(chosen) > defaults.REGION_MOST:
+            chosen.sort(key=lambda contact: lot(self._nonce, contact.key))
+        return chosen[: defaults.REGION_MOST]
 
     # Answers.
 
