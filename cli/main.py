@@ -14,7 +14,21 @@ import click
 
 from .. import __version__
 from ..transport.errors import ShoalError
-from . import blob, demo, doctor, errors, model, node, options, render, run, sim, status
+from . import (
+    blob,
+    demo,
+    dht,
+    doctor,
+    errors,
+    find,
+    model,
+    node,
+    options,
+    render,
+    run,
+    sim,
+    status,
+)
 
 
 @click.group(
@@ -34,7 +48,7 @@ def shoal(context: click.Context) -> None:
 
 for _command in (
     node.node, node.join, node.invite, node.stop, model.model, blob.blob, run.run,
-    status.status, status.peers, doctor.doctor, demo.demo, sim.sim,
+    status.status, status.peers, doctor.doctor, find.find, dht.dht, demo.demo, sim.sim,
 ):  # fmt: skip
     shoal.add_command(_command)
 

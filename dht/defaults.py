@@ -84,3 +84,118 @@ PROVIDERS_LIMIT = 64  # of them
 DIALS_AT_ONCE = 4  # of those
 ANNOUNCED_RUNS = 128  # runs of indexes that an announcement holds at most: 1 KiB
 PATIENCE = 120.0  # without a single new chunk, then a fetch fails
+
+# Records (docs/spec/records.md).
+RECORD_BYTES = 2_048  # of a sealed record
+RECORD_TTL = (60, 172_800)  # seconds, least and most
+CLOCKS_APART = 7_200.0  # seconds that an author's wall clock and ours may differ
+PEER_ADDRESSES = 8
+ADDRESS_BYTES = 256  # of one address in a record
+PRECISION_BYTES = 16
+NAME_BYTES = 128
+SALT_BYTES = 64
+SLOT_BYTES = 128  # of a record of an unknown kind
+KIND_BYTES = 16
+PARTS = 8  # of the key of an unknown kind
+SIZE_LIMIT = 2**60  # bytes of a blob or a model
+BLOCKS_LIMIT = 2**20  # of a chain
+BLOB_RUNS = 128  # runs of chunks that a record names
+SPEED_LIMIT = 1e9  # tokens/s
+SLOTS = {"peer": 1, "shard": 4, "blob": 1, "kv": 16, "name": 4}  # of one author under one key
+SLOTS_OTHER = 4  # the same for kinds that this version does not know
+
+# Nodes in the key space.
+K = 20  # contacts of a bucket, and of an answer for one key
+CONTACT_BYTES = 512  # of one contact in a message
+CONTACT_ADDRESSES = 4
+REGION_NODES = 20  # nodes expected in the region of a key
+REGION_MOST = 96  # nodes of a region that are stored to, at most
+SUBNET_FOUR, SUBNET_SIX = 24, 48  # bits of an address that count as one network
+SUBNET_PER_BUCKET = 2  # contacts of one public network
+SUBNET_PER_TABLE = 10
+SPREAD_BITS = 4  # a full bucket is held even over 2^4 parts of its range
+FAILURES = 2  # in a row, then a contact makes room for another; one that is alone stays longer
+FAILURES_LAST = 6  # in a row, then it goes even if nobody takes its place
+REFRESH = 3_600.0  # seconds without a look-up in a bucket's range, then one is due
+SAMPLES = 15  # of the density around different keys, whose median is the size of the network
+
+# Messages.
+FIND_KEYS = 32  # keys of one `dht.find`
+FIND_NEAR = 4  # places besides whose nearest contacts are asked for
+FIND_KINDS = 8
+FIND_MOST = 64  # records a key
+MESSAGE_RECORDS = 65_536  # bytes of records in one message
+MESSAGE_CONTACTS = 65_536  # bytes of contacts in one answer
+STORE_RECORDS = 256  # records in one `dht.store`
+MESSAGE_LIMIT = 160 * 1_024  # bytes of any message
+AGE_LIMIT = 2 * RECORD_TTL[1]  # seconds
+
+# Records of others.
+STORE_BYTES = 32 * 2**20  # of all together
+STORE_AUTHOR = STORE_BYTES // 8  # of one author
+STORE_SUBNET = STORE_BYTES // 4  # of those who sent them from one public network
+STORE_KEY = 64  # records under one key
+STORE_SLACK = 4.0  # a record is taken up to so many times the radius of a region away
+LIVES = 2  # times its ttl, that a record is kept without a later one
+
+# Look-ups. Times in seconds.
+PATHS = 3  # disjoint: no contact is asked by two of them, no answer feeds two
+PATH_ASKED = 2  # queries of a path at once
+HEDGE = 0.7  # after which an answer counts as late, and another is asked beside it
+LOOKUP_QUERIES = 160  # of one look-up
+LOOKUP_CONTACTS = 1_024  # that one look-up hears of
+LINKED_BITS = 2  # a linked contact counts as so many bits nearer: a link costs four round trips
+SUBNET_ASKED = 2  # contacts of one public network, then those of others come first
+SETTLED_ASKED = 9  # nodes of a region that answered, and
+SETTLED_QUIET = 3  # answers in a row without a new one: then its nodes are known
+REGION_THIN = 0.5  # of the nodes expected have answered: fewer, and the look-up goes on, as
+CLOSED_QUIET = 8  # it does until so many answers in a row named no other node of the region
+
+# Publication.
+WALK_LOOKUPS = 6  # regions looked up at once
+WALK_STORES = 48  # `dht.store` under way at once
+STORE_TRIES = 2  # of one message to one node
+STORE_PAUSE = 2.0  # seconds between them
+EAGER = 4  # records, up to which some nodes that are known get them before all are
+EAGER_STORES = 6  # such nodes
+REPLICAS_LEAST = 10  # nodes that keep a record, else its region is looked up again
+
+# The service (docs/spec/dht.md). Times in seconds.
+SERVERS = (8, 12)  # reachable ones known: under the first a node steps in, from the second no more
+REACHED = 120.0  # for which a server stays one that was found reachable no more
+MODE_LOOK = 5.0  # between two looks at what this node is to others
+BRIEF_LINKS = 64  # links for look-ups alone
+BRIEF_IDLE = 60.0  # without use, then one is ended
+BRIEF_LOOK = 10.0  # between two looks at their use
+BRIEF_DIALS = 64  # at once
+BRIEF_REST = 10.0  # until who was dialled in vain is dialled again
+BRIEF_RESTING = 1_024  # of whom that is remembered
+FINDS = (256.0, 64.0)  # `dht.find` of one peer taken at once, and per second
+FINDS_ALL = (2_048.0, 512.0)  # of all together
+STORES = (64.0, 16.0)  # `dht.store` of one peer
+STORED = (4_096.0, 256.0)  # records of one peer; a signature takes 0.1 ms
+STORED_ALL = (16_384.0, 1_024.0)  # of all together
+TURN = 0.005  # that checking signatures may hold the event loop
+SHELF_BYTES = 64 * 2**20  # of a file of contacts or own records
+TTL = 7_200  # of own records, where nothing else is said: half of it must not outlive the keepers
+AGAIN = 0.5  # of its ttl, after which a record is announced again
+AGAIN_SPREAD = 0.1  # of that, by which it may be earlier: many go in one walk
+ENOUGH_KEPT = 0.5  # of the nodes that should keep a record, that acknowledge it
+REPAIR_PAUSE = (2.0, 300.0)  # after too few did: first, most; doubled in between
+SHELVE_PAUSE = 5.0  # between two writes of own records
+CONTACTS_PAUSE = 60.0  # between two writes of contacts
+JOIN_PAUSE = (1.0, 15.0)  # between two tries to find anybody: first, most
+REMEMBERED = 256  # contacts of the last run that are asked to come back
+FIND_S = 4.0  # for an answer to `dht.find`, once there is a link
+STORE_S = 8.0  # the same for `dht.store`: signatures are checked meanwhile
+LATE_S = 2.0  # for answers that are late already, when nobody else is left to ask
+CURIOUS = 64  # peers at once of whom is to be found out whether they serve
+CURIOUS_AT_ONCE = 8
+CURIOUS_REST = 60.0  # until one that did not serve is asked again
+CHECK_QUIET = 300.0  # a contact not heard for so long is asked, where others wait for its place
+START = 20  # contacts of the table that a look-up begins with
+REFRESH_LOOK = 20.0  # between two looks at which buckets are due
+FIND_S_ALL = 10.0  # for all that one asking of the application may take
+WALKS = 4  # at once
+LOOKUPS = 8  # of one asking of the application at once
+OWN_LOOK = 900.0  # between two look-ups of the own surroundings

@@ -1,4 +1,4 @@
-"""What can go wrong with models and their chunks.
+"""What can go wrong with models, their chunks, and with finding who has them.
 
 ModelError                  a model, its folder or its chunks; `code` is a short fixed word
 ├── ChunkMissing            a chunk is not on this disk
@@ -6,6 +6,9 @@ ModelError                  a model, its folder or its chunks; `code` is a short
 ├── DiskFull                no room; says how much is needed and how much is free
 │   └── QuotaFull           the owner's limit is reached
 └── FetchFailed             the peers did not provide what was asked for
+DhtError                    finding and publishing; `code` is a short fixed word
+├── BadRecord               a record is not taken; the codes are in docs/spec/records.md
+└── BadMessage              a message about records is malformed or out of bounds
 
 The codes a person may meet are listed in docs/spec/model.md.
 """
@@ -74,6 +77,25 @@ class QuotaFull(DiskFull):
 
 class FetchFailed(ModelError):
     """The linked peers did not provide what was asked for in time."""
+
+
+class DhtError(ShoalError):
+    """Finding or publishing failed; `code` is a short fixed word, the rest is for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class BadRecord(DhtError):
+    """A record is malformed, out of bounds, or not signed by whom it names."""
+
+
+class BadMessage(DhtError):
+    """A message about records is malformed or out of bounds."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("bad-request", message)
 
 
 def mebibytes(size: int) -> str:

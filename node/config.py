@@ -82,6 +82,10 @@ class DataFolder:
         return self.path / "invites.json"
 
     @property
+    def dht(self) -> Path:
+        return self.path / "dht"
+
+    @property
     def library(self) -> Path:
         return self.path / "models"
 

@@ -50,6 +50,7 @@ from .config import NodeConfig
 from .control import ControlServer
 from .credentials import Credentials
 from .diagnosis import Diagnosis
+from .discovery import Discovery
 from .embedded import embedded_folder, import_embedded
 from .errors import NodeError
 from .folder import (
@@ -160,9 +161,10 @@ class Node:
             rungs=config.rungs,
             relaying=_relaying(config),
             key=identity.seed,
-            book=self.directory.where,
+            book=lambda peer: self.directory.where(peer) or self.discovery.dht.where(peer),
             foreign=config.libp2p_relays,
         )
+        self.discovery = Discovery(host, identity, self.ladder, self.directory, self.health, config)
         self.diagnosis = Diagnosis(
             self.ladder, config.listen, host.interfaces, port_443=config.port_443
         )
@@ -238,6 +240,7 @@ class Node:
                 nursery.start_soon(self._enter_swarm, nursery)
                 await self._stop.wait()
                 await self._drain()
+                await self.discovery.leave()
                 await self._remember()
                 nursery.cancel_scope.cancel()
 
@@ -306,6 +309,7 @@ class Node:
             capacity=self.capacity,
         )
         await self.announce_models()
+        await nursery.start(self.discovery.run)
         await nursery.start(self.models.run)
         await nursery.start(self.stage.run)
         if self.engine is not None:

@@ -41,3 +41,14 @@ MEASURING = 25.0  # seconds that `shoal doctor` waits for a measurement at most
 ALONE = 5.0  # seconds after its start that a node without a link is taken to be alone
 
 STALL = 0.05  # seconds a step of a task may hold the event loop before it is counted
+
+# The DHT.
+ASK_TIMEOUT = 4.0  # seconds for a link to somebody who is asked a few questions
+SAY_PAUSE = 1.0  # seconds between two looks at what this node says of itself
+LEAVE_TIME = 1.5  # seconds in which a node that ends takes back what it said
+PEER_ADDRESSES = 8  # addresses of this node in a record of the DHT
+SHARD_RECORDS = 4  # shards of one model that are told of there
+FIND_MOST = 64  # records of one key that `shoal find` shows at most
+FIND_ENOUGH = 16  # authors after which it asks no more
+FIND_TIME = 10.0  # seconds that it looks at most
+FIND_KEY = 400  # characters of what `shoal find` is asked

@@ -21,6 +21,7 @@ from . import defaults, linkviews, views
 from .control import Emit, Operation
 from .diagnosis import finding_view
 from .errors import ControlError
+from .lookups import Lookups
 
 if TYPE_CHECKING:
     from .daemon import Node
@@ -50,6 +51,7 @@ class Operations:
             "run": self.run,
             "invite": self.invite,
             "stop": self.stop,
+            **Lookups(self._node).table(),
         }
 
     async def ping(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Who is in the swarm: signed records over links, until DHT and CRDT state do it.
 
-Both ends of a new link send their own record and a digest of the live members they vouch for;
-each asks for what it lacks. A change goes to all links and is handed on once. Every member told
+Whoever dialled a link to keep it sends its own record and a digest of all it knows, the other end
+answers the same; each asks for what it lacks. A brief link (`Link.brief`) carries none of it, and
+makes nobody a live member. A change goes to all links and is handed on once. Every member told
 of is dialled, so that a small swarm is a full mesh. Wire: docs/spec/membership.md.
 """
 
@@ -68,6 +69,7 @@ class Membership(Directory):
         self._sealed = seal_record(identity, self._own)
         self._pace: Bucket | None = None
         self._unspread = False  # a change waits for its turn
+        self._begun: dict[Link, None] = {}  # links over which records are exchanged
         self._told: dict[Link, Bucket] = {}  # how often each may send a digest
         self._pulling: dict[PeerId, list[Link]] = {}  # authors asked for: who else has them
         self._to_hand_on: dict[PeerId, PeerId] = {}  # author: who told us
@@ -80,6 +82,7 @@ class Membership(Directory):
         endpoint.handle("member.digest", self._on_digest)
         endpoint.handle("member.pull", self._on_pull)
         endpoint.on_link(self._link_up)
+        endpoint.on_link_kept(self._begin)
         endpoint.on_link_lost(self._link_lost)
         endpoint.on_link_quiet(self._link_quiet)
         endpoint.on_link_back(self._link_back)
@@ -121,7 +124,7 @@ class Membership(Directory):
         record = replace(self._own, seq=self._later_than(self._own.seq), **changes)
         self._sealed = seal_record(self._identity, record)
         self._own = record
-        self._unspread = bool(self._endpoint.links())  # a new link gets it anyway
+        self._unspread = bool(self._begun)  # a new link gets it anyway
         self._spread_own()
         self._changed()
 
@@ -140,6 +143,16 @@ class Membership(Directory):
     # Links.
 
     def _link_up(self, link: Link) -> None:
+        """Who dialled begins, and only where it wants to keep the link."""
+        if link.identities.dialled and not link.brief:
+            self._begin(link)
+
+    def _begin(self, link: Link) -> None:
+        """Exchange records over a link from now on; its peer is a live member."""
+        if link in self._begun or not link.alive:
+            return
+        self._begun[link] = None
+        link.keep()
         self._roster.linked(link.peer, _nearness(link))
         self._post(link, "member.push", [(Nearness.LOOPBACK, 0, self._sealed)])
         self._post(link, "member.digest", self._roster.offers(self._host.now()))
@@ -147,19 +160,24 @@ class Membership(Directory):
 
     def _link_lost(self, link: Link, code: str) -> None:
         self._told.pop(link, None)
+        if link not in self._begun:
+            return
+        del self._begun[link]
         other = self._endpoint.link(link.peer)
-        if other is None or other.quiet:
+        if other is None or other.quiet or other not in self._begun:
             self._roster.unlinked(link.peer, self._host.now())
         self._changed()
 
     def _link_quiet(self, link: Link) -> None:
         """Its peer cannot be reached now: it is nobody to route to until it is back."""
-        self._roster.unlinked(link.peer, self._host.now())
-        self._changed()
+        if link in self._begun:
+            self._roster.unlinked(link.peer, self._host.now())
+            self._changed()
 
     def _link_back(self, link: Link) -> None:
-        self._roster.linked(link.peer, _nearness(link))
-        self._changed()
+        if link in self._begun:
+            self._roster.linked(link.peer, _nearness(link))
+            self._changed()
 
     def _post(self, link: Link, method: str, body: object) -> None:
         with suppress(TransportError):  # the link just ended, and with it what it lacked
@@ -178,7 +196,7 @@ class Membership(Directory):
         self._handed_on = now
         taken, self._to_hand_on = self._to_hand_on, {}
         news = self._roster.offers(now, taken)
-        for link in self._endpoint.links():
+        for link in list(self._begun):
             told = {
                 author: offer
                 for author, offer in news.items()
@@ -190,22 +208,23 @@ class Membership(Directory):
 
     def _spread_own(self) -> None:
         """To all links, no oftener than others accept; what waits goes out from `run`."""
-        if not self._unspread or not (links := self._endpoint.links()):
+        if not self._unspread or not self._begun:
             return
         now = self._host.now()
         if self._pace is None:
             self._pace = Bucket(Rate(*defaults.OWN_UPDATES), now)
         if self._pace.take(now):
             self._unspread = False
-            for link in links:
+            for link in list(self._begun):
                 self._post(link, "member.push", [(Nearness.LOOPBACK, 0, self._sealed)])
 
     # What peers send.
 
     async def _on_push(self, call: Call) -> Answer:
-        """Records that are news to the sender."""
+        """Records that are news to the sender; the first of a link that it dialled is answered."""
         link = self._endpoint.link(call.peer)
         if link is not None:
+            self._begin(link)
             try:
                 await self._take(link, call.payload)
             except BadRecord as error:
@@ -334,7 +353,7 @@ class Membership(Directory):
     def _start_dials(self, nursery: trio.Nursery) -> float:
         """Dial who is due; the seconds until somebody else may be. News end the wait earlier."""
         now = self._host.now()
-        links = len(self._endpoint.links()) + self._dialling
+        links = len(self._begun) + self._dialling
         room = min(self._links - links, defaults.DIALS - self._dialling)
         for peer, addresses in self._roster.next_dials(now, room):
             self._dialling += 1

@@ -6,8 +6,10 @@ other kinds (`Endpoint.join`) take the same way from TLS on.
 """
 
 import errno
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from typing import Final
@@ -148,6 +150,22 @@ class Endpoint:
         """`callback(link, code)` once for every link that has ended for good."""
         self._links.lost.append(callback)
 
+    def on_link_kept(self, callback: Callable[[Link], None]) -> None:
+        """`callback(link)` when somebody here wants a link, whichever side dialled it, for longer
+        than a few questions."""
+        self._links.kept.append(callback)
+
+    @contextmanager
+    def briefly(self, peer: PeerId) -> Iterator[None]:
+        """A link to this peer that is dialled meanwhile is for a few questions only: it is
+        `brief` until somebody wants it for longer (`Link.keep`)."""
+        self._links.briefly[peer] += 1
+        try:
+            yield
+        finally:
+            self._links.briefly[peer] -= 1
+            self._links.briefly += Counter()  # forgets those at zero
+
     def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
         """`callback(link)` when nothing carries a link and its peer has not been heard for
         `Limits.quiet_s`: nothing new should be sent there. It comes back or is lost."""
@@ -244,8 +262,26 @@ class Endpoint:
         link = None if address.peer is None else self.link(address.peer)
         if link is not None and link.connected:
             await trio.lowlevel.checkpoint()
+        else:
+            link = await self.reach(address, timeout=timeout, way=way)
+        link.keep()
+        return link
+
+    async def ask(self, peer: PeerId, addresses: Sequence[Address], *, timeout: float) -> Link:
+        """A link to a peer for a few questions (`Link.brief`), at one address after the other; an
+        existing one where it is live. Raises DialFailed."""
+        link = self.link(peer)
+        if link is not None and link.connected:
+            await trio.lowlevel.checkpoint()
             return link
-        return await self.reach(address, timeout=timeout, way=way)
+        failure = DialFailed("unreachable", f"no address of `{peer}` is known")
+        with self.briefly(peer):
+            for address in addresses:
+                try:
+                    return await self.reach(replace(address, peer=peer), timeout=timeout)
+                except DialFailed as error:
+                    failure = error
+        raise failure
 
     async def reach(self, address: Address, *, timeout: float, way: Way | None = None) -> Link:
         """As `dial`, but a live link gets a further path there. Raises DialFailed."""

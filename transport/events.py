@@ -89,6 +89,11 @@ class SeenIds:
     def __contains__(self, ident: int) -> bool:
         return ident < self.floor or ident in self.above
 
+    @property
+    def count(self) -> int:
+        """How many have come, and one."""
+        return self.floor + len(self.above)
+
     def add(self, ident: int) -> bool:
         """Note an id; False where it had come before. Raises Fault."""
         if ident == self.floor:

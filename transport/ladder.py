@@ -171,6 +171,17 @@ class Ladder:
     ) -> Link:
         """The link to a peer, by whichever of its addresses answers first; better paths follow
         by themselves. Without addresses the book is asked. Raises DialFailed."""
+        link = await self._connect(peer, addresses, timeout)
+        link.keep()
+        return link
+
+    async def ask(self, peer: PeerId, addresses: Sequence[Address], *, timeout: float) -> Link:
+        """The same for a few questions only: a link that is new may be ended after them
+        (`Link.brief`). Raises DialFailed."""
+        with self.endpoint.briefly(peer):
+            return await self._connect(peer, addresses, timeout)
+
+    async def _connect(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> Link:
         with trio.move_on_after(timeout):
             while True:
                 link = self.endpoint.link(peer)
@@ -625,6 +636,8 @@ class Ladder:
         """Somebody of our swarm answers on our own network."""
         self.knowledge.found(peer, place[0])
         link = self.endpoint.link(peer)
+        if link is not None:
+            link.keep()
         if self._nursery is None or (link is not None and link.way in (Way.LAN, Way.LOOPBACK)):
             return
         self._nursery.start_soon(self._meet_neighbour, Address(*place, peer))

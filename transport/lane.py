@@ -94,6 +94,12 @@ class Lane:
         return self.outbox.backlog + self._stream_bytes + self._partial_bytes
 
     @property
+    def turns(self) -> int:
+        """Calls, posts and streams begun by either side so far."""
+        ours = self.outbox.next_ident + self._next_stream
+        return ours + self._seen.count + self._seen_streams.count
+
+    @property
     def at_stake(self) -> bool:
         """Whether somebody would miss the link: calls or streams are open, or answers have not
         arrived for sure. Not cheap; asked while nothing carries it."""

@@ -80,13 +80,17 @@ class Link:
         alarm: Callable[[float], None],
         due: Told,
         shaper: Shaper | None = None,
+        brief: bool = False,
+        kept: Told = lambda link: None,
     ) -> None:
         """`quiet` is told when the peer has not been heard of for so long that nothing new
         should be sent to it, `back` when it is there again, `path` of every path that comes.
         `held` is asked whether somebody else needs the link to this peer though nothing is open.
         `alarm` is told when `expire` should be called, `due` when `tick` should be sooner than it
-        was; `shaper` holds the node's caps."""
+        was; `shaper` holds the node's caps, `kept` is told once when somebody wants to keep it."""
         self.identities = identities
+        self.brief = brief
+        """Whether this side dialled it for a few questions only, and may end it after them."""
         self.peer = identities.peer
         self.code: str | None = None  # why the link ended
         self.address = ("", 0)
@@ -99,6 +103,8 @@ class Link:
         self._tell_quiet = quiet
         self._tell_back = back
         self._tell_path = path
+        self._tell_kept = kept
+        self._kept = False
         self._held = held
         self._alarm = alarm
         self._tell_due = due
@@ -262,6 +268,24 @@ class Link:
             raise CallRefused("busy", "the peer allows no more streams")
         self._flush()
         return self._adopt(core)
+
+    def keep(self) -> None:
+        """Somebody wants it for longer than a few questions."""
+        self.brief = False
+        if not self._kept:
+            self._kept = True
+            self._tell_kept(self)
+
+    @property
+    def turns(self) -> int:
+        """Calls, posts and streams that either side has begun: where it stays the same, nobody
+        uses the link."""
+        return self._lane.turns
+
+    @property
+    def busy(self) -> bool:
+        """Whether calls or streams are open, whichever side's."""
+        return bool(self._calls) or self._at_stake
 
     def close(self, code: str = "closed", message: str = "") -> None:
         """End the link now; the peer is told the code if its connection takes it."""

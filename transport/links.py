@@ -1,5 +1,6 @@
 """The links of one node: at most one to a peer, and who is told of what becomes of them."""
 
+from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
@@ -40,6 +41,8 @@ class Links:
         self.path: list[Callable[[Link, Way, str], None]] = []
         self.quiet: list[Told] = []
         self.back: list[Told] = []
+        self.kept: list[Told] = []
+        self.briefly: Counter[PeerId] = Counter()  # who is dialled for a few questions only
         self.holders: list[Callable[[PeerId], bool]] = []
         self.news = trio.lowlevel.ParkingLot()  # a link came up, or a dial ended
         self._host = host
@@ -212,6 +215,8 @@ class Links:
             held=lambda peer: any(holder(peer) for holder in self.holders),
             shaper=self._shaper,
             alarm=self._alarm.set,
+            brief=connected.dialled and connected.peer in self.briefly,
+            kept=lambda link: _tell(self.kept, link),
             due=self._tick_soon,
         )
         return link

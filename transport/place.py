@@ -5,6 +5,7 @@ to which nothing is ever sent.
 """
 
 from enum import IntEnum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -45,6 +46,7 @@ class Nearness(IntEnum):
     LOOPBACK = 2
 
 
+@lru_cache(4096)
 def parse_ip(text: str) -> Ip | None:
     """An IP address, IPv4 within IPv6 as IPv4; None for what is none, or has a zone."""
     if len(text) > _LETTERS or "%" in text:
@@ -64,6 +66,7 @@ def plain_ip(text: str) -> str | None:
     return None if found is None else str(found)
 
 
+@lru_cache(4096)
 def nearness_of(ip: str) -> Nearness | None:
     """How near an IP address is; None for what nobody should be told to dial: names (they resolve
     to anything), link-local and metadata addresses, those that stand for others, multicast."""

@@ -119,6 +119,37 @@ DOCTOR: dict[str, Any] = {
         {"code": "rung-relay", "sentence": "relays: not known yet", "hint": None},
     ],
 }  # fmt: skip
+FIND: dict[str, Any] = {
+    "searches": [{
+        "about": "who serves layers of tiny", "key": "cd" * 32, "took_ms": 12.3,
+        "records": [
+            {"kind": "shard", "author": "12D3KooWNode", "age_s": 3.0, "by": "12D3KooWKeeper",
+             "source": "dht", "says": {"root": "ab" * 32, "start": 0, "stop": 2,
+                                       "precision": "float32", "speed": 7.5}},
+            {"kind": "shard", "author": "12D3KooWFar", "age_s": 75.0, "by": None,
+             "source": "members", "says": {"root": "ab" * 32, "start": 2, "stop": 6,
+                                           "precision": "float32", "speed": 0.0}},
+        ],
+        "path": [
+            {"peer": "12D3KooWDead", "shared": 0, "at_ms": 0.0, "took_ms": None,
+             "answer": "timeout"},
+            {"peer": "12D3KooWKeeper", "shared": 7, "at_ms": 0.1, "took_ms": 2.5,
+             "answer": "2 records, 20 contacts"},
+        ],
+    }],
+}  # fmt: skip
+DHT: dict[str, Any] = {
+    "mode": "fallback", "why": "others do not reach this node from outside", "size": 41.7,
+    "contacts": 21, "servers": 3, "links": 5,
+    "buckets": [{"shared": 0, "contacts": 20, "reachable": 2, "waiting": 4},
+                {"shared": 1, "contacts": 1, "reachable": 1, "waiting": 0}],
+    "stored": {"records": 12, "bytes": 6 << 10, "limit": 32 << 20},
+    "own": [{"kind": "peer", "key": "cd" * 32, "about": "12D3KooWNode", "gone": False, "kept": 20,
+             "announced_s": 75.0, "due_s": 3000.0},
+            {"kind": "shard", "key": "ef" * 32, "about": "0:2:float32", "gone": True, "kept": 1,
+             "announced_s": None, "due_s": -1.0}],
+    "walk": {"ended_s": 75.0, "keys": 2, "messages": 31, "took_s": 0.25},
+}  # fmt: skip
 ANSWER: dict[str, Any] = {
     "text": "hello", "reason": "length", "prompt_tokens": 3, "tokens": 1, "ttft_ms": 12.0,
     "tokens_per_s": 88.0, "hop_ms": 0.5, "nodes": [{"peer": "12D3KooWNode", "layers": "0:6"}],

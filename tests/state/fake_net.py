@@ -43,6 +43,11 @@ class FakeHost:
 
 
 @dataclass
+class FakeIdentities:
+    dialled: bool
+
+
+@dataclass
 class FakeStatus:
     address: tuple[str, int]
 
@@ -50,8 +55,12 @@ class FakeStatus:
 class FakeLink:
     """One end. What is sent arrives in order, one task each way."""
 
-    def __init__(self, own: "FakeEndpoint", other: "FakeEndpoint") -> None:
+    def __init__(
+        self, own: "FakeEndpoint", other: "FakeEndpoint", *, dialled: bool, brief: bool
+    ) -> None:
         self.peer = other.peer
+        self.identities = FakeIdentities(dialled)
+        self.brief = brief
         self.status = FakeStatus((other.ip, 4001))
         self.closed: str | None = None
         self.quiet = False
@@ -87,6 +96,11 @@ class FakeLink:
             raise CallRefused(answer.code, answer.message)
         return cast(Reply, answer)
 
+    def keep(self) -> None:
+        self.brief = False
+        for callback in self._own.kept:
+            callback(cast(Link, self))
+
     @property
     def alive(self) -> bool:
         return self.closed is None
@@ -104,6 +118,7 @@ class FakeEndpoint:
         self.all_links: dict[PeerId, FakeLink] = {}
         self._handlers: dict[str, Handler] = {}
         self._up: list[Callable[[Link], None]] = []
+        self.kept: list[Callable[[Link], None]] = []
         self._lost: list[Callable[[Link, str], None]] = []
         self.quiet: list[Callable[[Link], None]] = []
         self.back: list[Callable[[Link], None]] = []
@@ -116,6 +131,9 @@ class FakeEndpoint:
 
     def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
         self._lost.append(callback)
+
+    def on_link_kept(self, callback: Callable[[Link], None]) -> None:
+        self.kept.append(callback)
 
     def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
         self.quiet.append(callback)
@@ -140,7 +158,9 @@ class FakeEndpoint:
             raise DialFailed("refused", "nobody there")
         if other.peer not in self.all_links:
             self.net.connect(self, other)
-        return cast(Link, self.all_links[other.peer])
+        link = self.all_links[other.peer]
+        link.keep()
+        return cast(Link, link)
 
     def cut(self, peer: PeerId, code: str) -> None:
         """End the link to a peer, on both sides."""
@@ -151,8 +171,9 @@ class FakeEndpoint:
                 for callback in one._lost:
                     callback(cast(Link, link), code)
 
-    def add(self, other: "FakeEndpoint") -> None:
-        link = self.all_links[other.peer] = FakeLink(self, other)
+    def add(self, other: "FakeEndpoint", *, dialled: bool, brief: bool = False) -> None:
+        link = FakeLink(self, other, dialled=dialled, brief=brief)
+        self.all_links[other.peer] = link
         self.net.nursery.start_soon(link.run)
 
     def announce(self, peer: PeerId) -> None:
@@ -167,9 +188,10 @@ class FakeNet:
         self.by_peer: dict[PeerId, FakeEndpoint] = {}
         self.sent: list[tuple[PeerId, PeerId, str, bytes]] = []
 
-    def connect(self, one: FakeEndpoint, two: FakeEndpoint) -> None:
-        one.add(two)
-        two.add(one)
+    def connect(self, one: FakeEndpoint, two: FakeEndpoint, *, brief: bool = False) -> None:
+        """`one` has dialled `two`; `brief`: for a few questions only."""
+        one.add(two, dialled=True, brief=brief)
+        two.add(one, dialled=False)
         one.announce(two.peer)
         two.announce(one.peer)
 

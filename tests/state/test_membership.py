@@ -18,7 +18,7 @@ from shoal.transport.calls import Call, Refusal, Reply
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.frame import Priority
 from shoal.transport.hello import OpenSwarm
-from shoal.transport.identity import Identity
+from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link import Link
 from shoal.transport.place import Nearness
 from shoal.transport.realhost import RealHost
@@ -140,8 +140,8 @@ async def test_many_changes_at_once_go_out_as_few(net: FakeNet, autojump_clock: 
 
 def test_lists_are_cut_and_the_rest_is_refused() -> None:
     class Alone:
-        handle = on_link = on_link_lost = on_link_quiet = on_link_back = staticmethod(
-            lambda *args: None
+        handle = on_link = on_link_lost = on_link_quiet = on_link_back = on_link_kept = (
+            staticmethod(lambda *args: None)
         )
 
         def links(self) -> list[Link]:
@@ -373,6 +373,57 @@ async def test_the_dead_are_not_told_of_for_ever(net: FakeNet, autojump_clock: M
         nodes.append(FakeNode(net, number))
         net.nursery.start_soon(nodes[-1].run, nodes[0])
         await trio.sleep(5)
+
+
+@pytest.mark.trio
+async def test_a_brief_link_is_no_membership_until_somebody_keeps_it(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """Twin: a link that is to be kept has its records at once."""
+    asker, asked, other = nodes = [FakeNode(net, number, silent=True) for number in (1, 2, 3)]
+    for node in nodes:
+        net.nursery.start_soon(node.run)
+    net.connect(asker.endpoint, asked.endpoint, brief=True)
+    net.connect(asker.endpoint, other.endpoint)
+    await trio.sleep(5)
+    assert not [message for message in net.sent if {message[0], message[1]} == {*pair(nodes)}]
+    assert asker.members == {asker.peer, other.peer}
+    assert asked.members == {asked.peer}
+    await asker.endpoint.dial(asked.address, timeout=5)
+    await trio.sleep(5)
+    assert asker.members == {node.peer for node in nodes}
+    assert asked.peer in asker.members and asker.peer in asked.members
+
+
+def pair(nodes: Sequence[FakeNode]) -> tuple[PeerId, PeerId]:
+    return nodes[0].peer, nodes[1].peer
+
+
+@pytest.mark.trio
+async def test_a_brief_link_to_a_member_told_of_is_kept(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    asker, gate = start(net, 2)
+    asked = FakeNode(net, 3)
+    net.connect(asker.endpoint, asked.endpoint, brief=True)
+    net.nursery.start_soon(asked.run, gate)
+    await trio.sleep(5)
+    assert asker.members == asked.members == {node.peer for node in (asker, gate, asked)}
+
+
+@pytest.mark.trio
+async def test_brief_links_that_end_or_grow_quiet_change_nothing(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    asker, asked = (FakeNode(net, number, silent=True) for number in (1, 2))
+    net.connect(asker.endpoint, asked.endpoint, brief=True)
+    version = asker.directory.version
+    link: Any = asker.endpoint.all_links[asked.peer]
+    for callback in (*asker.endpoint.quiet, *asker.endpoint.back):
+        callback(link)
+    assert asker.members == {asker.peer}
+    asker.endpoint.cut(asked.peer, "closed")
+    assert asker.directory.version == version
 
 
 @pytest.mark.trio

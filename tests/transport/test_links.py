@@ -10,6 +10,7 @@ from shoal.transport.errors import DialFailed
 from shoal.transport.ladder import Rungs
 from shoal.transport.limits import Limits
 from shoal.transport.links import Links
+from tests.transport.fleet import make_node
 
 ROOM = 5
 
@@ -49,6 +50,67 @@ async def test_without_that_it_does(world: World, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Links, "_make_room", lambda *_: False)
     _, others = await _crowded(world)
     assert others == ["full"] * 2
+
+
+@pytest.mark.trio
+async def test_a_link_for_a_few_questions_is_brief_until_somebody_keeps_it() -> None:
+    """Either side may: who dialled in passing, and who was dialled."""
+    one, other = make_node(1), make_node(2)
+    kept: dict[str, list[object]] = {"one": [], "other": []}
+    one.endpoint.on_link_kept(kept["one"].append)
+    other.endpoint.on_link_kept(kept["other"].append)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(one.run)
+        await nursery.start(other.run)
+        peer = other.endpoint.peer
+        link = await one.endpoint.ask(peer, [other.address], timeout=5)
+        assert link.brief
+        before = link.turns
+        await link.call("echo", timeout=5)
+        assert link.turns > before and not link.busy
+        assert await one.endpoint.ask(peer, [other.address], timeout=5) is link
+        assert link.brief and kept == {"one": [], "other": []}
+        assert await one.endpoint.dial(other.address, timeout=5) is link
+        assert not link.brief and kept["one"] == [link]
+        accepted = other.endpoint.link(one.endpoint.peer)
+        assert accepted is not None and not accepted.brief
+        await other.endpoint.dial(one.address, timeout=5)
+        await other.endpoint.dial(one.address, timeout=5)
+        assert kept["other"] == [accepted]
+        one.scope.cancel()
+        other.scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_link_with_a_call_under_way_is_busy() -> None:
+    one, other = make_node(1), make_node(2)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(one.run)
+        await nursery.start(other.run)
+        link = await one.endpoint.ask(other.endpoint.peer, [other.address], timeout=5)
+        accepted = other.endpoint.link(one.endpoint.peer)
+        assert accepted is not None
+        async with trio.open_nursery() as calls:
+            calls.start_soon(lambda: link.call("slow", timeout=5))
+            with trio.fail_after(5):
+                while not accepted.busy:  # noqa: ASYNC110
+                    await trio.sleep(0.001)
+            assert link.busy
+        with trio.fail_after(5):
+            while link.busy or accepted.busy:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+        one.scope.cancel()
+        other.scope.cancel()
+
+
+@pytest.mark.trio
+async def test_nobody_who_answers_is_said_so() -> None:
+    one, other = make_node(1), make_node(2)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(one.run)
+        with pytest.raises(DialFailed, match="no address"):
+            await one.endpoint.ask(other.endpoint.peer, [], timeout=5)
+        one.scope.cancel()
 
 
 async def test_idle_links_are_looked_at_when_they_are_due(

@@ -393,6 +393,7 @@ class RelayClient:
         now, ttl = self._host.now(), _ttl(reply)
         seen = read_vouched(reply.header.get("seen"), link.status.address[0])
         self._held[link.peer] = Held(link.peer, rtt, seen, now + ttl / 2, now + ttl)
+        link.keep()
         self._choice.worked(link.peer)
         return True
 

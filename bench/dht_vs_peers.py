@@ -1,0 +1,268 @@
+"""Storing and finding records against Lattica 1.0.21 and hivemind 1.1.12, with 8 and 50 nodes.
+
+Loopback; each system's nodes in its own fashion (ours and Lattica's in one process, hivemind's in
+two a node), in turns of some stores and gets from nodes drawn at random. A store is over for
+Lattica when one other node has acknowledged (`Quorum::One`), and for hivemind when all replicas
+have: so is ours in each comparison (`store`; `all` is the time until every node that should keep it
+has acknowledged). A get ends with the first record, which the asking node may hold itself
+(`get_remote`: those of ours where it did not). Then 12 nodes write to one key at the same moment,
+each its own value, and a reader counts. `value` is theirs / ours of the medians, the worst of all:
+over 1 is faster than both. hivemind is compared with 8 nodes only: 50 of it are 100 processes.
+
+The others need environments of their own, named by options or by SHOAL_BENCH_LATTICA and
+SHOAL_BENCH_HIVEMIND:
+
+    python3 -m venv DIR && DIR/bin/pip install lattica==1.0.21
+    python3 -m venv DIR && DIR/bin/pip install torch && DIR/bin/pip install hivemind==1.1.12
+
+Without one its figures are left out, and its goals count as missed.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import trio
+
+from shoal.dht.record import NameBody
+from shoal.dht.service import Dht
+from shoal.transport.address import Address
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.hello import OpenSwarm
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.link import Link
+from shoal.transport.realhost import RealHost
+
+SIDES = Path(__file__).parent / "peers" / "dht_sides.py"
+LOOPBACK = "127.0.0.1"
+WRITERS = 12
+ROOT = "ab" * 32
+SIZES = (8, 50)
+THEIRS = {"lattica": SIZES, "hivemind": SIZES[:1]}
+ACKNOWLEDGED = {"lattica": 1, "hivemind": None}
+Round = tuple[list[float], list[float]]
+"""Milliseconds of the stores, and of the gets that brought the value."""
+
+
+class Node:
+    """An endpoint and its `Dht`, without a ladder."""
+
+    def __init__(self) -> None:
+        host = RealHost()
+        self.identity = Identity.generate(host)
+        self.endpoint = Endpoint(host, self.identity, admission=OpenSwarm(), libp2p=False)
+        self.dht = Dht(
+            host,
+            self.endpoint,
+            self.identity,
+            connect=self._connect,
+            addresses=lambda: [self.address],
+        )
+
+    @property
+    def address(self) -> Address:
+        return Address(LOOPBACK, self.endpoint.port, self.identity.peer)
+
+    async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
+        return await self.endpoint.ask(peer, addresses, timeout=6)
+
+    async def run(self, first: "Node | None", nursery: trio.Nursery) -> None:
+        await nursery.start(self.endpoint.run, LOOPBACK, 0)
+        await nursery.start(self.dht.run)
+        if first is not None:
+            await self.endpoint.dial(first.address, timeout=10)
+            await self.dht.joined()
+
+
+class Ours:
+    """So many nodes in this process."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+        self.remote: list[float] = []
+        self.all: list[float] = []
+        self._made = 0
+
+    async def rounds(self, count: int, kept: int | None) -> tuple[list[float], list[float]]:
+        """`kept`: acknowledgements after which a store counts as done; None: all."""
+        stores, gets = [], []
+        for _ in range(count):
+            self._made += 1
+            body = NameBody(f"name {self._made}", ROOT, 1, 1)
+            writer, reader = random.choice(self.nodes), random.choice(self.nodes)
+            began = time.perf_counter()
+            writer.dht.publish(body)
+            await writer.dht.flushed(10, kept=kept)
+            stores.append(1000 * (time.perf_counter() - began))
+            report = await writer.dht.flushed(10)
+            self.all.append(1000 * (time.perf_counter() - began))
+            began = time.perf_counter()
+            found = await reader.dht.find(body.key)
+            if report.done and found.records:
+                gets.append(1000 * (time.perf_counter() - began))
+                if found.path:
+                    self.remote.append(gets[-1])
+        return stores, gets
+
+    async def writers(self) -> int:
+        """Each node says what the name means by a record of its own."""
+        self._made += 1
+        name = f"name {self._made}"
+        writers = [self.nodes[number % len(self.nodes)] for number in range(WRITERS)]
+        bodies = [NameBody(name, f"{number:064x}", 1, 1) for number in range(WRITERS)]
+        async with trio.open_nursery() as nursery:
+            for writer, body in zip(writers, bodies, strict=True):
+                writer.dht.publish(body)
+                nursery.start_soon(writer.dht.flushed, 10)
+        found = await self.nodes[-1].dht.find(bodies[0].key, most=64, enough=WRITERS)
+        return len(found.records)
+
+
+class Theirs:
+    """The process of another system."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, line: str) -> list[float]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return list(map(float, self._process.stdout.readline().split()))
+
+    def rounds(self, count: int) -> tuple[list[float], list[float]]:
+        found = self.ask(f"rounds {count}")
+        return found[:count], found[count:]
+
+
+@contextmanager
+def started(python: str, name: str, nodes: int) -> Iterator[Theirs]:
+    """Another system's nodes; ended with their children."""
+    command = [python, str(SIDES), name, str(nodes)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, start_new_session=True,
+    ) as child:  # fmt: skip
+        try:
+            assert child.stdout is not None
+            while (line := child.stdout.readline()) != "ready\n":
+                if not line:
+                    raise SystemExit(f"{name} does not start: run `{' '.join(command)}`")
+            yield Theirs(child)
+        finally:
+            os.killpg(child.pid, 9)
+
+
+async def compare(nodes: int, pythons: dict[str, str], rounds: int, each: int) -> dict[str, object]:
+    """Figures of one size. Before, both sides store and find twice as often as they have nodes:
+    a node that has never asked another has no link to it."""
+    found: dict[str, object] = {}
+    async with trio.open_nursery() as nursery:
+        ours: list[Node] = []
+        for _ in range(nodes):
+            node = Node()
+            await node.run(ours[0] if ours else None, nursery)
+            ours.append(node)
+        side = Ours(ours)
+        await side.rounds(2 * nodes, 1)
+        side.all.clear()
+        side.remote.clear()
+        if not pythons:
+            found |= figures(str(nodes), [await side.rounds(each, 1) for _ in range(rounds)], [])
+        for name, python in pythons.items():
+            with started(python, name, nodes) as theirs:
+                theirs.rounds(2 * nodes)
+                pairs = [
+                    await turn(side, theirs, each, ACKNOWLEDGED[name], ours_first=bool(number % 2))
+                    for number in range(rounds)
+                ]
+                mine, others = zip(*pairs, strict=True)
+                found |= figures(f"{nodes}_{name}", list(mine), list(others))
+                if nodes == SIZES[0]:
+                    (seen,) = theirs.ask(f"writers {WRITERS}")
+                    found[f"writers_{name}"] = int(seen)
+        found[f"{nodes}_ours_all_ms"] = round(median(side.all), 3)
+        found["writers_ours"] = await side.writers()
+        if side.remote:
+            found[f"{nodes}_ours_get_remote_ms"] = round(median(side.remote), 3)
+        nursery.cancel_scope.cancel()
+    return found
+
+
+async def turn(
+    ours: Ours, theirs: Theirs, each: int, kept: int | None, *, ours_first: bool
+) -> tuple[Round, Round]:
+    """One round of both; our loop stands still while the other works, as is meant."""
+    if ours_first:
+        mine = await ours.rounds(each, kept)
+        return mine, theirs.rounds(each)
+    others = theirs.rounds(each)
+    return await ours.rounds(each, kept), others
+
+
+def figures(name: str, ours: list[Round], theirs: list[Round]) -> dict[str, object]:
+    """Medians over all rounds, how many gets brought the value, and the ratios."""
+    found: dict[str, object] = {}
+    for index, what in enumerate(("store", "get")):
+        mine = [ms for each in ours for ms in each[index]]
+        found[f"{name}_ours_{what}_ms"] = round(median(mine), 3)
+        others = [ms for each in theirs for ms in each[index]]
+        if others:
+            found[f"{name}_theirs_{what}_ms"] = round(median(others), 3)
+            found[f"{name}_{what}_ratio"] = round(median(others) / median(mine), 3)
+    found[f"{name}_ours_found"] = sum(len(each[1]) for each in ours)
+    found[f"{name}_of"] = sum(len(each[0]) for each in ours)
+    if theirs:
+        found[f"{name}_theirs_found"] = sum(len(each[1]) for each in theirs)
+    return found
+
+
+def verdict(found: dict[str, object], pythons: dict[str, str]) -> dict[str, object]:
+    ratios = {key: float(str(value)) for key, value in found.items() if key.endswith("_ratio")}
+    complete = all(name in pythons for name in THEIRS)
+    whole = all(
+        found[key] == found[key.replace("_ours_found", "_of")]
+        for key in found
+        if key.endswith("_ours_found")
+    )
+    ok = complete and whole and min(ratios.values(), default=0) > 1
+    ok = ok and found.get("writers_ours") == WRITERS
+    worst = round(min(ratios.values(), default=0.0), 3)
+    result = {"name": "dht_vs_peers", "value": worst, "goal": 1, "ok": ok}
+    return result | found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="nodes")
+    for name in THEIRS:
+        parser.add_argument(
+            f"--{name}",
+            metavar="PYTHON",
+            default=os.environ.get(f"SHOAL_BENCH_{name.upper()}"),
+            help=f"the Python of an environment with {name}",
+        )
+    args = parser.parse_args()
+    given = {name: getattr(args, name) for name in THEIRS if getattr(args, name)}
+    rounds, each = (3, 10) if args.quick else (6, 25)
+    found: dict[str, object] = {}
+    for nodes in args.sizes:
+        pythons = {name: given[name] for name in given if nodes in THEIRS[name]}
+        found |= trio.run(compare, nodes, pythons, rounds, each)
+    print("units: milliseconds; found: gets that brought the value, of so many")
+    result = verdict(found, given)
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

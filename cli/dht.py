@@ -1,0 +1,89 @@
+"""`shoal dht`: this node's part in the index of who holds what."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import render
+from .options import data_option, example, json_option
+
+SHOWN = 20  # own records in the table for a person
+BUCKET_HEADS = ("SHARED", "CONTACTS", "REACHABLE", "WAITING")
+OWN_HEADS = ("KIND", "ABOUT", "KEPT BY", "ANNOUNCED", "NEXT")
+
+
+@click.command(
+    short_help="Show this node's part in the index.",
+    epilog=example("shoal dht", "shoal dht --json"),
+)
+@data_option
+@json_option
+def dht(data: Path, as_json: bool) -> None:
+    """Show this node's part in the index of who holds what: whom it knows, what it keeps.
+
+    Contacts stand by how many leading bits their key shares with this node's: the more, the nearer.
+    """
+    from .client import request
+
+    answer = request(data, "dht")
+    click.echo(json.dumps(answer) if as_json else report(answer))
+
+
+def report(answer: dict[str, Any]) -> str:
+    """The answer of `dht` for a person."""
+    parts = [render.fields(rows(answer))]
+    if answer["buckets"]:
+        parts.append(render.table(BUCKET_HEADS, [bucket_row(each) for each in answer["buckets"]]))
+    if answer["own"]:
+        parts.append(render.table(OWN_HEADS, [own_row(each) for each in answer["own"][:SHOWN]]))
+    if len(answer["own"]) > SHOWN:
+        parts.append(f"and {len(answer['own']) - SHOWN} more of its own records")
+    return "\n\n".join(parts)
+
+
+def rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    """What there is to say in all."""
+    stored = answer["stored"]
+    return [
+        ("mode", f"{render.safe(answer['mode'], 16)}: {render.safe(answer['why'], 200)}"),
+        ("network", f"about {answer['size']:.0f} nodes that serve"),
+        ("contacts", f"{answer['contacts']}, {answer['servers']} of them reachable by all"),
+        ("links", f"{answer['links']} for look-ups alone"),
+        ("stored", f"{stored['records']} records of others, {render.size(stored['bytes'])} of "
+                   f"{render.size(stored['limit'])}"),
+        ("own", f"{len(answer['own'])} records, {_walk(answer['walk'])}"),
+    ]  # fmt: skip
+
+
+def _walk(walk: dict[str, Any] | None) -> str:
+    if walk is None:
+        return "not announced yet"
+    return (
+        f"last announced {render.duration(walk['ended_s'])} ago: {walk['keys']} keys, "
+        f"{walk['messages']} messages, {walk['took_s']:.1f} s"
+    )
+
+
+def bucket_row(bucket: dict[str, Any]) -> list[str]:
+    """Contacts at one distance as a line of the table."""
+    shared = bucket["shared"]
+    return [
+        f"{shared} bits" if shared != 1 else "1 bit",
+        str(bucket["contacts"]),
+        str(bucket["reachable"]),
+        str(bucket["waiting"]),
+    ]
+
+
+def own_row(own: dict[str, Any]) -> list[str]:
+    """One record of this node's own as a line of the table."""
+    announced = own["announced_s"]
+    return [
+        render.safe(own["kind"], 16) + (" (withdrawn)" if own["gone"] else ""),
+        render.safe(own["about"], 60),
+        f"{own['kept']} nodes" if own["kept"] != 1 else "1 node",
+        "never" if announced is None else f"{render.duration(announced)} ago",
+        "never" if own["due_s"] is None else f"in {render.duration(max(own['due_s'], 0))}",
+    ]

@@ -1,0 +1,116 @@
+"""Answers what others ask of a node that serves: who is near a key, what is stored there; and
+keeps what they bring. Wire: docs/spec/dht.md."""
+
+from collections.abc import Callable
+
+import trio
+
+from ..transport.calls import Answer, Call, Refusal, Reply
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from ..transport.link import Link
+from ..transport.place import is_public, network
+from ..transport.rates import Rate, Rates
+from . import defaults
+from .contact import Contact
+from .errors import BadMessage, BadRecord
+from .key import Key
+from .messages import Find, Found, Store, encode_codes
+from .record import open_record
+from .recordstore import RecordStore
+from .table import Table
+
+OnAsker = Callable[[Link, Contact], None]
+"""Told of a peer that asked over this link, and says that it serves."""
+
+
+class Answering:
+    """Bounded in what one peer, and all of them together, may make it do."""
+
+    def __init__(
+        self,
+        host: Host,
+        link: Callable[[PeerId], Link | None],
+        table: Table,
+        store: RecordStore,
+        *,
+        serves: Callable[[], bool],
+        on_asker: OnAsker,
+    ) -> None:
+        self._host = host
+        self._link = link
+        self._table = table
+        self._store = store
+        self._serves = serves
+        self._on_asker = on_asker
+        self._finds = Rates(Rate(*defaults.FINDS), Rate(*defaults.FINDS_ALL))
+        self._stores = Rates(Rate(*defaults.STORES))
+        self._stored = Rates(Rate(*defaults.STORED), Rate(*defaults.STORED_ALL))
+
+    def on_find(self, call: Call) -> Answer:
+        """`dht.find`."""
+        now = self._host.now()
+        if not self._finds.take(call.peer, now):
+            return Refusal("busy", "questions come too often")
+        try:
+            find = Find.decode(bytes(call.payload))
+        except BadMessage as error:
+            return Refusal(error.code, error.message)
+        if not self._serves():
+            return Refusal("not-serving", "this node keeps no records of others")
+        self._note(call.peer, find.serves)
+        found = Found(
+            self._store.find(find.keys, now, most=find.most, kinds=find.kinds),
+            tuple(self._near(place, call.peer) for place in (*find.keys, *find.near)),
+        )
+        return Reply(payload=found.encode())
+
+    def _near(self, place: Key, asker: PeerId) -> tuple[Contact, ...]:
+        """Others than who asks, which knows itself, and that can be dialled."""
+        near = self._table.nearest(place, defaults.K + 1)
+        return tuple(x for x in near if x.peer != asker and x.addresses)[: defaults.K]
+
+    async def on_store(self, call: Call) -> Answer:
+        """`dht.store`."""
+        if not self._stores.take(call.peer, self._host.now()):
+            return Refusal("busy", "stores come too often")
+        try:
+            store = Store.decode(bytes(call.payload))
+        except BadMessage as error:
+            return Refusal(error.code, error.message)
+        if not self._serves():
+            return Refusal("not-serving", "this node keeps no records of others")
+        self._note(call.peer, store.serves)
+        link = self._link(call.peer)
+        ip = link.address[0] if link is not None else ""
+        source = network(ip, defaults.SUBNET_FOUR, defaults.SUBNET_SIX) if is_public(ip) else ""
+        codes: list[str] = []
+        began = self._host.now()
+        for age, sealed in store.records:
+            if codes and codes[-1] == "bad-signature":  # who brings one need not bring more
+                codes.append("bad-signature")
+                continue
+            codes.append(self._keep(call.peer, source, age, sealed))
+            if self._host.now() - began > defaults.TURN:
+                await trio.lowlevel.checkpoint()
+                began = self._host.now()
+        return Reply(payload=encode_codes(codes))
+
+    def _keep(self, sender: PeerId, source: str, age: int, sealed: bytes) -> str:
+        now = self._host.now()
+        if not self._stored.take(sender, now):
+            return "busy"
+        try:
+            record = open_record(sealed)
+        except BadRecord as error:
+            return error.code
+        return self._store.put(
+            record, sender=sender, network=source, age=age, now=now, wall=self._host.wall()
+        )
+
+    def _note(self, peer: PeerId, serves: Contact | None) -> None:
+        link = self._link(peer)
+        if serves is None and peer in self._table:
+            self._table.forget(peer)  # it serves no more
+        if serves is not None and serves.peer == peer and link is not None:
+            self._on_asker(link, serves)

@@ -1,0 +1,104 @@
+"""Links for look-ups: dialled for a few questions, kept while they are used, and only so many."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import trio
+
+from ..transport.address import Address
+from ..transport.calls import Handler
+from ..transport.errors import DialFailed
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from ..transport.link import Link
+from . import defaults
+from .contact import Contact
+
+Connect = Callable[[PeerId, Sequence[Address]], Awaitable[Link]]
+"""A link to a peer for a few questions (`Endpoint.ask`, `Ladder.ask`). Raises DialFailed."""
+
+
+class Switchboard(Protocol):
+    """What is needed of an `Endpoint`."""
+
+    peer: PeerId
+
+    def handle(self, method: str, handler: Handler) -> None: ...
+    def link(self, peer: PeerId) -> Link | None: ...
+    def links(self) -> list[Link]: ...
+
+
+class BriefLinks:
+    """Of links that others want too nothing is ended here."""
+
+    def __init__(self, host: Host, endpoint: Switchboard, connect: Connect) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._connect = connect
+        self._used: dict[Link, tuple[int, float]] = {}  # its turns, and when they last changed
+        self._dials = trio.Semaphore(defaults.BRIEF_DIALS)
+        self._resting: dict[PeerId, float] = {}  # dialled in vain: until when it is not again
+
+    def linked(self, peer: PeerId) -> bool:
+        """Whether a question would need no dial."""
+        link = self._endpoint.link(peer)
+        return link is not None and link.connected and not link.quiet
+
+    def count(self) -> int:
+        """Brief links that are up."""
+        return len(self._brief())
+
+    async def to(self, contact: Contact) -> Link:
+        """The link to a contact, dialled where there is none. Raises DialFailed."""
+        link = self._endpoint.link(contact.peer)
+        if link is not None and link.connected:
+            return link
+        now = self._host.now()
+        if self._resting.get(contact.peer, now) > now:
+            raise DialFailed("unreachable", f"`{contact.peer}` did not answer a moment ago")
+        async with self._dials:
+            try:
+                link = await self._connect(contact.peer, contact.addresses)
+            except DialFailed:
+                self._rest(contact.peer)
+                raise
+        self._resting.pop(contact.peer, None)
+        self.sweep()
+        return link
+
+    def forgive(self) -> None:
+        """The network may have changed: everybody may be dialled again."""
+        self._resting.clear()
+
+    def _rest(self, peer: PeerId) -> None:
+        self._resting.pop(peer, None)
+        self._resting[peer] = self._host.now() + defaults.BRIEF_REST
+        while len(self._resting) > defaults.BRIEF_RESTING:
+            del self._resting[next(iter(self._resting))]
+
+    async def run(self) -> None:
+        """Until cancelled: end those that nobody uses."""
+        while True:
+            await trio.sleep(defaults.BRIEF_LOOK)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """End brief links that were idle for long, and of too many those idle for longest."""
+        now = self._host.now()
+        idle: list[tuple[float, Link]] = []
+        brief = self._brief()
+        self._used = {link: self._used.get(link, (-1, now)) for link in brief}
+        for link in brief:
+            turns, at = self._used[link]
+            if link.turns != turns or link.busy:
+                self._used[link] = (link.turns, now)
+            else:
+                idle.append((at, link))
+        idle.sort(key=lambda item: item[0])
+        spare = len(brief) - defaults.BRIEF_LINKS
+        for number, (at, link) in enumerate(idle):
+            if number < spare or now - at >= defaults.BRIEF_IDLE:
+                link.close("idle")
+
+    def _brief(self) -> list[Link]:
+        return [link for link in self._endpoint.links() if link.brief]

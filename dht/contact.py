@@ -1,0 +1,114 @@
+"""A contact: a node that serves, and where it may be reached.
+
+Who says so is not believed: nobody enters the table before having answered under its own key.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
+from typing import Final
+
+import msgpack
+
+from ..transport.address import Address
+from ..transport.errors import TransportError
+from ..transport.identity import KEY_BYTES, PeerId, peer_id_of, public_key_of
+from ..transport.place import Nearness, nearness_at, network, parse_ip
+from . import defaults
+from .errors import BadMessage
+from .key import Key, node_key, point
+
+_ADDRESS_LIMIT: Final = defaults.CONTACT_BYTES - KEY_BYTES
+
+
+class Contact:
+    """A peer and up to `CONTACT_ADDRESSES` addresses; equal by the peer alone."""
+
+    def __init__(self, peer: PeerId, addresses: Iterable[Address] = ()) -> None:
+        """Addresses beyond the bounds are left out."""
+        self.peer = peer
+        self.addresses = _fitting(addresses)
+
+    @cached_property
+    def key(self) -> Key:
+        return node_key(self.peer)
+
+    @cached_property
+    def point(self) -> int:
+        """The key as a number: distances are computed by the thousand."""
+        return point(self.key)
+
+    @cached_property
+    def networks(self) -> frozenset[str]:
+        """The public networks in which it says to be: /24 or /48; names are one network, as they
+        may mean any. Whoever is behind a relay, in a private network or on this machine has none.
+        """
+        found = (network_of(each.host) for each in self.addresses if each.relay is None)
+        return frozenset(each for each in found if each)
+
+    @cached_property
+    def packed(self) -> bytes:
+        """Its wire form: [public key, addresses as texts]."""
+        packed: bytes = msgpack.packb(
+            [public_key_of(self.peer), [str(each) for each in self.addresses]]
+        )
+        return packed
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Contact) and other.peer == self.peer
+
+    def __hash__(self) -> int:
+        return hash(self.peer)
+
+    def __repr__(self) -> str:
+        return f"<contact {self.peer} {self.key.hex()[:8]}>"
+
+
+def network_of(host: str) -> str:
+    """What counts as one network with a public host; "" for one that is near."""
+    found = parse_ip(host)
+    if found is None:
+        return "names"
+    if nearness_at(host) is not Nearness.PUBLIC:
+        return ""
+    return network(host, defaults.SUBNET_FOUR, defaults.SUBNET_SIX)
+
+
+@lru_cache(4096)
+def read_contact(packed: bytes) -> Contact:
+    """A contact of a message; addresses that this version does not understand are left out.
+
+    Raises BadMessage.
+    """
+    if len(packed) > defaults.CONTACT_BYTES:
+        raise BadMessage("a contact is too large")
+    try:
+        fields = msgpack.unpackb(packed, max_ext_len=0, max_map_len=0)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        raise BadMessage("a contact is not readable") from None
+    if type(fields) is not list or [type(item) for item in fields[:2]] != [bytes, list]:
+        raise BadMessage("a contact has a wrong form")
+    key, texts = fields[:2]
+    if len(key) != KEY_BYTES or len(texts) > defaults.CONTACT_ADDRESSES:
+        raise BadMessage("a contact is out of bounds")
+    return Contact(peer_id_of(key), _understood(texts))
+
+
+def _understood(texts: list[object]) -> Iterable[Address]:
+    for text in texts:
+        if type(text) is not str:
+            raise BadMessage("a contact's address is no text")
+        try:
+            yield Address.parse(text)
+        except TransportError:
+            continue
+
+
+def _fitting(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    found: dict[Address, None] = {}
+    left = _ADDRESS_LIMIT - 8  # the envelope's own bytes
+    for each in addresses:
+        size = len(str(each)) + 3
+        if each not in found and size <= left and len(found) < defaults.CONTACT_ADDRESSES:
+            found[each] = None
+            left -= size
+    return tuple(found)

@@ -1,0 +1,161 @@
+"""Getting to know others: at the start, after a cut, and as they come by.
+
+Who may serve is asked one small question; only who answers enters the table. Contacts of the last
+run and peers with a link bring this node in; then a look-up of its own key, and one in the range
+of each bucket that nobody has touched for long.
+"""
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from ..transport.address import Address
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from ..transport.link import Link
+from . import defaults
+from .asking import Asking, NoAnswer, as_seen, better, of_link
+from .contact import Contact
+from .key import Key
+from .messages import Find
+from .searching import Searching
+from .table import Table
+
+
+class Joining:
+    """`addresses(peer)` is what else is known of where a linked peer is."""
+
+    def __init__(
+        self,
+        host: Host,
+        own: Key,
+        table: Table,
+        asking: Asking,
+        searching: Searching,
+        *,
+        links: Callable[[], list[Link]],
+        addresses: Callable[[PeerId], Sequence[Address]],
+    ) -> None:
+        self.remembered: Sequence[Contact] = ()
+        self.joined = trio.Event()
+        """Set once others serve and this node's neighbours are known."""
+        self._host = host
+        self._own = own
+        self._table = table
+        self._asking = asking
+        self._searching = searching
+        self._links = links
+        self._addresses = addresses
+        self._curious: dict[PeerId, Contact] = {}
+        self._asked: dict[PeerId, float] = {}  # until when not to ask again
+        self._looked: float | None = None  # for its own surroundings
+        self._news = trio.Event()
+        self._somebody = trio.Event()  # has answered
+
+    def is_settled(self) -> bool:
+        """Whether it has lately looked for its own surroundings."""
+        return self._looked is not None and self._host.now() - self._looked < defaults.OWN_LOOK
+
+    def look_again(self) -> None:
+        """Look for the own surroundings soon."""
+        self._looked = None
+
+    # Who comes by.
+
+    def met(self, link: Link) -> None:
+        """A link has come up that is more than a question of ours."""
+        if not link.brief and link.identities.dialled:
+            self._be_curious(of_link(link, self._addresses(link.peer)))
+
+    def asked_by(self, link: Link, contact: Contact) -> None:
+        """A peer asks us, and says that it serves."""
+        seen = as_seen(contact, link)
+        known = self._table.contact(contact.peer)
+        if known is None:
+            self._be_curious(seen)
+        else:
+            self._table.answered(better(known, seen), self._host.now())
+
+    def _be_curious(self, contact: Contact) -> None:
+        now = self._host.now()
+        if contact.peer in self._table or self._asked.get(contact.peer, now) > now:
+            return
+        if len(self._curious) < defaults.CURIOUS:
+            self._curious[contact.peer] = contact
+            self._news.set()
+
+    # Running.
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_knowing)
+            nursery.start_soon(self._keep_looking)
+
+    async def _keep_knowing(self) -> None:
+        """Find out who serves of those who came by."""
+        while True:
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(len(self._curious), defaults.CURIOUS_AT_ONCE)):
+                    peer = next(iter(self._curious))
+                    nursery.start_soon(self._probe, self._curious.pop(peer))
+            if not self._curious:
+                self._news = trio.Event()
+                await self._news.wait()
+
+    async def _probe(self, contact: Contact) -> None:
+        """The table hears of the answer by itself."""
+        now = self._host.now()
+        self._asked = {peer: at for peer, at in self._asked.items() if at > now}
+        if len(self._asked) < defaults.BRIEF_RESTING:
+            self._asked[contact.peer] = now + defaults.CURIOUS_REST
+        try:
+            await self._asking.find(contact, self._question())
+        except NoAnswer:
+            return
+        self._somebody.set()
+
+    def _question(self) -> Find:
+        return Find((), (self._own,), 0, (), self._asking.serves())
+
+    async def _keep_looking(self) -> None:
+        pause = defaults.JOIN_PAUSE[0]
+        while True:
+            if not len(self._table):
+                await self._knock()
+            if len(self._table):
+                await self._refresh()
+                self.joined.set()
+                pause = defaults.JOIN_PAUSE[0]
+                await trio.sleep(defaults.REFRESH_LOOK)
+            else:
+                with trio.move_on_after(pause):
+                    await self._somebody.wait()
+                pause = min(2 * pause, defaults.JOIN_PAUSE[1])
+
+    async def _knock(self) -> None:
+        """Nobody is known: ask whoever has a link, and whoever was known; until one answers."""
+        self._somebody = trio.Event()
+        linked = [of_link(link, self._addresses(link.peer)) for link in self._links()]
+        found = {contact.peer: contact for contact in (*linked, *self.remembered)}
+        waiting = list(found.values())[: defaults.REMEMBERED]
+
+        async def ask() -> None:
+            while waiting and not self._somebody.is_set():
+                await self._probe(waiting.pop(0))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(defaults.BRIEF_DIALS):
+                nursery.start_soon(ask)
+
+    async def _refresh(self) -> None:
+        """Look up what has not been for long; at the first time that is all there is."""
+        now = self._host.now()
+        if not self.is_settled():
+            await self._searching.survey(self._own)
+            self._looked = self._host.now()
+        due = self._table.refresh_due(now)
+        for contact in self._table.to_check(now, defaults.CHECK_QUIET):
+            await self._probe(contact)
+        for key in due:
+            await self._searching.survey(key)

@@ -1,0 +1,357 @@
+"""One iterative look-up: of the records under some keys of one region, or of the region's nodes.
+
+Several disjoint paths approach the region (Baumgart and Mies, "S/Kademlia", ICPADS 2007, section
+4.4): no contact belongs to two, so a liar spoils one of them. In the region the nodes are asked in
+an order drawn by lot, not the nearest first, and each is asked as well who is near to some random
+place there: identities ground next to the key are then neither the first that are asked nor all
+that is heard of. Sans-I/O: queries come out of `next`, answers go in.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from ..transport.identity import PeerId
+from . import defaults
+from .contact import Contact
+from .errors import BadRecord
+from .key import SPACE, Key, key_at, point
+from .messages import Find, Found
+from .record import Record, open_record, time_code
+from .table import lot
+
+
+@dataclass(frozen=True, slots=True)
+class LookupSettings:
+    """How a look-up goes; the defences can be switched off for tests."""
+
+    paths: int = defaults.PATHS
+    """Disjoint paths; 1: every answer feeds the whole look-up."""
+    by_lot: bool = True
+    """The region's nodes in an order by lot, and random places of it asked for. Else the nearest
+    first, until the `K` nearest have answered: for joining, and to see how dense it is there."""
+    subnet_limits: bool = True
+    """Contacts of networks that were asked often come last."""
+    hedge: float = defaults.HEDGE
+    """Seconds after which an answer counts as late."""
+    at_once: int = defaults.PATH_ASKED
+    """Queries of each path under way at once, late ones aside."""
+    queries: int = defaults.LOOKUP_QUERIES
+    """Of one look-up, at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """To be asked of a contact."""
+
+    contact: Contact
+    find: Find
+
+
+@dataclass(slots=True)
+class Step:
+    """One query, and what came of it: for people who want to see the way."""
+
+    contact: Contact
+    path: int
+    hop: int  # 1 for contacts of the own table
+    asked: float
+    answered: float | None = None
+    outcome: str = ""  # "" under way, "records", "contacts", "nothing", "failed", or a code
+    records: int = 0
+    contacts: int = 0  # that were new
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """A record, how long nobody had heard of it from its author (s), who handed it out."""
+
+    record: Record
+    age: float
+    by: PeerId
+
+
+@dataclass(slots=True)
+class _Candidate:
+    contact: Contact
+    path: int
+    hop: int
+    distance: int
+    lot: int
+    step: Step | None = None
+
+
+@dataclass(slots=True)
+class _Path:
+    waiting: list[_Candidate] = field(default_factory=list)
+    asked: list[_Candidate] = field(default_factory=list)  # and not answered yet
+
+
+class Lookup:
+    """Of `keys`, which lie within `radius` of the first; without `enough`, of nodes."""
+
+    def __init__(
+        self,
+        keys: Sequence[Key],
+        start: Iterable[Contact],
+        radius: float,
+        entropy: Callable[[int], bytes],
+        *,
+        settings: LookupSettings | None = None,
+        own: PeerId | None = None,
+        serves: Contact | None = None,
+        linked: Callable[[PeerId], bool] = lambda peer: False,
+        enough: int = 0,
+        most: int = defaults.K,
+        kinds: tuple[str, ...] = (),
+    ) -> None:
+        """`start`: contacts of the table, nearest first. `enough`: authors of records for each
+        key, 0 to look for the region's nodes. `own` is never asked."""
+        self.keys = tuple(keys)
+        self.settings = settings or LookupSettings()
+        self.radius = radius
+        self.steps: list[Step] = []
+        self._at = point(self.keys[0])
+        self._entropy = entropy
+        self._nonce = entropy(16)
+        self._own = own
+        self._serves = serves
+        self._linked = linked
+        self._enough = enough
+        self._most = most
+        self._kinds = kinds
+        self._paths = [_Path() for _ in range(self.settings.paths)]
+        self._known: dict[PeerId, _Candidate] = {}
+        self._networks: Counter[str] = Counter()  # of those that were asked
+        self._records: dict[tuple[PeerId, Key, str], FoundRecord] = {}
+        self._answered: list[_Candidate] = []
+        self._inside = 0  # nodes of the region that answered
+        self._named = 0  # nodes of the region that were heard of
+        self._quiet = 0  # answers in a row without a new node of the region
+        for index, contact in enumerate(start):
+            self._hear(contact, index % len(self._paths), 1)
+
+    # What it has found.
+
+    @property
+    def done(self) -> bool:
+        """Nothing more is to be asked; answers under way may be waited for or not."""
+        return self._satisfied() or (not self._under_way() and self._exhausted())
+
+    @property
+    def failed_all(self) -> bool:
+        """Everybody was asked, and nobody answered."""
+        return not self._answered
+
+    def found(self, key: Key) -> list[FoundRecord]:
+        """What is known of a key, the latest of each author and slot; withdrawn ones not."""
+        return [
+            each
+            for each in self._records.values()
+            if each.record.key == key and not each.record.gone
+        ]
+
+    def gone(self, key: Key) -> list[FoundRecord]:
+        """Records under a key that say that something is withdrawn."""
+        return [
+            each for each in self._records.values() if each.record.key == key and each.record.gone
+        ]
+
+    def region(self) -> list[Contact]:
+        """Nodes of the region: those that answered and those that were named, nearest first,
+        without those that failed; at least the `K` nearest."""
+        alive = [each for each in self._known.values() if not self._dead(each)]
+        alive.sort(key=lambda each: each.distance)
+        return [
+            each.contact
+            for index, each in enumerate(alive)
+            if index < defaults.K or each.distance <= self.radius
+        ]
+
+    def answerers(self) -> list[Contact]:
+        """Who answered, nearest first."""
+        return [each.contact for each in sorted(self._answered, key=lambda each: each.distance)]
+
+    @staticmethod
+    def _dead(each: _Candidate) -> bool:
+        return each.step is not None and each.step.outcome not in (
+            "",
+            "records",
+            "contacts",
+            "nothing",
+        )
+
+    # Asking.
+
+    def next(self, now: float) -> list[Query]:
+        """Whom to ask what now. Ask again after each answer, failure, and at `wake_at`."""
+        queries: list[Query] = []
+        if self._satisfied():
+            return queries
+        for path in self._paths:
+            while self._prompt(path, now) < self.settings.at_once:
+                chosen = self._choose(path)
+                if chosen is None:
+                    break
+                queries.append(self._ask(path, chosen, now))
+        return queries
+
+    def wake_at(self, now: float) -> float:
+        """When an answer will be late, infinity where none is awaited."""
+        due = (
+            each.step.asked + self.settings.hedge
+            for path in self._paths
+            for each in path.asked
+            if each.step is not None
+        )
+        return min((when for when in due if when > now), default=inf)
+
+    def _prompt(self, path: _Path, now: float) -> int:
+        """Queries under way that are not late."""
+        late = now - self.settings.hedge
+        return sum(each.step is not None and each.step.asked > late for each in path.asked)
+
+    def _ask(self, path: _Path, chosen: _Candidate, now: float) -> Query:
+        path.waiting.remove(chosen)
+        path.asked.append(chosen)
+        self._networks.update(chosen.contact.networks)
+        chosen.step = Step(chosen.contact, chosen.path, chosen.hop, now)
+        self.steps.append(chosen.step)
+        near = (self._place(),) if self.settings.by_lot else ()
+        most = self._most if self._enough else 0
+        return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves))
+
+    def _place(self) -> Key:
+        """Somewhere in the region."""
+        offset = int.from_bytes(self._entropy(32)) % max(min(int(self.radius), SPACE - 1), 1)
+        return key_at(self._at ^ offset)
+
+    def _choose(self, path: _Path) -> _Candidate | None:
+        if len(self.steps) >= self.settings.queries or not path.waiting or self._settled():
+            return None
+        if self.settings.by_lot:
+            inside = [each for each in path.waiting if each.distance <= self.radius]
+            if inside:
+                return min(inside, key=self._drawn)
+            return None if self._closed() else min(path.waiting, key=self._nearness)
+        chosen = min(path.waiting, key=self._nearness)
+        return chosen if self._promising(chosen) else None
+
+    def _drawn(self, each: _Candidate) -> tuple[int, bool, int]:
+        return self._crowd(each), not self._linked(each.contact.peer), each.lot
+
+    def _nearness(self, each: _Candidate) -> tuple[int, int, int]:
+        bonus = defaults.LINKED_BITS if self._linked(each.contact.peer) else 0
+        return self._crowd(each), each.distance.bit_length() - bonus, each.distance
+
+    def _crowd(self, each: _Candidate) -> int:
+        """How often its networks were asked beyond what is usual."""
+        if not self.settings.subnet_limits:
+            return 0
+        asked = max((self._networks[name] for name in each.contact.networks), default=0)
+        return max(asked - defaults.SUBNET_ASKED + 1, 0)
+
+    def _promising(self, each: _Candidate) -> bool:
+        """Whether fewer than `K` that are nearer have answered."""
+        return sum(other.distance < each.distance for other in self._answered) < defaults.K
+
+    def _closed(self) -> bool:
+        """Whether it is not worth asking outside of the region: as many of it have answered as
+        are to be expected, and many answers in a row named nobody else of it."""
+        enough = self._inside >= defaults.REGION_NODES * defaults.REGION_THIN
+        return enough and self._quiet >= defaults.CLOSED_QUIET
+
+    def _settled(self) -> bool:
+        """Whether the region's nodes are known, where nothing else is wanted."""
+        if self._enough or not self.settings.by_lot:
+            return False
+        return self._inside >= defaults.SETTLED_ASKED and self._quiet >= defaults.SETTLED_QUIET
+
+    def _satisfied(self) -> bool:
+        if not self._enough:
+            return self._settled()
+        authors: dict[Key, set[PeerId]] = {key: set() for key in self.keys}
+        for each in self._records.values():
+            if not each.record.gone:
+                authors[each.record.key].add(each.record.author)
+        return all(len(found) >= self._enough for found in authors.values())
+
+    def _under_way(self) -> bool:
+        return any(path.asked for path in self._paths)
+
+    def _exhausted(self) -> bool:
+        return all(self._choose(path) is None for path in self._paths)
+
+    # Answers.
+
+    def answered(self, contact: Contact, found: Found, now: float, wall: float) -> str:
+        """What a contact said. Returns a code where it sent a record that is none: `wall` is the
+        own clock, s since 1970."""
+        one = self._close(contact, now)
+        if one is None or one.step is None:
+            return ""
+        code = self._take_records(contact, found, wall)
+        if code:
+            one.step.outcome = code
+            return code
+        self._answered.append(one)
+        self._inside += one.distance <= self.radius
+        fresh = [each for listed in found.nearest for each in listed]
+        before, inside = len(self._known), self._named
+        for each in fresh:
+            self._hear(each, one.path, one.hop + 1)
+        self._quiet = 0 if self._named > inside else self._quiet + 1
+        one.step.contacts = len(self._known) - before
+        one.step.records = sum(map(len, found.records))
+        one.step.outcome = (
+            "records" if one.step.records else "contacts" if one.step.contacts else "nothing"
+        )
+        return ""
+
+    def failed(self, contact: Contact, now: float, outcome: str = "failed") -> None:
+        """It could not be asked, or did not answer; `outcome` may be a code of its refusal."""
+        one = self._close(contact, now)
+        if one is not None and one.step is not None:
+            one.step.outcome = outcome
+
+    def _close(self, contact: Contact, now: float) -> _Candidate | None:
+        one = self._known.get(contact.peer)
+        if one is None or one.step is None or one.step.answered is not None:
+            return None
+        one.step.answered = now
+        self._paths[one.path].asked.remove(one)
+        return one
+
+    def _take_records(self, contact: Contact, found: Found, wall: float) -> str:
+        taken: list[FoundRecord] = []
+        for key, listed in zip(self.keys, found.records, strict=True):
+            for aged in listed:
+                try:
+                    record = open_record(aged.sealed)
+                except BadRecord as error:
+                    return error.code
+                if record.key != key:
+                    return "bad-type"
+                if aged.age < record.ttl and not time_code(record, wall):
+                    taken.append(FoundRecord(record, float(aged.age), contact.peer))
+        for each in taken:
+            old = self._records.get(each.record.place)
+            if old is None or (each.record.made, -each.age) > (old.record.made, -old.age):
+                self._records[each.record.place] = each
+        return ""
+
+    def _hear(self, contact: Contact, path: int, hop: int) -> None:
+        """A contact belongs to the path that heard of it first."""
+        if (
+            contact.peer in self._known
+            or contact.peer == self._own
+            or len(self._known) >= defaults.LOOKUP_CONTACTS
+        ):
+            return
+        candidate = _Candidate(
+            contact, path, hop, contact.point ^ self._at, lot(self._nonce, contact.key)
+        )
+        self._known[contact.peer] = candidate
+        self._named += candidate.distance <= self.radius
+        self._paths[path].waiting.append(candidate)

@@ -1,0 +1,238 @@
+"""What nodes ask and tell each other about records, as msgpack. Spec: docs/spec/dht.md.
+
+Whatever comes is typed and bounded here; records in it are still sealed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from . import defaults
+from .contact import Contact, read_contact
+from .errors import BadMessage, BadRecord
+from .key import Key, as_key
+
+_LISTED: Final = 1_024  # items of any list
+_CODE_BYTES: Final = 32
+
+
+class Aged(NamedTuple):
+    """A sealed record, and for how many seconds nobody has heard of it from its author."""
+
+    age: int
+    sealed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Which records lie under `keys`, and who is nearest to them and to the places `near`."""
+
+    keys: tuple[Key, ...]
+    near: tuple[Key, ...] = ()
+    most: int = defaults.K  # records a key
+    kinds: tuple[str, ...] = ()  # none: all
+    serves: Contact | None = None  # the asker, where it answers such questions itself
+
+    def encode(self) -> bytes:
+        fields: dict[str, Any] = {"keys": self.keys, "most": self.most}
+        if self.near:
+            fields["near"] = self.near
+        if self.kinds:
+            fields["kinds"] = self.kinds
+        return _packed(fields, self.serves)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Find":
+        """Raises BadMessage."""
+        fields = _map(payload)
+        most = fields.get("most", defaults.K)
+        if type(most) is not int or most < 0:
+            raise BadMessage("`most` is no count")
+        return cls(
+            _keys(fields.get("keys"), defaults.FIND_KEYS),
+            _keys(fields.get("near", []), defaults.FIND_NEAR),
+            min(most, defaults.FIND_MOST),
+            _words(fields.get("kinds", []), defaults.FIND_KINDS, defaults.KIND_BYTES),
+            _serves(fields),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer: records for each of the keys, contacts for each of the keys and places."""
+
+    records: tuple[tuple[Aged, ...], ...]
+    nearest: tuple[tuple[Contact, ...], ...]
+
+    def encode(self) -> bytes:
+        """Contacts beyond the bound are left out, the farthest first; records are not: bound
+        them when they are chosen."""
+        index: dict[Contact, int] = {}
+        left = defaults.MESSAGE_CONTACTS
+        lists: list[list[int]] = [[] for _ in self.nearest]
+        for rank in zip_longest(*self.nearest):  # the nearest of each place, then the next
+            for place, contact in enumerate(rank):
+                if contact is None:
+                    continue
+                if contact not in index:
+                    if len(contact.packed) > left or len(index) == _LISTED:
+                        continue
+                    left -= len(contact.packed)
+                    index[contact] = len(index)
+                lists[place].append(index[contact])
+        contacts = [contact.packed for contact in index]
+        return _packed({"records": self.records, "contacts": contacts, "nearest": lists})
+
+    @classmethod
+    def decode(cls, payload: bytes, find: Find) -> "Found":
+        """The answer to `find`. Raises BadMessage."""
+        fields = _map(payload)
+        places = len(find.keys) + len(find.near)
+        contacts = [_contact(each) for each in _list(fields.get("contacts"), _LISTED)]
+        lists = _list(fields.get("nearest"), places)
+        records = _list(fields.get("records"), len(find.keys))
+        if len(lists) != places or len(records) != len(find.keys):
+            raise BadMessage("an answer is not about the keys that were asked for")
+        found = cls(
+            tuple(_aged_list(each, find.most * 2) for each in records),
+            tuple(_picked(each, contacts) for each in lists),
+        )
+        _check_size(aged for each in found.records for aged in each)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Records to be kept."""
+
+    records: tuple[Aged, ...]
+    serves: Contact | None = None
+
+    def encode(self) -> bytes:
+        return _packed({"records": self.records}, self.serves)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Store":
+        """Raises BadMessage."""
+        fields = _map(payload)
+        records = _aged_list(fields.get("records"), defaults.STORE_RECORDS)
+        _check_size(records)
+        return cls(records, _serves(fields))
+
+
+def encode_codes(codes: Sequence[str]) -> bytes:
+    """The answer to `Store`: what became of each record, "" for kept."""
+    return _packed({"codes": codes})
+
+
+def decode_codes(payload: bytes, count: int) -> tuple[str, ...]:
+    """The codes of `count` records. Raises BadMessage."""
+    codes = _words(_map(payload).get("codes"), count, _CODE_BYTES)
+    if len(codes) != count:
+        raise BadMessage("an answer does not say what became of each record")
+    return codes
+
+
+def batches(records: Sequence[Aged]) -> Iterator[tuple[Aged, ...]]:
+    """Records in as few messages as their bounds allow."""
+    batch: list[Aged] = []
+    size = 0
+    for aged in records:
+        if batch and (
+            size + len(aged.sealed) > defaults.MESSAGE_RECORDS
+            or len(batch) == defaults.STORE_RECORDS
+        ):
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(aged)
+        size += len(aged.sealed)
+    if batch:
+        yield tuple(batch)
+
+
+def _packed(fields: dict[str, Any], serves: Contact | None = None) -> bytes:
+    if serves is not None:
+        fields["serves"] = serves.packed
+    packed: bytes = msgpack.packb(fields)
+    if len(packed) > defaults.MESSAGE_LIMIT:
+        raise BadMessage("a message of this node's own is too large")
+    return packed
+
+
+def _map(payload: bytes) -> dict[str, Any]:
+    if len(payload) > defaults.MESSAGE_LIMIT:
+        raise BadMessage("a message is too large")
+    try:
+        fields = msgpack.unpackb(
+            payload,
+            strict_map_key=True,
+            max_map_len=32,
+            max_array_len=_LISTED,
+            max_bin_len=defaults.RECORD_BYTES,
+            max_str_len=defaults.RECORD_BYTES,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException):
+        raise BadMessage("a message is not readable") from None
+    if type(fields) is not dict or not all(type(name) is str for name in fields):
+        raise BadMessage("a message is no map of names")
+    return fields
+
+
+def _list(value: object, most: int) -> list[Any]:
+    if type(value) is not list or len(value) > most:
+        raise BadMessage(f"something is no list of at most {most}")
+    return value
+
+
+def _keys(value: object, most: int) -> tuple[Key, ...]:
+    try:
+        return tuple(as_key(each) for each in _list(value, most))
+    except BadRecord as error:
+        raise BadMessage(error.message) from None
+
+
+def _words(value: object, most: int, size: int) -> tuple[str, ...]:
+    words = _list(value, most)
+    if not all(type(word) is str and len(word) <= size and word.isprintable() for word in words):
+        raise BadMessage(f"a word is no text of at most {size} letters")
+    return tuple(words)
+
+
+def _contact(value: object) -> Contact:
+    if type(value) is not bytes:
+        raise BadMessage("a contact is no bytes")
+    return read_contact(value)
+
+
+def _serves(fields: dict[str, Any]) -> Contact | None:
+    value = fields.get("serves")
+    return None if value is None else _contact(value)
+
+
+def _aged_list(value: object, most: int) -> tuple[Aged, ...]:
+    return tuple(_aged(each) for each in _list(value, most))
+
+
+def _aged(value: object) -> Aged:
+    if type(value) is not list or [type(item) for item in value[:2]] != [int, bytes]:
+        raise BadMessage("a record has no age, or is no bytes")
+    age, sealed = value[:2]
+    if age < 0 or len(sealed) > defaults.RECORD_BYTES:
+        raise BadMessage("a record or its age is out of bounds")
+    return Aged(min(age, defaults.AGE_LIMIT), sealed)
+
+
+def _check_size(records: Any) -> None:
+    if sum(len(aged.sealed) for aged in records) > defaults.MESSAGE_RECORDS:
+        raise BadMessage(f"over {defaults.MESSAGE_RECORDS} bytes of records in one message")
+
+
+def _picked(value: object, contacts: Sequence[Contact]) -> tuple[Contact, ...]:
+    indexes = _list(value, defaults.K)
+    if not all(type(index) is int and 0 <= index < len(contacts) for index in indexes):
+        raise BadMessage("an answer names contacts that it does not have")
+    return tuple(contacts[index] for index in dict.fromkeys(indexes))

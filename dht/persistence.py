@@ -1,0 +1,149 @@
+"""What of the DHT lasts over a restart: whom this node knew, and what it had published.
+
+Two files, each written whole by `Files.write`: `contacts` (`Table.dump`) and `records` (msgpack:
+version, then [sealed, lasting] of each own record). What cannot be read counts as nothing.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgpack
+import trio
+
+from ..transport.errors import FileTooLarge
+from ..transport.host import Host
+from . import defaults
+from .contact import Contact
+from .errors import BadRecord
+from .ownrecords import OwnRecords
+from .record import Record, open_record
+from .table import Table
+
+_VERSION: Final = 1
+
+Trouble = Callable[[OSError | None], None]
+"""Told what the disk refused, and None once it takes everything again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """Contacts, last heard first; own records, and whether each outlives the process."""
+
+    contacts: tuple[Contact, ...] = ()
+    records: tuple[tuple[Record, bool], ...] = ()
+
+
+class Shelf:
+    """The two files in a folder. Blocking work is offloaded; errors of the disk are raised."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self._host = host
+        self._folder = folder
+
+    async def load(self) -> Remembered:
+        """What the last run left. Raises OSError where the disk refuses."""
+        return await self._host.offload(self._load)
+
+    async def keep_contacts(self, dumped: bytes) -> None:
+        """Raises OSError."""
+        await self._host.offload(self._write, "contacts", dumped)
+
+    async def keep_records(self, records: Sequence[tuple[bytes, bool]]) -> None:
+        """Own records, sealed, each with whether it outlives the process. Raises OSError."""
+        packed = msgpack.packb([_VERSION, *records])
+        await self._host.offload(self._write, "records", packed)
+
+    def _load(self) -> Remembered:
+        contacts = Table.load(self._read("contacts"))
+        return Remembered(tuple(contacts), tuple(_opened(self._read("records"))))
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return self._host.files.read(self._folder / name, limit=defaults.SHELF_BYTES)
+        except (FileNotFoundError, FileTooLarge):
+            return b""
+
+    def _write(self, name: str, data: bytes) -> None:
+        self._host.files.make_folder(self._folder, mode=0o700)
+        self._host.files.write(self._folder / name, data)
+
+
+class Lasting:
+    """Keeps the two files true while a node runs. A disk that refuses is told of, and no reason
+    to end."""
+
+    def __init__(
+        self, host: Host, shelf: Shelf, table: Table, records: OwnRecords, trouble: Trouble
+    ) -> None:
+        self._host = host
+        self._shelf = shelf
+        self._table = table
+        self._records = records
+        self._trouble = trouble
+        self._known: frozenset[bytes] = frozenset()  # contacts in the file
+        self._written = 0  # which state of the own records
+
+    async def load(self) -> Sequence[Contact]:
+        """Own records of the last run are announced again; its contacts."""
+        try:
+            found = await self._shelf.load()
+        except OSError as error:
+            self._trouble(error)
+            return ()
+        self._records.restore(found.records, now=self._host.now(), wall=self._host.wall())
+        return found.contacts
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        due = self._host.now()
+        while True:
+            if self._records.changed != self._written:
+                await self._write(self._keep_records)
+            if self._host.now() >= due and len(self._table):  # an empty one forgets nobody
+                due = self._host.now() + defaults.CONTACTS_PAUSE
+                await self._write(self._keep_contacts)
+            await trio.sleep(defaults.SHELVE_PAUSE)
+
+    async def save(self) -> None:
+        """Everything, now."""
+        await self._write(self._keep_records)
+        if len(self._table):
+            await self._write(self._keep_contacts)
+
+    async def _keep_records(self) -> None:
+        changed = self._records.changed
+        await self._shelf.keep_records(self._records.dump())
+        self._written = changed
+
+    async def _keep_contacts(self) -> None:
+        known = frozenset(contact.packed for contact in self._table.contacts())
+        if known != self._known:
+            await self._shelf.keep_contacts(self._table.dump())
+            self._known = known
+
+    async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await write()
+        except OSError as error:
+            self._trouble(error)
+        else:
+            self._trouble(None)
+
+
+def _opened(packed: bytes) -> list[tuple[Record, bool]]:
+    try:
+        version, *listed = msgpack.unpackb(packed, max_map_len=0, max_ext_len=0)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return []
+    if version != _VERSION:
+        return []
+    found = []
+    for item in listed:
+        try:
+            sealed, lasting = item
+            found.append((open_record(sealed), lasting is True))
+        except (BadRecord, TypeError, ValueError):  # what a later version wrote, or damage
+            continue
+    return found

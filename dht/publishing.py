@@ -1,0 +1,197 @@
+"""Announces this node's own records: all that are due in one walk around the ring, again before
+they end, and sooner where too few nodes acknowledged."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import trio
+
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from . import defaults
+from .asking import Asking, NoAnswer
+from .lookup import LookupSettings, Query
+from .ownrecords import Own, OwnRecords
+from .record import Record
+from .table import Table
+from .walk import StoreQuery, Walk
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReport:
+    """How many records were waited for, how many nodes keep each at least, and whether all were
+    announced in time."""
+
+    records: int
+    kept_least: int
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LastWalk:
+    """What the last walk did; `ended` is the host's monotonic time, `took` seconds."""
+
+    ended: float
+    took: float
+    keys: int
+    messages: int
+
+
+class Publishing:
+    """`keep` is told of each own record that goes out: this node may be one of its keepers.
+    `settled`: whether this node has lately looked for its own surroundings."""
+
+    def __init__(
+        self,
+        host: Host,
+        own: PeerId,
+        records: OwnRecords,
+        table: Table,
+        asking: Asking,
+        settings: LookupSettings,
+        *,
+        keep: Callable[[Record], None],
+        settled: Callable[[], bool],
+    ) -> None:
+        self.last: LastWalk | None = None
+        self._host = host
+        self._own = own
+        self._records = records
+        self._table = table
+        self._asking = asking
+        self._settings = settings
+        self._keep = keep
+        self._settled = settled
+        self._news = trio.Event()
+        self._progress = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._walks = 0
+
+    def wake(self) -> None:
+        """There may be something to announce."""
+        self._news.set()
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Until cancelled: walk whenever something is due. What is new does not wait for a walk
+        that somebody slow holds up. Questions run in `nursery`."""
+        self._nursery = nursery
+        while True:
+            self._news = trio.Event()
+            due = [own for own in self._records.due(self._host.now()) if not own.walking]
+            if due and len(self._table) and self._walks < defaults.WALKS:
+                self._walks += 1
+                for own in due:
+                    own.walking = True
+                nursery.start_soon(self._walk, due)
+                continue
+            with trio.move_on_after(self._pause(bool(due))):
+                await self._news.wait()
+
+    def _pause(self, waiting: bool) -> float:
+        if waiting:  # there is nobody to tell yet, or too much is under way
+            return defaults.JOIN_PAUSE[0]
+        due = min((own.due for own in self._records if not own.walking), default=inf)
+        return max(due - self._host.now(), 0.01)
+
+    async def flushed(self, timeout: float, kept: int | None = None) -> PublishReport:
+        """Wait until everything said so far was announced once, or is kept by so many nodes."""
+        waited = [own for own in self._records if own.fresh]
+
+        def done() -> bool:
+            return all(
+                own.announced is not None or (kept is not None and own.kept >= kept)
+                for own in waited
+            )
+
+        with trio.move_on_after(timeout):
+            while not done():
+                await self._progress.wait()
+        return PublishReport(len(waited), min((own.kept for own in waited), default=0), done())
+
+    def _tell(self) -> None:
+        self._progress.set()
+        self._progress = trio.Event()
+
+    # One walk.
+
+    async def _walk(self, due: list[Own]) -> None:
+        began, before = self._host.now(), self._asking.messages
+        places = {own.record.place: own for own in due}
+        records = [await self._sealed(own) for own in due]
+        walk = Walk(
+            records,
+            self._table.nearest,
+            self._table.radius(),
+            self._host.entropy,
+            settings=self._settings,
+            own=self._own,
+            serves=self._asking.serves(),
+            linked=self._asking.linked,
+            all_known=len(self._table) < defaults.K and self._settled(),
+        )
+        await self._run(walk)
+        self._walks -= 1
+        now = self._host.now()
+        for place, done in walk.results.items():
+            kept, failed = len(done.kept), len(done.failed)
+            jitter = int.from_bytes(self._host.entropy(2)) / 2**16
+            self._records.announced(places[place], kept, kept + failed, now, jitter)
+        for own in due:
+            own.walking = False
+        self._news.set()
+        self.last = LastWalk(now, now - began, len(due), self._asking.messages - before)
+        self._tell()
+
+    async def _sealed(self, own: Own) -> Record:
+        """What to send of it; many take long, so others run in between."""
+        self._records.sealed(own, self._host.wall())
+        self._keep(own.record)
+        await trio.lowlevel.checkpoint()
+        return own.record
+
+    async def _run(self, walk: Walk) -> None:
+        """Until everything was acknowledged or given up."""
+        assert self._nursery is not None
+        waker = _Waker()
+        while True:
+            now = self._host.now()
+            waker.event = trio.Event()
+            for query in walk.next(now):
+                if isinstance(query, StoreQuery):
+                    self._nursery.start_soon(self._store, walk, query, waker)
+                else:
+                    self._nursery.start_soon(self._find, walk, query, waker)
+            if walk.done:
+                return
+            with trio.move_on_after(max(walk.wake_at(now) - now, 0.0)):
+                await waker.event.wait()
+
+    async def _find(self, walk: Walk, query: Query, waker: "_Waker") -> None:
+        try:
+            found = await self._asking.find(query.contact, query.find)
+        except NoAnswer as error:
+            walk.failed(query, self._host.now(), error.code)
+        else:
+            if walk.answered(query, found, self._host.now(), self._host.wall()):
+                self._table.forget(query.contact.peer)
+        waker.event.set()
+
+    async def _store(self, walk: Walk, query: StoreQuery, waker: "_Waker") -> None:
+        try:
+            codes = await self._asking.store(query.contact, query.store)
+        except NoAnswer:
+            walk.store_failed(query, self._host.now())
+        else:
+            walk.stored(query, codes, self._host.now())
+            for record in query.records:
+                self._records.kept(record, len(walk.results[record.place].kept))
+            self._tell()
+        waker.event.set()
+
+
+class _Waker:
+    """Set, and replaced, when there is an answer."""
+
+    def __init__(self) -> None:
+        self.event = trio.Event()

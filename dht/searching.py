@@ -1,0 +1,122 @@
+"""The trio shell of look-ups: asks what they want asked, and tells them what came of it."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+
+import trio
+
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from . import defaults
+from .asking import Asking, NoAnswer
+from .errors import BadRecord
+from .key import Key
+from .lookup import Lookup, LookupSettings, Query
+from .messages import Aged
+from .record import open_record
+from .table import Table
+from .walk import cell_radius
+
+
+class Searching:
+    """Questions run in `nursery`: one that is late may still answer when its look-up is over,
+    and then tells the table who is there."""
+
+    def __init__(
+        self,
+        host: Host,
+        own: PeerId,
+        asking: Asking,
+        table: Table,
+        settings: LookupSettings,
+    ) -> None:
+        self.nursery: trio.Nursery | None = None
+        self._host = host
+        self._own = own
+        self._asking = asking
+        self._table = table
+        self._settings = settings
+
+    def lookup(
+        self,
+        keys: Sequence[Key],
+        *,
+        enough: int = 0,
+        most: int = defaults.K,
+        kinds: tuple[str, ...] = (),
+    ) -> Lookup:
+        """A look-up of keys of one region, from the contacts known now; without `enough` one of
+        nodes, the nearest first."""
+        radius = self._table.radius()
+        return Lookup(
+            keys,
+            self._table.nearest(keys[0], defaults.START),
+            radius if len(keys) == 1 else cell_radius(radius),
+            self._host.entropy,
+            settings=self._settings if enough else replace(self._settings, by_lot=False),
+            own=self._own,
+            serves=self._asking.serves(),
+            linked=self._asking.linked,
+            enough=enough,
+            most=most,
+            kinds=kinds,
+        )
+
+    async def run(self, lookup: Lookup) -> None:
+        """Until nothing is left to ask. Nothing is asked where this is not running."""
+        search = _Search(lookup)
+        while self.nursery is not None:
+            now = self._host.now()
+            search.news = trio.Event()
+            for query in lookup.next(now):
+                self.nursery.start_soon(self._ask, search, query)
+            if lookup.done:
+                break
+            wake = lookup.wake_at(now)
+            with trio.move_on_after(defaults.LATE_S if wake == inf else wake - now) as scope:
+                await search.news.wait()
+            if scope.cancelled_caught and wake == inf:
+                break  # all that are still asked are late
+        now = self._host.now()
+        for key in lookup.keys:
+            self._table.looked(key, now)
+
+    async def survey(self, key: Key) -> None:
+        """Get to know the nodes around a key, and how dense it is there."""
+        lookup = self.lookup([key])
+        await self.run(lookup)
+        self._table.sample(key, lookup.answerers())
+
+    async def _ask(self, search: "_Search", query: Query) -> None:
+        lookup, contact = search.lookup, query.contact
+        try:
+            found = await self._asking.find(contact, query.find)
+        except NoAnswer as error:
+            lookup.failed(contact, self._host.now(), error.code)
+        else:
+            await self._check(aged for listed in found.records for aged in listed)
+            now, wall = self._host.now(), self._host.wall()
+            if lookup.answered(contact, found, now, wall):
+                self._table.forget(contact.peer)
+        search.news.set()
+
+    async def _check(self, records: Iterable[Aged]) -> None:
+        """Signatures of many records take long, so others run in between; a right one is not
+        checked again for a while (`open_record`)."""
+        began = self._host.now()
+        for aged in records:
+            with suppress(BadRecord):
+                open_record(aged.sealed)
+            if self._host.now() - began > defaults.TURN:
+                await trio.lowlevel.checkpoint()
+                began = self._host.now()
+
+
+class _Search:
+    """A look-up under way; `news` is set, and replaced, when there is an answer."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.lookup = lookup
+        self.news = trio.Event()

@@ -1,0 +1,339 @@
+"""Whom this node knows in the key space: buckets of contacts that answered, by their distance.
+
+Kademlia's buckets (Maymounkov and Mazières 2002, section 2.2 and 4.1: whoever has been there long
+stays), with what keeps one owner of many addresses from filling them. Sans-I/O; times are seconds
+of the host's monotonic clock.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from statistics import median
+from typing import Final
+
+import msgpack
+
+from ..transport.identity import PeerId
+from . import defaults
+from .contact import Contact, read_contact
+from .errors import BadMessage
+from .key import SPACE, Key, key_at, node_key, point
+
+_BITS: Final = 256
+_WITNESS: Final = 60.0  # seconds without any answer, then it is our own network that fails
+_DUMPED: Final = 400  # contacts
+
+
+@dataclass(slots=True)
+class _Entry:
+    contact: Contact
+    heard: float
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """`entries` and `waiting` are in the order in which they were last heard."""
+
+    entries: dict[PeerId, _Entry] = field(default_factory=dict)
+    waiting: dict[PeerId, _Entry] = field(default_factory=dict)
+    looked: float | None = None
+
+
+class Table:
+    """Contacts of one node."""
+
+    def __init__(
+        self,
+        own: Key,
+        entropy: Callable[[int], bytes],
+        *,
+        subnet_limits: bool = True,
+        spread: bool = True,
+    ) -> None:
+        """For tests to switch off: `subnet_limits`, how many of one public network are taken;
+        `spread`, that a bucket's contacts lie all over its range."""
+        self._own = point(own)
+        self._entropy = entropy
+        self._limited = subnet_limits
+        self._spread = spread
+        self._buckets: dict[int, _Bucket] = {}
+        self._networks: Counter[str] = Counter()
+        self._heard = -_WITNESS
+        self._samples: dict[int, float] = {}
+        self._size: float | None = None
+
+    def __len__(self) -> int:
+        return sum(len(bucket.entries) for bucket in self._buckets.values())
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._bucket(peer).entries
+
+    def contact(self, peer: PeerId) -> Contact | None:
+        """Where a peer of the table is."""
+        for bucket in self._buckets.values():
+            if (entry := bucket.entries.get(peer)) is not None:
+                return entry.contact
+        return None
+
+    def contacts(self) -> Iterator[Contact]:
+        """All of them."""
+        for bucket in self._buckets.values():
+            for entry in bucket.entries.values():
+                yield entry.contact
+
+    def rows(self) -> list[tuple[int, int, int, int]]:
+        """Of each bucket that has any: how many leading bits its contacts share with this node,
+        how many they are, how many of them all reach, and how many wait."""
+        return [
+            (
+                index,
+                len(bucket.entries),
+                sum(bool(entry.contact.networks) for entry in bucket.entries.values()),
+                len(bucket.waiting),
+            )
+            for index, bucket in sorted(self._buckets.items())
+            if bucket.entries or bucket.waiting
+        ]
+
+    # What became of contacts.
+
+    def answered(self, contact: Contact, now: float) -> bool:
+        """It answered us under its own key, and serves. Whether it has a place now."""
+        if contact.point == self._own:
+            return False
+        self._heard = now
+        self._size = None
+        bucket = self._buckets.setdefault(self._index(contact.point), _Bucket())
+        old = bucket.entries.pop(contact.peer, None)
+        if old is not None:
+            self._networks.subtract(old.contact.networks)
+        bucket.waiting.pop(contact.peer, None)
+        entry = _Entry(contact, now)
+        if self._admit(bucket, entry):
+            return True
+        bucket.waiting[contact.peer] = entry
+        if len(bucket.waiting) > defaults.K:
+            del bucket.waiting[next(iter(bucket.waiting))]
+        return False
+
+    def failed(self, peer: PeerId, now: float) -> None:
+        """It did not answer. Nothing is held against it while nobody answers at all."""
+        if now - self._heard > _WITNESS:
+            return
+        bucket = self._bucket(peer)
+        bucket.waiting.pop(peer, None)
+        entry = bucket.entries.get(peer)
+        if entry is None:
+            return
+        entry.failures += 1
+        limit = defaults.FAILURES if bucket.waiting else defaults.FAILURES_LAST
+        if entry.failures >= limit:
+            self._remove(bucket, peer)
+            self._promote(bucket)
+
+    def forget(self, peer: PeerId) -> None:
+        """It does not serve any more, or has lied."""
+        bucket = self._bucket(peer)
+        bucket.waiting.pop(peer, None)
+        if peer in bucket.entries:
+            self._remove(bucket, peer)
+            self._promote(bucket)
+
+    def _bucket(self, peer: PeerId) -> _Bucket:
+        """The one in which it is, or would be."""
+        return self._buckets.get(self._index(point(node_key(peer)))) or _Bucket()
+
+    def _admit(self, bucket: _Bucket, entry: _Entry) -> bool:
+        if self._crowded(bucket, entry.contact):
+            return False
+        if len(bucket.entries) >= defaults.K and not self._give_way(bucket, entry):
+            return False
+        bucket.entries[entry.contact.peer] = entry
+        self._networks.update(entry.contact.networks)
+        return True
+
+    def _crowded(self, bucket: _Bucket, contact: Contact) -> bool:
+        """Whether there are enough of its networks."""
+        if not self._limited:
+            return False
+        here = Counter(name for entry in bucket.entries.values() for name in entry.contact.networks)
+        return any(
+            here[name] >= defaults.SUBNET_PER_BUCKET
+            or self._networks[name] >= defaults.SUBNET_PER_TABLE
+            for name in contact.networks
+        )
+
+    def _give_way(self, bucket: _Bucket, entry: _Entry) -> bool:
+        """In a full bucket, one that failed makes room; and one that can only be met through
+        others, for one that everybody can reach."""
+        failing = [e for e in bucket.entries.values() if e.failures >= defaults.FAILURES]
+        indirect = [e for e in bucket.entries.values() if not e.contact.networks]
+        leaving = (
+            failing or (indirect if entry.contact.networks else []) or self._packed(bucket, entry)
+        )
+        if not leaving:
+            return False
+        self._remove(bucket, leaving[0].contact.peer)
+        return True
+
+    def _packed(self, bucket: _Bucket, entry: _Entry) -> list[_Entry]:
+        """Who makes room for one in an emptier part of the bucket's range, the last heard first:
+        else those next to one key, of whom any number can be made, would fill it."""
+        if not self._spread:
+            return []
+        parts: dict[int, list[_Entry]] = {}
+        for each in bucket.entries.values():
+            parts.setdefault(self._part(each.contact), []).append(each)
+        fullest = max(parts.values(), key=len)
+        here = len(parts.get(self._part(entry.contact), []))
+        return fullest[::-1] if len(fullest) > here + 1 else []
+
+    def _part(self, contact: Contact) -> int:
+        """In which part of its bucket's range it lies."""
+        width = _BITS - 1 - self._index(contact.point)
+        return contact.point >> max(width - defaults.SPREAD_BITS, 0)
+
+    def _remove(self, bucket: _Bucket, peer: PeerId) -> None:
+        self._size = None
+        entry = bucket.entries.pop(peer)
+        self._networks.subtract(entry.contact.networks)
+
+    def _promote(self, bucket: _Bucket) -> None:
+        for entry in reversed(list(bucket.waiting.values())):
+            if self._admit(bucket, entry):
+                del bucket.waiting[entry.contact.peer]
+                self._reorder(bucket)
+                return
+
+    def _reorder(self, bucket: _Bucket) -> None:
+        bucket.entries = dict(sorted(bucket.entries.items(), key=lambda item: item[1].heard))
+
+    # What it is asked.
+
+    def nearest(self, place: Key | int, count: int = defaults.K) -> list[Contact]:
+        """The contacts nearest to a place in the key space, nearest first, without those that
+        have failed lately."""
+        at = place if isinstance(place, int) else point(place)
+        alive = (
+            entry.contact
+            for bucket in self._buckets.values()
+            for entry in bucket.entries.values()
+            if entry.failures < defaults.FAILURES
+        )
+        return nsmallest(count, alive, key=lambda contact: contact.point ^ at)
+
+    def to_check(self, now: float, quiet: float) -> list[Contact]:
+        """Of each bucket in which others wait, the one not heard for longest, if that is over
+        `quiet` seconds: ask it whether it is still there."""
+        oldest = (
+            next(iter(bucket.entries.values()))
+            for bucket in self._buckets.values()
+            if bucket.waiting and bucket.entries
+        )
+        return [entry.contact for entry in oldest if now - entry.heard > quiet]
+
+    def refresh_due(self, now: float) -> list[Key]:
+        """A random key in the range of each bucket that no look-up has touched for an hour."""
+        if not self._buckets:
+            return []
+        return [
+            self._random_key(index)
+            for index in range(self._deepest() + 1)
+            if (bucket := self._buckets.setdefault(index, _Bucket())).looked is None
+            or now - bucket.looked > defaults.REFRESH
+        ]
+
+    def looked(self, key: Key, now: float) -> None:
+        """A look-up of this key has ended."""
+        if point(key) != self._own:
+            self._buckets.setdefault(self._index(point(key)), _Bucket()).looked = now
+
+    def _deepest(self) -> int:
+        """The last bucket that is crowded; those behind it hold our nearest neighbours."""
+        full = [n for n, bucket in self._buckets.items() if len(bucket.entries) >= defaults.K // 2]
+        return max(full, default=0)
+
+    def _index(self, at: int) -> int:
+        """How many leading bits a place shares with our own."""
+        return _BITS - (at ^ self._own).bit_length()
+
+    def _random_key(self, index: int) -> Key:
+        width = _BITS - 1 - index
+        tail = int.from_bytes(self._entropy(32)) % (1 << width)
+        return key_at((((self._own >> width) ^ 1) << width) | tail)
+
+    # How large the network is.
+
+    def sample(self, key: Key, found: Sequence[Contact]) -> None:
+        """Contacts that answered around a key, the nearest among them: how dense it is there.
+
+        It is kept in proportion to our own surroundings, which are always known, so that it stays
+        right while the network grows. One sample counts for each 256th of the key space, so that
+        many identities next to one key change one of them, and the median little.
+        """
+        if len(found) < defaults.K:
+            return
+        around = self.nearest(self._own, defaults.K)
+        if len(around) < defaults.K:
+            return
+        self._size = None
+        part = key[0]
+        self._samples.pop(part, None)
+        self._samples[part] = _density(point(key), found) / _density(self._own, around)
+        while len(self._samples) > defaults.SAMPLES:
+            del self._samples[next(iter(self._samples))]
+
+    @property
+    def size(self) -> float:
+        """How many nodes serve, this one among them, as far as can be told."""
+        if self._size is None:
+            self._size = self._estimate()
+        return self._size
+
+    def _estimate(self) -> float:
+        known = len(self) + 1.0
+        around = self.nearest(self._own, defaults.K)
+        if len(around) < defaults.K:
+            return known
+        return max(known, _density(self._own, around) * median([1.0, *self._samples.values()]))
+
+    def radius(self, nodes: float = defaults.REGION_NODES) -> int:
+        """The distance from a key within which so many nodes are to be expected."""
+        return min(int(SPACE * (nodes / self.size)), SPACE)
+
+    # Over a restart.
+
+    def dump(self) -> bytes:
+        """Contacts for the next start, last heard first."""
+        entries = [e for bucket in self._buckets.values() for e in bucket.entries.values()]
+        entries.sort(key=lambda entry: -entry.heard)
+        dumped: bytes = msgpack.packb([entry.contact.packed for entry in entries[:_DUMPED]])
+        return dumped
+
+    @staticmethod
+    def load(dumped: bytes) -> list[Contact]:
+        """The contacts of `dump`, to be asked: only who answers enters the table. Empty where
+        the bytes are damaged."""
+        try:
+            listed = msgpack.unpackb(dumped, max_array_len=_DUMPED, max_map_len=0, max_ext_len=0)
+            return [read_contact(each) for each in listed if type(each) is bytes]
+        except (ValueError, TypeError, msgpack.UnpackException, BadMessage):
+            return []
+
+
+def _density(at: int, found: Iterable[Contact]) -> float:
+    """Nodes in the whole space if it is as dense everywhere as within the `K` nearest to here.
+
+    (K - 1) / d, with d the K-th nearest's share of the space, is without bias for points drawn
+    at random.
+    """
+    distances = nsmallest(defaults.K, (contact.point ^ at for contact in found))
+    return (defaults.K - 1) * SPACE / max(distances[-1], 1)
+
+
+def lot(nonce: bytes, key: bytes) -> int:
+    """A place in an order that nobody outside can foresee, nor get to by choosing keys."""
+    return int.from_bytes(hashlib.sha256(nonce + key).digest()[:8])

@@ -1,0 +1,349 @@
+"""Publication of many records: one walk around the ring, region after region, a message a node.
+
+Keys are sorted, one look-up finds the nodes for all keys of a cell of the key space, and each node
+gets all that belongs to it at once. What is not acknowledged is tried again, and where too few keep
+a record its region is looked up anew. Sans-I/O, as `Lookup`.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from ..transport.identity import PeerId
+from . import defaults
+from .contact import Contact
+from .key import KEY_BYTES, SPACE, Key, point
+from .lookup import Lookup, LookupSettings, Query
+from .messages import Aged, Found, Store, batches
+from .record import Record
+from .table import lot
+
+_BITS = 8 * KEY_BYTES
+_AGAIN = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoreQuery:
+    """To be stored with a contact."""
+
+    contact: Contact
+    store: Store
+    records: tuple[Record, ...]
+
+
+@dataclass(slots=True)
+class Published:
+    """What became of one record."""
+
+    record: Record
+    kept: list[PeerId] = field(default_factory=list)
+    refused: dict[PeerId, str] = field(default_factory=dict)  # codes
+    failed: list[PeerId] = field(default_factory=list)  # did not answer
+    sent: set[PeerId] = field(default_factory=set)  # these, and those under way
+
+    def tried(self, peer: PeerId) -> bool:
+        """Whether it need not be asked again."""
+        return peer in self.sent
+
+
+@dataclass(slots=True, eq=False)
+class _Cell:
+    """Records whose keys share so many leading bits that one region holds all of theirs."""
+
+    records: list[Record]
+    lookup: Lookup
+    block: int  # which cells' messages are made together, -1: by itself, as it is looked up again
+    stores: int = 0  # under way or waiting
+    looked_up: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Parcel:
+    cells: list[_Cell]
+    query: StoreQuery
+    tries: int = 0
+    due: float = -inf
+
+
+def cells(keys: Iterable[Key], radius: float) -> list[list[Key]]:
+    """Keys in order, in groups: of one group are all in one aligned cell of the space, at least as
+    large as a region, so that the regions of all of its keys lie within the cell."""
+    width = min(max(int(radius), 1).bit_length(), _BITS)
+    groups: dict[int, list[Key]] = {}
+    for key in sorted(set(keys)):
+        groups.setdefault(point(key) >> width, []).append(key)
+    return list(groups.values())
+
+
+def cell_radius(radius: float) -> float:
+    """The farthest that two keys of a cell can be from each other."""
+    return min((1 << min(max(int(radius), 1).bit_length(), _BITS)) - 1, SPACE)
+
+
+def _block(key: Key, radius: float) -> int:
+    """Two neighbouring cells, whose messages are made together."""
+    return point(key) >> (min(max(int(radius), 1).bit_length(), _BITS) + 1)
+
+
+class Walk:
+    """Publishes `records`. `nearest` is the table's, `radius` that of a region."""
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        nearest: Callable[[Key, int], list[Contact]],
+        radius: float,
+        entropy: Callable[[int], bytes],
+        *,
+        settings: LookupSettings | None = None,
+        own: PeerId | None = None,
+        serves: Contact | None = None,
+        linked: Callable[[PeerId], bool] = lambda peer: False,
+        all_known: bool = False,
+    ) -> None:
+        """`all_known`: the table has everybody who serves, so nobody need be looked for."""
+        self.results = {record.place: Published(record) for record in records}
+        self.finds = 0  # queries
+        self.stores = 0  # messages
+        self._nearest = nearest
+        self._radius = radius if settings is None or settings.by_lot else 0.0
+        self._entropy = entropy
+        self._nonce = entropy(16)
+        self._settings = replace(settings or LookupSettings(), at_once=1)  # cells are many
+        self._own = own
+        self._serves = serves
+        self._linked = linked
+        self._all_known = all_known
+        by_key: dict[Key, list[Record]] = {}
+        for record in records:
+            by_key.setdefault(record.key, []).append(record)
+        self._waiting = deque(
+            ([record for key in group for record in by_key[key]], _block(group[0], self._radius))
+            for group in cells(by_key, self._radius)
+        )
+        self._blocks = Counter(block for _, block in self._waiting)  # cells not packed yet
+        self._packed: dict[int, list[tuple[_Cell, Contact, Record]]] = {}
+        self._active: list[_Cell] = []
+        self._seen: dict[PeerId, Contact] = {}  # of the cells before, which border on the next
+        self._down: set[PeerId] = set()
+        self._asked: dict[Query, _Cell] = {}
+        self._parcels: deque[_Parcel] = deque()
+        self._later: list[_Parcel] = []
+        self._sent: dict[StoreQuery, _Parcel] = {}
+
+    @property
+    def done(self) -> bool:
+        """Everything has been acknowledged, refused, or has failed."""
+        return not (self._waiting or self._active or self._parcels or self._later or self._sent)
+
+    def wake_at(self, now: float) -> float:
+        """When to call `next` again even if nothing has come, infinity for never."""
+        lookups = (cell.lookup.wake_at(now) for cell in self._active)
+        return min((*lookups, *(parcel.due for parcel in self._later)), default=inf)
+
+    def next(self, now: float) -> list[Query | StoreQuery]:
+        """What to ask and to store now."""
+        found: list[Query | StoreQuery] = []
+        moved = True
+        while moved:
+            self._begin()
+            for cell in self._active:
+                for query in cell.lookup.next(now):
+                    self.finds += 1
+                    self._asked[query] = cell
+                    found.append(query)
+            moved = self._end_lookups()
+        self._due(now)
+        while self._parcels and len(self._sent) < defaults.WALK_STORES:
+            parcel = self._parcels.popleft()
+            parcel.tries += 1
+            self.stores += 1
+            self._sent[parcel.query] = parcel
+            found.append(parcel.query)
+        return found
+
+    def _due(self, now: float) -> None:
+        self._parcels.extend(parcel for parcel in self._later if parcel.due <= now)
+        self._later = [parcel for parcel in self._later if parcel.due > now]
+
+    def _begin(self) -> None:
+        """Look up further cells, but not far ahead of the stores."""
+        while (
+            self._waiting
+            and len(self._active) < defaults.WALK_LOOKUPS
+            and len(self._parcels) < 2 * defaults.WALK_STORES
+        ):
+            records, block = self._waiting.popleft()
+            cell = _Cell(records, self._lookup(records[0].key), block)
+            if self._all_known and block != _AGAIN:
+                cell.looked_up = True
+                self._pack(cell, self._nearest(records[0].key, defaults.REGION_MOST))
+                continue
+            if len(self.results) <= defaults.EAGER and block != _AGAIN:
+                self._send(self._at_once(cell))
+            self._active.append(cell)
+
+    def _at_once(self, cell: _Cell) -> list[tuple[_Cell, Contact, Record]]:
+        """Some of the table that are within the radius: of few records, they get them before the
+        others have been found."""
+        key = cell.records[0].key
+        at = point(key)
+        near = [each for each in self._nearest(key, defaults.K) if each.point ^ at <= self._radius]
+        near.sort(key=lambda each: not self._linked(each.peer))
+        chosen = near[: defaults.EAGER_STORES]
+        return [
+            (cell, contact, record)
+            for record in cell.records
+            for contact in chosen
+            if contact.point ^ point(record.key) <= self._radius
+        ]
+
+    def _lookup(self, key: Key) -> Lookup:
+        at = point(key)
+        near = {each.peer: each for each in self._nearest(key, 2 * defaults.K)} | self._seen
+        alive = [each for each in near.values() if each.peer not in self._down]
+        start = sorted(alive, key=lambda contact: contact.point ^ at)[: defaults.K]
+        return Lookup(
+            (key,),
+            start,
+            cell_radius(self._radius),
+            self._entropy,
+            settings=self._settings,
+            own=self._own,
+            serves=self._serves,
+            linked=self._linked,
+        )
+
+    def _end_lookups(self) -> bool:
+        ended = [cell for cell in self._active if cell.lookup.done]
+        for cell in ended:
+            self._active.remove(cell)
+            cell.looked_up = True
+            region = cell.lookup.region()
+            self._remember(region)
+            self._pack(cell, region)
+        return bool(ended)
+
+    def _remember(self, region: Iterable[Contact]) -> None:
+        for contact in region:
+            self._seen.pop(contact.peer, None)
+            self._seen[contact.peer] = contact
+        while len(self._seen) > 4 * defaults.REGION_MOST:
+            del self._seen[next(iter(self._seen))]
+
+    def _pack(self, cell: _Cell, region: Sequence[Contact]) -> None:
+        """Note who is to get each record and does not keep it already."""
+        packed = self._packed.setdefault(cell.block, [])
+        for record in cell.records:
+            done = self.results[record.place]
+            alive = [contact for contact in region if contact.peer not in done.failed]
+            packed += [
+                (cell, contact, record)
+                for contact in self._replicas(record.key, alive)
+                if not done.tried(contact.peer)
+            ]
+        self._blocks[cell.block] -= 1
+        if self._blocks[cell.block] <= 0:
+            self._send(self._packed.pop(cell.block))
+            self._close([cell])  # where nobody is left to send to
+
+    def _send(self, packed: Sequence[tuple[_Cell, Contact, Record]]) -> None:
+        """A message a node: a node on the border of two cells gets what both have for it."""
+        by_contact: dict[Contact, dict[bytes, tuple[_Cell, Record]]] = {}
+        for cell, contact, record in packed:
+            by_contact.setdefault(contact, {})[record.sealed] = cell, record
+            self.results[record.place].sent.add(contact.peer)
+        for contact, items in by_contact.items():
+            for batch in batches([Aged(0, sealed) for sealed in items]):
+                chosen = [items[aged.sealed] for aged in batch]
+                several = tuple(record for _, record in chosen)
+                query = StoreQuery(contact, Store(batch, self._serves), several)
+                of = list({id(cell): cell for cell, _ in chosen}.values())
+                self._parcels.append(_Parcel(of, query))
+                for cell in of:
+                    cell.stores += 1
+
+    def _replicas(self, key: Key, region: Sequence[Contact]) -> list[Contact]:
+        """The nodes within the radius of a key, and at least the `K` nearest. Where they are too
+        many, somebody makes identities there: then by lot."""
+        at = point(key)
+        near = sorted(region, key=lambda contact: contact.point ^ at)
+        chosen = [
+            contact
+            for index, contact in enumerate(near)
+            if index < defaults.K or contact.point ^ at <= self._radius
+        ]
+        if len(chosen) > defaults.REGION_MOST:
+            chosen.sort(key=lambda contact: lot(self._nonce, contact.key))
+        return chosen[: defaults.REGION_MOST]
+
+    # Answers.
+
+    def answered(self, query: Query, found: Found, now: float, wall: float) -> str:
+        """As `Lookup.answered`."""
+        cell = self._asked.pop(query, None)
+        return "" if cell is None else cell.lookup.answered(query.contact, found, now, wall)
+
+    def failed(self, query: Query, now: float, outcome: str = "failed") -> None:
+        """As `Lookup.failed`."""
+        self._down.add(query.contact.peer)
+        cell = self._asked.pop(query, None)
+        if cell is not None:
+            cell.lookup.failed(query.contact, now, outcome)
+
+    def stored(self, query: StoreQuery, codes: Sequence[str], now: float) -> None:
+        """A node has said of each record what became of it."""
+        parcel = self._sent.pop(query, None)
+        if parcel is None:
+            return
+        busy = [r for r, code in zip(query.records, codes, strict=True) if code == "busy"]
+        for record, code in zip(query.records, codes, strict=True):
+            done = self.results[record.place]
+            if not code:
+                done.kept.append(query.contact.peer)
+            elif code != "busy" or parcel.tries >= defaults.STORE_TRIES:
+                done.refused[query.contact.peer] = code
+        if busy and parcel.tries < defaults.STORE_TRIES:
+            store = Store(tuple(Aged(0, record.sealed) for record in busy), self._serves)
+            parcel.query = StoreQuery(query.contact, store, tuple(busy))
+            self._again(parcel, now)
+        else:
+            self._finish(parcel)
+
+    def store_failed(self, query: StoreQuery, now: float) -> None:
+        """A node did not acknowledge."""
+        parcel = self._sent.pop(query, None)
+        if parcel is None:
+            return
+        if parcel.tries < defaults.STORE_TRIES:
+            self._again(parcel, now)
+            return
+        self._down.add(query.contact.peer)
+        for record in query.records:
+            self.results[record.place].failed.append(query.contact.peer)
+        self._finish(parcel)
+
+    def _again(self, parcel: _Parcel, now: float) -> None:
+        parcel.due = now + defaults.STORE_PAUSE
+        self._later.append(parcel)
+
+    def _finish(self, parcel: _Parcel) -> None:
+        for cell in parcel.cells:
+            cell.stores -= 1
+        self._close(parcel.cells)
+
+    def _close(self, ended: Iterable[_Cell]) -> None:
+        """Where too few keep a record, its region is looked up once more: some have gone, and
+        others are the nearest now."""
+        for cell in ended:
+            if cell.stores or not cell.looked_up or cell.block == _AGAIN:
+                continue
+            lacking = [record for record in cell.records if self._lacks(self.results[record.place])]
+            if lacking:
+                self._waiting.append((lacking, _AGAIN))
+
+    @staticmethod
+    def _lacks(done: Published) -> bool:
+        """Whether nodes failed that should keep it, and too few do."""
+        return bool(done.failed) and len(done.kept) < defaults.REPLICAS_LEAST

@@ -1,0 +1,175 @@
+"""A node of the DHT alone on a simulated computer: its endpoint, perhaps its ladder, and its `Dht`.
+
+Hundreds of these are cheap where whole daemons are not: for what is measured about finding.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from ...dht.finding import Found
+from ...dht.key import Key
+from ...dht.publishing import PublishReport
+from ...dht.record import Body
+from ...dht.service import Dht, DhtSettings
+from ...transport.address import Address
+from ...transport.endpoint import Endpoint
+from ...transport.errors import DialFailed
+from ...transport.hello import Admission, OpenSwarm
+from ...transport.identity import Identity, PeerId
+from ...transport.ladder import Ladder, Rungs
+from ...transport.link import Link
+from ...transport.place import is_public
+from ...transport.relay.defaults import RelayLimits
+from ..host import Host
+from .host import SimulatedHost
+from .profile import PROFILES
+
+T = TypeVar("T")
+_TIMEOUT = 5.0  # seconds for a dial
+_PAUSE = 2.0  # seconds between two tries to reach a bootstrap
+_FOLDER = Path("/shoal/dht")
+
+
+class Finder:
+    """A program for a host (`Host.start`), which keeps its disk over restarts.
+
+    Without `climbs` it dials addresses as they are; with it, it has a whole ladder.
+    """
+
+    def __init__(
+        self,
+        computer: Host,
+        seed: bytes,
+        *,
+        bootstrap: Sequence[Address] = (),
+        climbs: bool = False,
+        rungs: Rungs | None = None,
+        relaying: RelayLimits | None = None,
+        port: int = 4001,
+        lasts: bool = False,
+        settings: DhtSettings | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        """`lasts`: contacts and own records are kept on its disk."""
+        self.computer = computer
+        self.identity = Identity.from_seed(seed)
+        self.endpoint: Endpoint
+        self.dht: Dht
+        self.ladder: Ladder | None = None
+        self.bootstrap = bootstrap
+        self._climbs = climbs
+        self._rungs = rungs
+        self._relaying = relaying
+        self._port = port
+        self._settings = settings or DhtSettings(folder=_FOLDER if lasts else None)
+        self._admission = admission
+        self._lives = 0
+
+    @property
+    def peer(self) -> PeerId:
+        return self.identity.peer
+
+    @property
+    def address(self) -> Address:
+        """Where others dial it, if they can."""
+        return Address(self.computer.addresses()[0], self._port, self.peer)
+
+    async def run(self, computer: Host, *, task_status: "trio.TaskStatus[Any]") -> None:
+        """Until the computer stops; started when it listens and answers."""
+        async with trio.open_nursery() as nursery:
+            host = SimulatedHost(computer, PROFILES["desktop"], nursery, self._lives)
+            self._lives += 1
+            admission = self._admission or OpenSwarm()
+            self.endpoint = Endpoint(host, self.identity, admission=admission, libp2p=False)
+            if self._climbs:
+                await self._climb(host, nursery)
+            else:
+                await nursery.start(self.endpoint.run, "0.0.0.0", self._port)
+            self.dht = Dht(
+                host,
+                self.endpoint,
+                self.identity,
+                connect=self._connect,
+                addresses=self._addresses,
+                reachable=self._reachable,
+                settings=self._settings,
+            )
+            await nursery.start(self.dht.run)
+            for address in self.bootstrap:
+                nursery.start_soon(self._reach, address)
+            task_status.started(self)
+
+    async def _climb(self, host: SimulatedHost, nursery: trio.Nursery) -> None:
+        self.ladder = ladder = Ladder(
+            host,
+            self.endpoint,
+            rungs=self._rungs,
+            relaying=self._relaying,
+            key=self.identity.seed,
+        )
+        await nursery.start(
+            lambda task_status: ladder.run("0.0.0.0", self._port, task_status=task_status)
+        )
+
+    async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
+        if self.ladder is not None:
+            return await self.ladder.ask(peer, addresses, timeout=_TIMEOUT)
+        return await self.endpoint.ask(peer, addresses, timeout=_TIMEOUT)
+
+    def _addresses(self) -> list[Address]:
+        own = [
+            Address(address, self.endpoint.port, self.peer)
+            for address in self.computer.addresses()
+            if ":" not in address
+        ]
+        found = self.ladder.addresses() if self.ladder is not None else []
+        return list(dict.fromkeys([*own, *found]))
+
+    def _reachable(self) -> bool:
+        if self.ladder is not None:
+            return self.ladder.whereabouts.reachable()
+        return any(is_public(address) for address in self.computer.addresses())
+
+    async def _reach(self, address: Address) -> None:
+        """A link to a bootstrap, tried until it is there."""
+        while True:
+            with suppress(DialFailed):
+                if self.ladder is not None:
+                    await self.ladder.dial(address, timeout=_TIMEOUT)
+                else:
+                    await self.endpoint.dial(address, timeout=_TIMEOUT)
+                return
+            await trio.sleep(_PAUSE)
+
+    # From outside of its tasks.
+
+    async def within(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run something as a task of this computer."""
+        found: T = await self.computer.run(function, *args)
+        return found
+
+    async def joined(self) -> None:
+        """Wait until it knows others."""
+        await self.within(self.dht.joined)
+
+    async def publish(self, *bodies: Body, timeout: float = 30.0, **how: Any) -> PublishReport:
+        """Publish, and wait until it is announced."""
+
+        async def go() -> PublishReport:
+            for body in bodies:
+                self.dht.publish(body, **how)
+            return await self.dht.flushed(timeout)
+
+        return await self.within(go)
+
+    async def find(self, key: Key, **how: Any) -> Found:
+        """`Dht.find`."""
+
+        async def go() -> Found:
+            return await self.dht.find(key, **how)
+
+        return await self.within(go)

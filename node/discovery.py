@@ -1,0 +1,138 @@
+"""The daemon's part in the DHT: what it says of this node there, and what members say besides."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import trio
+
+from ..dht.key import Key
+from ..dht.lookup import FoundRecord
+from ..dht.record import BlobBody, Body, PeerBody, Record, ShardBody
+from ..dht.service import Dht, DhtSettings
+from ..state.directory import Directory
+from ..state.record import MemberRecord
+from ..transport.address import Address
+from ..transport.host import Host
+from ..transport.identity import Identity, PeerId
+from ..transport.ladder import Ladder
+from ..transport.link import Link
+from . import defaults
+from .config import NodeConfig
+from .folder import disk_error
+from .health import Health
+
+MEMBERS_TTL = 600  # seconds; how long a member that is gone is remembered (state/defaults.py)
+
+
+class Discovery:
+    """`dht`, and the records that the daemon itself publishes: where it is, what it serves."""
+
+    def __init__(
+        self,
+        host: Host,
+        identity: Identity,
+        ladder: Ladder,
+        directory: Directory,
+        health: Health,
+        config: NodeConfig,
+    ) -> None:
+        self._host = host
+        self._ladder = ladder
+        self._directory = directory
+        self._health = health
+        self._folder = config.folder
+        self._said: dict[tuple[Key, str], Body] = {}
+        self._leaving = False
+        self.dht = Dht(
+            host,
+            ladder.endpoint,
+            identity,
+            connect=self._connect,
+            addresses=self._addresses,
+            reachable=ladder.whereabouts.reachable,
+            book=ladder.book,
+            settings=DhtSettings(folder=config.folder.dht),
+            trouble=self._trouble,
+        )
+        self.dht.second_path = self.told_by_members
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled: keep what is said true."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.dht.run)
+            task_status.started()
+            version = -1
+            while True:
+                version = await self._directory.changed(version)
+                self._say()
+                await trio.sleep(defaults.SAY_PAUSE)
+
+    async def leave(self) -> None:
+        """Take back what ends with this process, as far as there is time."""
+        self._leaving = True
+        await self.dht.leave(defaults.LEAVE_TIME)
+
+    def _say(self) -> None:
+        """Publish what this node's own member record says, withdraw what it says no more."""
+        if self._leaving:
+            return
+        own = self._directory.own()
+        wanted = {(body.key, body.slot): body for body in bodies(own) if not _is_hearsay(body)}
+        for slot, body in self._said.items():
+            if slot not in wanted:
+                self.dht.withdraw(body)
+        for body in wanted.values():
+            self.dht.publish(body, lasting=False)
+        self._said = wanted
+
+    # What the DHT needs.
+
+    async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
+        return await self._ladder.ask(peer, addresses, timeout=defaults.ASK_TIMEOUT)
+
+    def _addresses(self) -> list[Address]:
+        return [Address.parse(text) for text in self._directory.own().addresses]
+
+    def _trouble(self, error: OSError | None) -> None:
+        if error is None:
+            self._health.clear("dht")
+        else:
+            trouble = disk_error(self._folder, error)
+            self._health.report("dht", trouble.message, hint=trouble.hint)
+
+    # The second path.
+
+    def told_by_members(self, key: Key) -> Iterator[FoundRecord]:
+        """What members' own records say under a key: the same facts, by another way."""
+        for record in self._directory.members().values():
+            for body in bodies(record):
+                if body.key == key:
+                    yield _found(record, body)
+
+
+def bodies(member: MemberRecord) -> Iterable[Body]:
+    """What a member's record says, as records of the DHT would."""
+    yield PeerBody(member.peer, member.addresses[: defaults.PEER_ADDRESSES])
+    for shard in member.shards[: defaults.SHARD_RECORDS]:
+        yield ShardBody(
+            shard.root,
+            shard.start,
+            shard.stop,
+            shard.embedding,
+            shard.head,
+            shard.dtype,
+            speed=0.0,
+        )
+    for root in member.holdings:
+        yield BlobBody(root, size=0, chunks=1, ranges=())
+
+
+def _is_hearsay(body: Body) -> bool:
+    """Holdings say that there are some chunks, not which: who holds them says more."""
+    return isinstance(body, BlobBody)
+
+
+def _found(member: MemberRecord, body: Body) -> FoundRecord:
+    record = Record(
+        member.peer, body, member.seq, MEMBERS_TTL, False, body.key, body.slot, sealed=b""
+    )
+    return FoundRecord(record, 0.0, member.peer)

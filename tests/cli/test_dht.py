@@ -1,0 +1,58 @@
+"""What `shoal dht` prints."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shoal.cli.dht import SHOWN, bucket_row, own_row, report, rows
+from shoal.cli.main import invoke
+
+from .conftest import DHT
+
+
+def test_what_there_is_to_say_in_all() -> None:
+    assert rows(DHT) == [
+        ("mode", "fallback: others do not reach this node from outside"),
+        ("network", "about 42 nodes that serve"),
+        ("contacts", "21, 3 of them reachable by all"),
+        ("links", "5 for look-ups alone"),
+        ("stored", "12 records of others, 6.0 KiB of 32.0 MiB"),
+        ("own", "2 records, last announced 1 min ago: 2 keys, 31 messages, 0.2 s"),
+    ]
+    assert rows({**DHT, "walk": None})[-1] == ("own", "2 records, not announced yet")
+
+
+def test_the_tables() -> None:
+    assert [bucket_row(each) for each in DHT["buckets"]] == [
+        ["0 bits", "20", "2", "4"],
+        ["1 bit", "1", "1", "0"],
+    ]
+    assert [own_row(each) for each in DHT["own"]] == [
+        ["peer", "12D3KooWNode", "20 nodes", "1 min ago", "in 50 min"],
+        ["shard (withdrawn)", "0:2:float32", "1 node", "never", "in 0 s"],
+    ]
+
+
+def test_what_is_withdrawn_everywhere_is_not_announced_again() -> None:
+    assert own_row({**DHT["own"][1], "due_s": None})[-1] == "never"
+
+
+def test_a_long_list_is_cut() -> None:
+    many = [DHT["own"][0]] * (SHOWN + 5)
+    text = report({**DHT, "own": many, "buckets": []})
+    assert text.count("12D3KooWNode") == SHOWN
+    assert text.endswith("and 5 more of its own records")
+    assert "SHARED" not in text
+
+
+def test_nothing_rewrites_the_screen() -> None:
+    assert "\x1b" not in report({**DHT, "own": [{**DHT["own"][0], "about": "\x1b[2J"}]})
+
+
+def test_json(fake_daemon: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_daemon({"dht": DHT}):
+        assert invoke(["dht", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == DHT
+        assert invoke(["dht"]) == 0
+        assert "fallback" in capsys.readouterr().out

@@ -1,0 +1,86 @@
+"""contact: what is said of a node, its bounds, its networks."""
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.dht import defaults
+from shoal.dht.contact import Contact, read_contact
+from shoal.dht.errors import BadMessage
+from shoal.dht.key import node_key, point
+from shoal.transport.address import Address
+from shoal.transport.identity import public_key_of
+from tests.dht.nodes import address, contact, identity, peer
+
+ME = identity(1).peer
+
+
+def at(*hosts: str) -> Contact:
+    return Contact(ME, [Address(host, 4001) for host in hosts])
+
+
+def test_it_comes_back() -> None:
+    one = at("8.8.8.8", "2001:4860::1", "a.example")
+    found = read_contact(one.packed)
+    assert found == one and found.addresses == one.addresses
+    assert found.key == node_key(ME) and found.point == point(node_key(ME))
+
+
+def test_it_is_the_peer_that_counts() -> None:
+    assert at("8.8.8.8") == at() and len({at("8.8.8.8"), at()}) == 1
+    assert contact(1) != contact(2)
+
+
+def test_addresses_are_bounded() -> None:
+    many = Contact(ME, [address(number) for number in range(9)])
+    assert many.addresses == tuple(address(number) for number in range(4))
+    long = [Address(f"{'a' * 60}.{'b' * 60}.{'c' * 60}.x{n}", 4001) for n in range(4)]
+    assert 0 < len(Contact(ME, long).addresses) < 4
+    assert len(Contact(ME, long).packed) <= defaults.CONTACT_BYTES
+    assert Contact(ME, [address(1)] * 3).addresses == (address(1),)
+
+
+def test_networks() -> None:
+    assert at("8.8.8.8", "8.8.8.9").networks == {"8.8.8.0/24"}
+    assert at("2001:4860:1:2::1").networks == {"2001:4860:1::/48"}
+    assert at("a.example", "b.example").networks == {"names"}
+    assert at("10.1.2.3", "127.0.0.1", "fd00::1", "192.168.1.1").networks == set()
+    relay = Address("8.8.8.8", 4001, peer(2))
+    assert Contact(ME, [relay.through(ME)]).networks == set()
+    assert at("::ffff:8.8.8.8").networks == {"8.8.8.0/24"}
+
+
+def test_addresses_of_a_later_version_are_left_out() -> None:
+    packed = msgpack.packb([public_key_of(ME), ["/moon/1", "/ip4/8.8.8.8/tcp/1"], "more"])
+    assert [str(each) for each in read_contact(packed).addresses] == ["/ip4/8.8.8.8/tcp/1"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {},
+        [],
+        [b"x" * 32],
+        [b"x" * 31, []],
+        ["x" * 32, []],
+        [b"x" * 32, ["/ip4/8.8.8.8/tcp/1"] * 5],
+        [b"x" * 32, [7]],
+        [b"x" * 32, ["x" * 500]],
+    ],
+)
+def test_what_is_refused(value: Any) -> None:
+    with pytest.raises(BadMessage):
+        read_contact(msgpack.packb(value))
+
+
+@given(st.binary(max_size=600))
+def test_any_bytes_end_in_a_refusal(data: bytes) -> None:
+    try:
+        found = read_contact(data)
+    except BadMessage:
+        return
+    assert len(found.packed) <= defaults.CONTACT_BYTES

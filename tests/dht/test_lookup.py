@@ -1,0 +1,301 @@
+"""lookup: it finds what is there, by disjoint paths, whoever lies; bounded."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from shoal.dht import defaults
+from shoal.dht.contact import Contact
+from shoal.dht.key import Key, distance, key_at, point
+from shoal.dht.lookup import Lookup, LookupSettings
+from shoal.dht.messages import Aged, Find, Found
+from shoal.dht.record import Record
+from shoal.transport.address import Address
+from shoal.transport.identity import PeerId
+from tests.dht.nodes import WALL, Net, Node, blob, contacts, entropy, peer, record, sealed
+
+
+@pytest.fixture(scope="module")
+def net() -> Net:
+    return Net(300)
+
+
+def fresh(net: Net) -> Net:
+    for node in net.nodes.values():
+        node.up, node.asked = True, 0
+        node.store = Node(node.contact, 1).store
+    net.delays = {}
+    return net
+
+
+def place(net: Net, one: Record, count: int = 20) -> None:
+    for node in net.owners(one.key, count):
+        assert not node.store.put(one, sender=one.author, network="", age=0.0, now=0.0, wall=WALL)
+
+
+def test_a_record_is_found(net: Net) -> None:
+    fresh(net)
+    for number in range(30):
+        one = record(blob(number))
+        place(net, one)
+        task = net.lookup([one.key], enough=1)
+        net.run(task)
+        assert [each.record for each in task.found(one.key)] == [one]
+        assert len(task.steps) < 20
+        hop = max(step.hop for step in task.steps if step.outcome == "records")
+        assert hop <= 3
+
+
+def test_several_keys_of_a_region_at_once(net: Net) -> None:
+    fresh(net)
+    one = record(blob(1))
+    place(net, one)
+    near = key_at(point(one.key) ^ 5)
+    task = net.lookup([near, one.key], enough=1)
+    net.run(task)  # ends without the other
+    assert task.found(near) == [] and task.found(one.key)[0].record == one
+
+
+def test_what_is_not_there_ends(net: Net) -> None:
+    fresh(net)
+    task = net.lookup([blob(7).key], enough=1)
+    net.run(task)
+    assert task.found(blob(7).key) == []
+    assert 15 <= len(task.steps) <= 80
+
+
+def test_a_node_without_contacts_ends_at_once() -> None:
+    task = Lookup([blob(1).key], [], 2**255, entropy(), enough=1)
+    assert task.next(0.0) == [] and task.done and task.failed_all
+
+
+def test_the_region_s_nodes_are_found(net: Net) -> None:
+    fresh(net)
+    for number in range(20):
+        key = blob(number).key
+        task = net.lookup([key])
+        net.run(task)
+        true = [node.contact for node in net.owners(key, 20)]
+        assert len(set(true) & set(task.region())) >= 19
+        assert len(task.steps) < 40
+        assert task.answerers() and len(set(task.answerers())) == len(task.answerers())
+
+
+def test_no_contact_belongs_to_two_paths(net: Net) -> None:
+    fresh(net)
+    task = net.lookup([blob(3).key])
+    net.run(task)
+    assert max(Counter(step.contact for step in task.steps).values()) == 1
+    assert {step.path for step in task.steps} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("paths", [3, 1])
+def test_a_liar_spoils_one_path(paths: int) -> None:
+    """The nearest contact answers with nothing but nodes that do not answer: of three disjoint
+    paths one is lost in them, and the only path is."""
+    key = blob(1).key
+    liars = [Contact(peer(70_000 + n), [Address("9.9.9.9", 1)]) for n in range(400)]
+    liars.sort(key=lambda one: distance(one.key, key))
+    honest = contacts(9)
+    settings = LookupSettings(paths=paths, by_lot=False, subnet_limits=False, queries=30)
+    start = [liars[0], *honest]
+    task = Lookup([key], start, 2**240, entropy(), settings=settings, enough=1)
+    asked: list[Contact] = []
+    now = 0.0
+    while queries := task.next(now):
+        now += 0.1
+        for query in queries:
+            asked.append(query.contact)
+            nearest = tuple(liars[1:20]) if query.contact is liars[0] else ()
+            task.answered(query.contact, Found(((),), (nearest,)), now, WALL)
+    assert (len(set(honest) & set(asked)) >= 6) == (paths == 3)
+
+
+def test_one_network_is_not_asked_first_again_and_again() -> None:
+    key = blob(1).key
+    crowd = [Contact(peer(80_000 + n), [Address(f"9.9.9.{n}", 1)]) for n in range(1, 13)]
+    others = contacts(12)
+    for limited in (True, False):
+        settings = LookupSettings(paths=1, by_lot=False, subnet_limits=limited)
+        start = [*crowd, *others] if limited else [*others, *crowd]
+        task = Lookup([key], start, 0, entropy(), settings=settings, enough=1)
+        order: list[Contact] = []
+        while queries := task.next(0.0):
+            for query in queries:
+                order.append(query.contact)
+                task.answered(query.contact, Found(((),), ((),)), 0.0, WALL)
+        first = sum(one in crowd for one in order[:10])
+        assert (first == 2) if limited else (first > 2)
+
+
+def test_nodes_of_the_region_are_asked_by_lot(net: Net) -> None:
+    """Else whoever lies next to the key is asked first, and by all."""
+    fresh(net)
+    key = blob(5).key
+    nearest = net.owners(key, 1)[0]
+    firsts = []
+    for _ in range(30):
+        task = net.lookup([key], enough=1)
+        net.run(task)
+        order = [
+            step.contact for step in task.steps if distance(step.contact.key, key) <= task.radius
+        ]
+        firsts.append(order.index(nearest.contact) if nearest.contact in order else len(order))
+    assert sum(first < 3 for first in firsts) < 15
+
+
+def test_late_answers_are_not_waited_for(net: Net) -> None:
+    fresh(net)
+    one = record(blob(9))
+    place(net, one)
+    slow = {node.contact.peer for node in list(net.nodes.values())[::2]}
+    net.delays = dict.fromkeys(slow, 30.0)
+    for _ in range(10):
+        net.now = 0.0
+        task = net.lookup([one.key], enough=1)
+        net.run(task)
+        assert task.found(one.key) and net.now < 6.0
+
+
+def test_a_third_may_be_down(net: Net) -> None:
+    fresh(net)
+    records = [record(blob(number)) for number in range(20)]
+    for one in records:
+        place(net, one)
+    for node in list(net.nodes.values())[::3]:
+        node.up = False
+    for one in records:
+        task = net.lookup([one.key], enough=1)
+        net.run(task)
+        assert task.found(one.key)
+        assert {step.outcome for step in task.steps} <= {
+            "",
+            "records",
+            "contacts",
+            "nothing",
+            "failed",
+        }
+
+
+def answer(task: Lookup, *listed: Aged, nearest: tuple[Contact, ...] = ()) -> str:
+    """To a query that is under way, or to the first that comes."""
+    task.next(0.0)
+    step = next(step for step in task.steps if step.answered is None)
+    return task.answered(step.contact, Found((listed,), (nearest,)), 0.0, WALL)
+
+
+def one_key(key: Key) -> Lookup:
+    return Lookup([key], contacts(30), 2**256, entropy(), enough=1)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"junk", "bad-signature"),
+        (sealed(blob(1))[:-1] + b"\0", "bad-signature"),
+        (sealed(blob(2)), "bad-type"),  # not of this key
+    ],
+)
+def test_whoever_sends_what_is_no_record_is_not_listened_to(data: bytes, code: str) -> None:
+    task = one_key(blob(1).key)
+    more = tuple(contacts(5, 900))
+    assert answer(task, Aged(0, data), nearest=more) == code
+    assert task.steps[0].outcome == code
+    assert not set(more) & set(task.region())
+    assert task.found(blob(1).key) == []
+
+
+def test_what_has_ended_does_not_count() -> None:
+    old = sealed(blob(1), made=WALL - 20_000)
+    for aged in (Aged(3600, sealed(blob(1))), Aged(0, old)):
+        task = one_key(blob(1).key)
+        assert answer(task, aged) == ""
+        assert task.found(blob(1).key) == []
+
+
+def test_the_latest_counts_and_what_is_withdrawn_does_not() -> None:
+    task = Lookup([blob(1).key], contacts(9), 2**256, entropy(), enough=5)
+    later = record(blob(1), made=WALL + 5)
+    answer(task, Aged(0, later.sealed))
+    answer(task, Aged(9, sealed(blob(1))))
+    assert [each.record for each in task.found(blob(1).key)] == [later]
+    answer(task, Aged(2, later.sealed))
+    assert task.found(blob(1).key)[0].age == 0
+    gone = sealed(blob(1), made=WALL + 9, gone=True)
+    answer(task, Aged(0, gone))
+    assert task.found(blob(1).key) == []
+    assert [each.record.sealed for each in task.gone(blob(1).key)] == [gone]
+
+
+def test_enough_counts_authors() -> None:
+    task = Lookup([blob(1).key], contacts(9), 2**256, entropy(), enough=2)
+    answer(task, Aged(0, sealed(blob(1))))
+    answer(task, Aged(0, sealed(blob(1), made=WALL + 1)))
+    assert not task.done
+    answer(task, Aged(0, sealed(blob(1), 2)))
+    assert task.done and task.next(0.0) == []
+
+
+def test_answers_that_nobody_asked_for_change_nothing() -> None:
+    task = one_key(blob(1).key)
+    stranger = contacts(1, 999)[0]
+    task.answered(stranger, Found(((Aged(0, sealed(blob(1))),),), ((),)), 0.0, WALL)
+    task.failed(stranger, 0.0)
+    query = task.next(0.0)[0]
+    task.failed(query.contact, 0.0)
+    task.answered(query.contact, Found(((Aged(0, sealed(blob(1))),),), ((),)), 0.0, WALL)
+    assert task.found(blob(1).key) == []
+
+
+def test_it_ends_however_many_contacts_it_is_told_of() -> None:
+    """Each answer names twenty more, ever nearer."""
+    key = blob(1).key
+    settings = LookupSettings()
+    task = Lookup([key], contacts(3), 2**256, entropy(), settings=settings, enough=1)
+    number, now = 10_000, 0.0
+    while queries := task.next(now):
+        now += 0.1
+        for query in queries:
+            number += 20
+            more = tuple(Contact(peer(number + n)) for n in range(20))
+            task.answered(query.contact, Found(((),), (more,)), now, WALL)
+    assert task.done
+    assert len(task.steps) <= settings.queries
+    assert len(task._known) <= defaults.LOOKUP_CONTACTS
+
+
+def test_linked_contacts_are_preferred(net: Net) -> None:
+    fresh(net)
+    asker = net.any()
+    linked: set[PeerId] = {one.peer for one in list(asker.table.contacts())[::4]}
+    shares = []
+    for prefer in (True, False):
+        first = 0
+        for number in range(40):
+            task = net.lookup(
+                [blob(number).key],
+                asker,
+                linked=linked.__contains__ if prefer else lambda peer: False,
+            )
+            first += sum(query.contact.peer in linked for query in task.next(0.0))
+        shares.append(first)
+    assert shares[0] > 1.5 * shares[1]
+
+
+def test_what_it_asks(net: Net) -> None:
+    me = contacts(1)[0]
+    task = net.lookup([blob(1).key], enough=3, most=7, kinds=("blob",), serves=me)
+    find = task.next(0.0)[0].find
+    assert replace(find, near=()) == Find((blob(1).key,), (), 7, ("blob",), me)
+    assert len(find.near) == 1
+    assert distance(find.near[0], blob(1).key) <= task.radius
+    assert net.lookup([blob(1).key]).next(0.0)[0].find.most == 0
+
+
+def test_places_that_are_asked_for_are_all_over_the_region(net: Net) -> None:
+    task = net.lookup([blob(1).key])
+    far = 0
+    for _ in range(200):
+        far += distance(task._place(), blob(1).key) > task.radius / 2
+    assert 70 < far < 130

@@ -1,0 +1,44 @@
+"""Who serves, who steps in, and who only asks; and that nobody flaps."""
+
+import pytest
+
+from shoal.dht import defaults
+from shoal.dht.mode import Mode, ModeRule
+
+FEW, ENOUGH = defaults.SERVERS
+
+
+def test_who_is_reachable_serves_at_once() -> None:
+    rule = ModeRule()
+    assert rule.decide(True, 0, 0.0)
+    assert rule.mode is Mode.SERVER and rule.serves
+    assert rule.why == "others reach this node from outside"
+
+
+@pytest.mark.parametrize("servers", [0, FEW - 1, ENOUGH - 1])
+def test_a_young_node_steps_in_until_there_are_enough(servers: int) -> None:
+    rule = ModeRule()
+    rule.decide(False, servers, 0.0)
+    assert rule.mode is Mode.FALLBACK and rule.serves
+    assert f"only {servers} servers" in rule.why
+
+
+def test_fallbacks_and_clients_do_not_flap() -> None:
+    """Twin: with one number for both ways a server that comes and goes would change it."""
+    rule = ModeRule()
+    found = []
+    for servers in (ENOUGH, ENOUGH - 1, ENOUGH, FEW, FEW - 1, FEW, ENOUGH - 1, FEW - 1, ENOUGH):
+        rule.decide(False, servers, 0.0)
+        found.append(rule.mode)
+    client, fallback = Mode.CLIENT, Mode.FALLBACK
+    assert found == [client] * 4 + [fallback] * 4 + [client]
+
+
+def test_a_server_that_is_lost_sight_of_stays_for_a_while() -> None:
+    rule = ModeRule()
+    rule.decide(True, ENOUGH, 100.0)
+    assert not rule.decide(False, ENOUGH, 100.0 + defaults.REACHED - 1)
+    assert rule.serves and "a moment ago" in rule.why
+    assert rule.decide(False, ENOUGH, 100.0 + defaults.REACHED)
+    assert not rule.serves
+    assert "12 servers that all reach are known" in rule.why

@@ -1,0 +1,189 @@
+"""What is announced, when again, and what of it outlives the process."""
+
+from math import inf
+
+import pytest
+
+from shoal.dht import defaults
+from shoal.dht.errors import BadRecord
+from shoal.dht.ownrecords import OwnRecords
+from shoal.dht.record import NameBody, PeerBody, ShardBody, open_record, seal_record
+from shoal.transport.identity import Identity
+
+ME, OTHER = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2))
+WALL = 1_700_000_000.0
+TTL = 600
+HERE = PeerBody(ME.peer, ("/ip4/1.2.3.4/tcp/1",))
+
+
+def shard(start: int) -> ShardBody:
+    return ShardBody("ab" * 32, start, start + 1, False, False, "float32", 0.0)
+
+
+def said(body: PeerBody | ShardBody | NameBody, *, lasting: bool = True) -> OwnRecords:
+    own = OwnRecords(ME)
+    assert own.publish(body, TTL, lasting=lasting, now=0.0, wall=WALL)
+    return own
+
+
+def announce(own: OwnRecords, now: float, kept: int, wanted: int = 20) -> list[float]:
+    """Announce what is due; when it is due again."""
+    due = own.due(now)
+    for each in due:
+        own.sealed(each, WALL + now)
+        own.announced(each, kept, wanted, now, jitter=0.0)
+    return [each.due for each in due]
+
+
+def test_what_is_said_is_due_at_once_and_again_before_it_ends() -> None:
+    own = said(HERE)
+    assert announce(own, 5.0, kept=20) == [5.0 + TTL * defaults.AGAIN]
+    assert own.due(6.0) == [] and own.next_due() == 5.0 + TTL * defaults.AGAIN
+
+
+def test_saying_the_same_again_is_nothing_new() -> None:
+    own = said(HERE)
+    assert not own.publish(HERE, TTL, lasting=True, now=1.0, wall=WALL + 1)
+    moved = PeerBody(ME.peer, ("/ip4/1.2.3.5/tcp/1",))
+    assert own.publish(moved, TTL, lasting=True, now=1.0, wall=WALL - 50)
+    (mine,) = own
+    assert mine.record.body == moved and len(own) == 1
+    assert mine.record.made == WALL * 1000 + 1, "later, though the clock was set back"
+
+
+def test_each_announcement_is_made_anew_so_that_it_lives_on() -> None:
+    own = said(HERE)
+    (mine,) = own.due(0.0)
+    first = open_record(own.sealed(mine, WALL))
+    own.announced(mine, 20, 20, 0.0, 0.0)
+    changed = own.changed
+    again = open_record(own.sealed(mine, WALL + 300))
+    assert again.made == first.made + 300_000 and again.body == first.body
+    assert own.changed > changed
+
+
+def test_too_few_acknowledgements_are_tried_again_ever_more_slowly() -> None:
+    own = said(HERE)
+    first, most = defaults.REPAIR_PAUSE
+    now, pauses = 0.0, []
+    for _ in range(12):
+        (due,) = announce(own, now, kept=9)
+        pauses.append(due - now)
+        now = due
+    assert pauses[:3] == [first, 2 * first, 4 * first] and pauses[-1] == most
+    assert announce(own, now, kept=10) == [now + TTL * defaults.AGAIN]
+
+
+def test_a_record_that_was_kept_by_nobody_for_long_is_made_anew() -> None:
+    """Or all would refuse it as expired once they are back."""
+    own = said(HERE)
+    announce(own, 0.0, kept=0)
+    (mine,) = own
+    assert open_record(own.sealed(mine, WALL + 10 * TTL)).made == (WALL + 10 * TTL) * 1000
+
+
+def test_nobody_is_needed_where_nobody_else_serves() -> None:
+    own = said(HERE)
+    (due,) = announce(own, 0.0, kept=0, wanted=0)
+    assert due == defaults.REPAIR_PAUSE[0], "somebody may come"
+
+
+def test_what_would_be_due_soon_goes_along() -> None:
+    own = said(HERE)
+    announce(own, 0.0, kept=20)
+    own.publish(shard(0), TTL, lasting=True, now=20.0, wall=WALL + 20)
+    announce(own, 20.0, kept=20)
+    half = TTL * defaults.AGAIN
+    assert len(own.due(half)) == 2
+    own = said(HERE)
+    announce(own, 0.0, kept=20)
+    own.publish(shard(0), TTL, lasting=True, now=half - 10, wall=WALL)
+    assert [each.record.body for each in own.due(half - 10)] == [shard(0)], "what is new is alone"
+
+
+def test_withdrawing_is_told_until_all_have_forgotten() -> None:
+    own = said(HERE)
+    announce(own, 0.0, kept=20)
+    assert own.withdraw(HERE.key, HERE.slot, now=10.0, wall=WALL)
+    assert not own.withdraw(HERE.key, HERE.slot, now=10.0, wall=WALL)
+    assert own.at(HERE.key) == []
+    (mine,) = own.due(10.0)
+    assert open_record(own.sealed(mine, WALL)).gone
+    own.announced(mine, 20, 20, 10.0, 0.0)
+    assert mine.due == inf
+    assert own.due(10.0 + defaults.LIVES * TTL) == [] and len(own) == 0
+
+
+def test_withdrawn_may_be_said_again() -> None:
+    own = said(HERE)
+    own.withdraw(HERE.key, HERE.slot, now=1.0, wall=WALL)
+    assert own.publish(HERE, TTL, lasting=True, now=2.0, wall=WALL)
+    (mine,) = own
+    assert not mine.record.gone and mine.record.made == WALL * 1000 + 2
+
+
+def test_more_slots_than_others_keep_are_refused_at_once() -> None:
+    own = OwnRecords(ME)
+    for start in range(defaults.SLOTS["shard"]):
+        own.publish(shard(start), TTL, lasting=True, now=0.0, wall=WALL)
+    with pytest.raises(BadRecord, match="4 records of one node"):
+        own.publish(shard(9), TTL, lasting=True, now=0.0, wall=WALL)
+    own.withdraw(shard(0).key, shard(0).slot, now=0.0, wall=WALL)
+    own.publish(shard(9), TTL, lasting=True, now=0.0, wall=WALL)
+    assert len(own.at(shard(9).key)) == defaults.SLOTS["shard"]
+
+
+def restarted(own: OwnRecords, later: float) -> OwnRecords:
+    kept = [(open_record(sealed), lasting) for sealed, lasting in own.dump()]
+    after = OwnRecords(ME)
+    after.restore(kept, now=0.0, wall=WALL + later)
+    return after
+
+
+def test_a_restart_announces_what_lasts_and_withdraws_what_does_not() -> None:
+    own = said(NameBody("tiny", "ab" * 32, 6, 1))
+    own.publish(shard(0), TTL, lasting=False, now=0.0, wall=WALL)
+    after = restarted(own, 5.0)
+    found = {each.record.body.kind: open_record(after.sealed(each, WALL + 5)) for each in after}
+    assert not found["name"].gone and found["name"].made == (WALL + 5) * 1000
+    assert found["shard"].gone and len(after.due(0.0)) == 2
+    assert after.publish(shard(0), TTL, lasting=False, now=0.0, wall=WALL + 5)
+    assert [each.record.gone for each in after.at(shard(0).key)] == [False]
+
+
+def test_after_a_long_night_there_is_nothing_to_take_back() -> None:
+    after = restarted(said(shard(0), lasting=False), 3 * TTL)
+    assert len(after) == 0
+    lasting = restarted(said(shard(0)), 3 * TTL)
+    (mine,) = lasting.due(0.0)
+    assert open_record(lasting.sealed(mine, WALL + 3 * TTL)).made == (WALL + 3 * TTL) * 1000
+
+
+def test_a_tombstone_outlives_a_restart() -> None:
+    own = said(HERE)
+    own.withdraw(HERE.key, HERE.slot, now=1.0, wall=WALL + 1)
+    (mine,) = restarted(own, 10.0)
+    assert mine.record.gone and mine.ends == pytest.approx(defaults.LIVES * TTL - 9, abs=1.1)
+
+
+def test_a_foreign_record_in_the_file_is_not_ours() -> None:
+    sealed = seal_record(OTHER, shard(0), made=1, ttl=TTL)
+    own = OwnRecords(ME)
+    own.restore([(open_record(sealed), True)], now=0.0, wall=WALL)
+    assert len(own) == 0
+
+
+def test_news_of_the_network_end_the_wait() -> None:
+    own = said(HERE)
+    for now in (0.0, 10.0, 20.0, 40.0):
+        announce(own, now, kept=0)
+    own.hurry(41.0)
+    assert own.next_due() == 41.0
+
+
+def test_what_was_replaced_meanwhile_is_not_noted() -> None:
+    own = said(HERE)
+    (mine,) = own.due(0.0)
+    own.publish(PeerBody(ME.peer, ()), TTL, lasting=True, now=1.0, wall=WALL)
+    own.announced(mine, 20, 20, 2.0, 0.0)
+    assert own.next_due() == 1.0

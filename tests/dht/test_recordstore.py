@@ -1,0 +1,262 @@
+"""recordstore: what is kept for whom, how long; who cannot fill it."""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from shoal.dht import defaults
+from shoal.dht.key import SPACE, distance, node_key, point
+from shoal.dht.record import NameBody, Record, ShardBody, open_record
+from shoal.dht.recordstore import RecordStore
+from tests.dht.nodes import WALL, blob, entropy, identity, peer, record
+
+OWN = node_key(peer(0))
+ROOT = "ab" * 32
+SHARD = ShardBody(ROOT, 0, 6, True, False, "float16", 1.0)
+
+
+def store(**settings: Any) -> RecordStore:
+    return RecordStore(OWN, entropy(), **settings)
+
+
+def put(
+    made: RecordStore,
+    one: Record,
+    now: float = 0.0,
+    *,
+    by: int | None = None,
+    age: float = 0.0,
+    network: str = "",
+    wall: float = WALL,
+) -> str:
+    """By its author, unless `by` says otherwise."""
+    sender = one.author if by is None else identity(by).peer
+    return made.put(one, sender=sender, network=network, age=age, now=now, wall=wall + now)
+
+
+def found(made: RecordStore, one: Record, now: float = 0.0, **asked: Any) -> list[Record]:
+    (listed,) = made.find([one.key], now, **asked)
+    return [open_record(aged.sealed) for aged in listed]
+
+
+def test_it_is_kept_and_found() -> None:
+    made, one = store(), record(blob(1))
+    assert put(made, one) == ""
+    assert found(made, one) == [one]
+    assert found(made, record(blob(2))) == []
+
+
+def test_a_later_record_replaces_an_earlier_one_of_its_author_and_slot() -> None:
+    made = store()
+    one, later = record(blob(1)), record(blob(1), made=WALL + 5)
+    put(made, one)
+    assert put(made, later) == ""
+    assert found(made, one) == [later]
+    assert put(made, one) == "older"
+    assert found(made, one) == [later]
+    other = record(blob(1), 2)
+    put(made, other)
+    assert len(made) == 2
+
+
+def test_a_withdrawal_replaces_and_is_told() -> None:
+    made = store()
+    one, gone = record(blob(1)), record(blob(1), made=WALL + 5, gone=True)
+    put(made, one)
+    assert put(made, gone) == ""
+    assert found(made, one) == [gone]
+    assert put(made, one) == "older"  # whoever still has it does not bring it back
+
+
+def test_it_ends_by_the_receiver_s_clock() -> None:
+    made, one = store(), record(blob(1), ttl=100)
+    put(made, one, 0.0)
+    assert found(made, one, 99.0) == [one]
+    assert found(made, one, 100.0) == []
+    assert len(made) == 0 and made.bytes == 0
+
+
+def test_its_author_prolongs_its_life_others_do_not() -> None:
+    made, one = store(), record(blob(1), ttl=100)
+    put(made, one, 0.0)
+    put(made, one, 60.0, by=2)
+    assert found(made, one, 120.0) == []
+    put(made, one, 200.0)
+    put(made, one, 260.0)
+    assert found(made, one, 320.0) == [one]
+
+
+def test_nothing_lives_beyond_twice_its_ttl() -> None:
+    made, one = store(), record(blob(1), ttl=100)
+    for now in range(0, 200, 50):
+        put(made, one, float(now))
+    assert found(made, one, 199.0) == [one]
+    assert found(made, one, 200.0) == []
+
+
+def test_a_repair_carries_its_age() -> None:
+    made, one = store(), record(blob(1), ttl=100)
+    assert put(made, one, 0.0, by=2, age=70.0) == ""
+    ((aged,),) = made.find([one.key], 10.0)
+    assert aged.age == 80
+    assert found(made, one, 31.0) == []
+    assert put(made, one, 0.0, by=2, age=100.0) == "expired"
+    assert put(store(), one, 0.0, by=1, age=100.0) == ""  # its author knows that it lives
+
+
+def test_times_that_cannot_be_are_refused() -> None:
+    made = store()
+    assert put(made, record(blob(1), made=WALL + 7300)) == "far-future"
+    assert put(made, record(blob(1), made=WALL - 3600 - 7300)) == "expired"
+    assert put(made, record(blob(1), made=WALL - 3600)) == ""
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_what_lies_far_from_us_is_refused(defended: bool) -> None:
+    """Else a store could be filled with records ground anywhere."""
+    made = store()
+    if defended:
+        made.radius = SPACE // 100
+    codes = [put(made, record(blob(number))) for number in range(300)]
+    assert (codes.count("not-near") > 280) == defended
+    if defended:
+        for key in made._keys:
+            assert distance(key, OWN) <= made.radius
+
+
+def fill(made: RecordStore, author: int, count: int, network: str = "") -> list[str]:
+    return [put(made, record(blob(n), author), network=network) for n in range(count)]
+
+
+def test_one_author_has_so_much() -> None:
+    made = store(limit=400_000)
+    codes = fill(made, 1, 200)
+    assert codes.count("quota") > 100
+    assert made.bytes <= 400_000 // 8
+    assert put(made, record(blob(900), 2)) == ""
+    assert put(made, record(blob(0), 1, made=WALL + 1)) == ""  # in the place of the old one
+
+
+def test_one_network_has_so_much() -> None:
+    made = store(limit=400_000)
+    for author in range(1, 9):
+        fill(made, author, 60, "8.8.8.0/24")
+    assert made.bytes <= 400_000 // 4
+    assert put(made, record(blob(0), 20), network="8.8.8.0/24") == "quota"
+    assert put(made, record(blob(0), 20), network="9.9.9.0/24") == ""
+    for author in range(30, 36):  # a LAN is none
+        assert "quota" not in fill(made, author, 30)
+
+
+def test_a_full_store_keeps_what_is_nearest() -> None:
+    made = store(limit=100_000)
+    put_codes = [put(made, record(blob(n), 1 + n % 20)) for n in range(600)]
+    assert made.bytes <= 100_000
+    assert put_codes.count("full") > 200
+    kept = sorted(distance(key, OWN) for key in made._keys)
+    every = sorted(distance(blob(n).key, OWN) for n in range(600))
+    assert len(kept) > 100
+    assert kept == every[: len(kept)]
+
+
+def name(number: int) -> NameBody:
+    return NameBody("llama", f"{number:064x}", 4, 100)
+
+
+def test_an_author_has_so_many_slots_under_a_key_and_the_latest_stay() -> None:
+    made = store()
+    for number in range(10):
+        put(made, record(name(number), made=WALL + number))
+    kept = found(made, record(name(0)))
+    assert {one.body for one in kept} == {name(number) for number in (6, 7, 8, 9)}
+    assert put(made, record(name(0), made=WALL)) == "full"
+
+
+def names(count: int) -> Iterator[Record]:
+    """Of as many authors, under one key."""
+    for author in range(1, count + 1):
+        yield record(name(1), author)
+
+
+def test_under_one_key_networks_stay_different() -> None:
+    """A hundred identities of one network do not push out those of others."""
+    made = store()
+    listed = list(names(100))
+    for one in listed[:20]:
+        put(made, one, network=f"8.8.{one.author[-3:]}.0/24")
+    codes = [put(made, one, network="9.9.9.0/24") for one in listed[20:]]
+    assert codes.count("full") > 0
+    assert len(found(made, listed[0], most=64)) == defaults.STORE_KEY
+    assert set(found(made, listed[0], most=64)) >= set(listed[:20])
+
+
+def test_late_ones_come_in_among_many() -> None:
+    """Of 200 authors every replica keeps others, not the first that came."""
+    kept: set[Record] = set()
+    listed = list(names(200))
+    for seed in range(8):
+        made = RecordStore(OWN, entropy(seed))
+        for one in listed:
+            put(made, one, network=f"8.8.{one.author[-3:]}.0/24")
+        assert len(made) == defaults.STORE_KEY
+        kept |= set(found(made, listed[0], most=64))
+    assert len(kept) > 170
+    assert len(kept & set(listed[100:])) > 80
+
+
+def test_finding_is_bounded_and_fair() -> None:
+    made = store()
+    listed = list(names(30))
+    for one in listed:
+        put(made, one, network="9.9.9.0/24" if one is not listed[0] else "8.8.8.0/24")
+    assert len(found(made, listed[0], most=5)) == 5
+    size = len(listed[0].sealed)
+    assert len(found(made, listed[0], most=30, limit=7 * size + 10)) == 7
+    for _ in range(30):
+        assert listed[0] in found(made, listed[0], most=2)  # the one of its network
+    seen = {one for _ in range(60) for one in found(made, listed[0], most=3)}
+    assert seen == set(listed)
+
+
+def test_many_keys_share_the_bytes() -> None:
+    made = store()
+    several = [record(blob(n), author) for n in range(4) for author in range(1, 6)]
+    for one in several:
+        put(made, one)
+    size = len(several[0].sealed)
+    lists = made.find([blob(n).key for n in range(4)], 0.0, limit=8 * size + 99)
+    assert [len(listed) for listed in lists] == [2, 2, 2, 2]
+
+
+def test_kinds() -> None:
+    made = store()
+    put(made, record(SHARD))
+    assert len(found(made, record(SHARD), kinds=("shard",))) == 1
+    assert found(made, record(SHARD), kinds=("blob",)) == []
+
+
+def test_the_books_balance() -> None:
+    """After a random life every count is that of what is there, and in the end nothing is."""
+    random = Random(7)
+    made = store(limit=60_000)
+    now = 0.0
+    for turn in range(1500):
+        now += random.random() * 3
+        body = name(random.randrange(6)) if random.random() < 0.5 else blob(random.randrange(60))
+        one = record(
+            body,
+            random.randrange(1, 12),
+            made=WALL + turn // 50 * 50,
+            ttl=random.choice((60, 200)),
+            gone=random.random() < 0.1,
+        )
+        put(made, one, now, network=f"8.8.{random.randrange(4)}.0/24", by=random.choice((None, 3)))
+        entries = [entry for slots in made._keys.values() for entry in slots.values()]
+        assert made.bytes == sum(entry.size for entry in entries) <= 60_000
+        assert len(made) == len(entries) and len(made._ends) <= 2 * len(entries) + 65
+    assert sum(made._authors.values()) == sum(made._networks.values()) == made.bytes
+    assert [far for far, _ in made._far] == sorted(point(key) ^ point(OWN) for key in made._keys)
+    made.expire(now + 1000)
+    assert (len(made), made.bytes, made._far, made._authors, made._networks) == (0, 0, [], {}, {})
