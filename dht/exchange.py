@@ -67,6 +67,10 @@ class Exchange:
         self._guests: dict[PeerId, _Guest] = {}
         self._have: dict[str, tuple[float, bytes]] = {}
         self._counting = trio.Lock()  # one look through a store at a time, however many ask
+        self._fetches: set[Fetch] = set()
+        self._asking: dict[trio.CancelScope, PeerId] = {}  # for manifests
+        endpoint.on_link_quiet(self._link_quiet)
+        endpoint.on_link_back(self._link_back)
         endpoint.handle("model.manifest", self._serve_manifest)
         endpoint.handle("model.have", self._serve_have)
         endpoint.handle("model.chunk", self._serve_chunk)
@@ -124,6 +128,17 @@ class Exchange:
 
     # Fetching.
 
+    def _link_quiet(self, link: Caller) -> None:
+        for fetch in self._fetches:
+            fetch.quiet(link.peer)
+        for scope, peer in self._asking.items():
+            if peer == link.peer:
+                scope.cancel()
+
+    def _link_back(self, link: Caller) -> None:
+        for fetch in self._fetches:
+            fetch.back(link.peer)
+
     async def fetch_manifest(
         self, root: str, peers: Peers, *, patience: float = PATIENCE
     ) -> Manifest:
@@ -157,9 +172,15 @@ class Exchange:
     ) -> bytes | None:
         for peer in peers:
             link = self._endpoint.link(peer)
-            if link is None or peer in liars:
+            if link is None or link.quiet or peer in liars:
                 continue
-            data = await _ask_manifest(link, root)
+            data = None
+            with trio.CancelScope() as scope:
+                self._asking[scope] = peer
+                try:
+                    data = await _ask_manifest(link, root)
+                finally:
+                    del self._asking[scope]
             if data is not None and await self._host.offload(_has_digest, data, root):
                 return data
             if data is not None:
@@ -214,7 +235,11 @@ class Exchange:
             on_liar=self._on_liar,
             patience=patience,
         )
-        return await fetch.run()
+        self._fetches.add(fetch)
+        try:
+            return await fetch.run()
+        finally:
+            self._fetches.discard(fetch)
 
 
 def _has_digest(data: bytes, digest: str) -> bool:

@@ -35,6 +35,12 @@ Peers = Callable[[], Sequence[PeerId]]
 class Caller(Protocol):
     """What is needed of a `Link`."""
 
+    @property
+    def peer(self) -> PeerId: ...
+
+    @property
+    def quiet(self) -> bool: ...
+
     async def call(
         self,
         method: str,
@@ -51,6 +57,8 @@ class Switchboard(Protocol):
 
     def handle(self, method: str, handler: Handler) -> None: ...
     def link(self, peer: PeerId) -> Caller | None: ...
+    def on_link_quiet(self, callback: Callable[[Any], None]) -> None: ...
+    def on_link_back(self, callback: Callable[[Any], None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +179,19 @@ class Fetch:
                 self._cancel(peer, digest)
 
     def _is_source(self, peer: PeerId) -> bool:
-        return peer not in self._transfer.liars and self._switchboard.link(peer) is not None
+        link = self._switchboard.link(peer)
+        return peer not in self._transfer.liars and link is not None and not link.quiet
+
+    def quiet(self, peer: PeerId) -> None:
+        """It is not heard of any more: what it was asked for is asked of others."""
+        for digest in self._transfer.quiet(peer):
+            self._cancel(peer, digest)
+        self._news.set()
+
+    def back(self, peer: PeerId) -> None:
+        """It is there again, and so is what it has."""
+        self._transfer.back(peer)
+        self._news.set()
 
     async def _watch(self, peer: PeerId, place: trio.CancelScope) -> None:
         with place:

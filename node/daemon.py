@@ -29,6 +29,7 @@ from ..tasks.probe import probe
 from ..tasks.serving import NO_TORCH, RestartingEngine, Serving, ServingSettings
 from ..tasks.stage import Stage
 from ..transport.address import Address
+from ..transport.defaults import HTTPS_PORT
 from ..transport.endpoint import Endpoint
 from ..transport.errors import AddressInUse
 from ..transport.host import Host
@@ -72,7 +73,6 @@ EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, thread
 Say = Callable[[str], None]
 NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
 OWN_FIRST = 4  # addresses of interfaces that are published before those that others found
-HTTPS = 443  # the port that nearly every network lets out
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 
 
@@ -160,7 +160,9 @@ class Node:
             book=self.directory.where,
             foreign=config.libp2p_relays,
         )
-        self.diagnosis = Diagnosis(self.ladder, config.listen, port_443=config.port_443)
+        self.diagnosis = Diagnosis(
+            self.ladder, config.listen, host.interfaces, port_443=config.port_443
+        )
         self.exchange = Exchange(host, self.endpoint, library)
         self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
 
@@ -253,7 +255,7 @@ class Node:
     async def _bind(self, nursery: trio.Nursery, port: int) -> int:
         listen = self.config.listen
         places = ("0.0.0.0", "::") if listen == "0.0.0.0" else (listen,)
-        further = tuple((place, HTTPS) for place in places if self.config.port_443)
+        further = tuple((place, HTTPS_PORT) for place in places if self.config.port_443)
 
         async def run(*, task_status: TaskStatus[int]) -> None:
             await self.ladder.run(

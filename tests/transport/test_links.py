@@ -1,10 +1,13 @@
 """Which links a node keeps."""
 
 import pytest
+import trio
 
 from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.world import World
+from shoal.transport.defaults import TICK_S
 from shoal.transport.errors import DialFailed
+from shoal.transport.ladder import Rungs
 from shoal.transport.limits import Limits
 from shoal.transport.links import Links
 
@@ -46,3 +49,28 @@ async def test_without_that_it_does(world: World, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Links, "_make_room", lambda *_: False)
     _, others = await _crowded(world)
     assert others == ["full"] * 2
+
+
+async def test_idle_links_are_looked_at_when_they_are_due(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at each step of `TICK_S`."""
+    looks = 0
+    tick = Links._tick
+
+    def count(links: Links, now: float) -> float:
+        nonlocal looks
+        looks += 1
+        return tick(links, now)
+
+    monkeypatch.setattr(Links, "_tick", count)
+    a = Climber(world.host("a"), b"a" * 32, rungs=Rungs(lan=False, mapping=False, relay=False))
+    b = Climber(world.host("b"), b"b" * 32, rungs=Rungs(lan=False, mapping=False, relay=False))
+    for node in (a, b):
+        await node.computer.start(node)
+    link = await a.connect(b.peer, [b.address()], timeout=5)
+    await trio.sleep(10)
+    looks = 0
+    await trio.sleep(100)
+    assert 80 <= looks <= 200 < 2 * 100 / TICK_S
+    assert link.connected
