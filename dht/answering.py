@@ -44,7 +44,8 @@ class Answering:
         self._serves = serves
         self._on_asker = on_asker
         self._finds = Rates(Rate(*defaults.FINDS), Rate(*defaults.FINDS_ALL))
-        self._stores = Rates(Rate(*defaults.STORES))
+        self._places = Rates(Rate(*defaults.PLACES), Rate(*defaults.PLACES_ALL))
+        self._stores = Rates(Rate(*defaults.STORES), Rate(*defaults.STORES_ALL))
         self._stored = Rates(Rate(*defaults.STORED), Rate(*defaults.STORED_ALL))
 
     def on_find(self, call: Call) -> Answer:
@@ -56,12 +57,15 @@ class Answering:
             find = Find.decode(bytes(call.payload))
         except BadMessage as error:
             return Refusal(error.code, error.message)
+        places = (*find.keys, *find.near)
+        if not self._places.take(call.peer, now, len(places)):
+            return Refusal("busy", "too many keys are asked for")
         if not self._serves():
             return Refusal("not-serving", "this node keeps no records of others")
         self._note(call.peer, find.serves)
         found = Found(
             self._store.find(find.keys, now, most=find.most, kinds=find.kinds),
-            tuple(self._near(place, call.peer) for place in (*find.keys, *find.near)),
+            tuple(self._near(place, call.peer) for place in places),
         )
         return Reply(payload=found.encode())
 
@@ -77,6 +81,7 @@ class Answering:
         try:
             store = Store.decode(bytes(call.payload))
         except BadMessage as error:
+            self._stores.take(call.peer, self._host.now(), defaults.STORE_FAULT)
             return Refusal(error.code, error.message)
         if not self._serves():
             return Refusal("not-serving", "this node keeps no records of others")

@@ -123,10 +123,12 @@ SAMPLES = 15  # of the density around different keys, whose median is the size o
 FIND_KEYS = 32  # keys of one `dht.find`
 FIND_NEAR = 4  # places besides whose nearest contacts are asked for
 FIND_KINDS = 8
+FIND_BYTES = 4_096  # of the whole message: one without further fields has at most 2 KiB
 FIND_MOST = 64  # records a key
 MESSAGE_RECORDS = 65_536  # bytes of records in one message
 MESSAGE_CONTACTS = 65_536  # bytes of contacts in one answer
 STORE_RECORDS = 256  # records in one `dht.store`
+STORE_MESSAGE = 80 * 1_024  # bytes of the whole of it
 MESSAGE_LIMIT = 160 * 1_024  # bytes of any message
 AGE_LIMIT = 2 * RECORD_TTL[1]  # seconds
 
@@ -137,6 +139,9 @@ STORE_SUBNET = STORE_BYTES // 4  # of those who sent them from one public networ
 STORE_KEY = 64  # records under one key
 STORE_SLACK = 4.0  # a record is taken up to so many times the radius of a region away
 LIVES = 2  # times its ttl, that a record is kept without a later one
+GONE_LONGER = 2 * CLOCKS_APART  # seconds beyond its ttl that a withdrawal is kept
+ENDS_TOGETHER = 10.0  # seconds in which what ends is dropped together; found it is no more
+EXPIRED_AT_ONCE = 256  # of those that end together, some 5 ms
 
 # Look-ups. Times in seconds.
 PATHS = 3  # disjoint: no contact is asked by two of them, no answer feeds two
@@ -172,7 +177,11 @@ BRIEF_REST = 10.0  # until who was dialled in vain is dialled again
 BRIEF_RESTING = 1_024  # of whom that is remembered
 FINDS = (256.0, 64.0)  # `dht.find` of one peer taken at once, and per second
 FINDS_ALL = (2_048.0, 512.0)  # of all together
+PLACES = (4_096.0, 512.0)  # keys and places of such questions of one peer; 0.1 ms each
+PLACES_ALL = (16_384.0, 4_096.0)  # of all together
 STORES = (64.0, 16.0)  # `dht.store` of one peer
+STORE_FAULT = 3  # further ones for which one counts that is no message
+STORES_ALL = (1_024.0, 256.0)  # of all together
 STORED = (4_096.0, 256.0)  # records of one peer; a signature takes 0.1 ms
 STORED_ALL = (16_384.0, 1_024.0)  # of all together
 TURN = 0.005  # that checking signatures may hold the event loop

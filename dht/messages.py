@@ -16,7 +16,9 @@ from .errors import BadMessage, BadRecord
 from .key import Key, as_key
 
 _LISTED: Final = 1_024  # items of any list
+_FIELDS: Final = 32
 _CODE_BYTES: Final = 32
+_ASKED: Final = ("keys", "near", "most", "kinds", "serves")
 
 
 class Aged(NamedTuple):
@@ -47,7 +49,7 @@ class Find:
     @classmethod
     def decode(cls, payload: bytes) -> "Find":
         """Raises BadMessage."""
-        fields = _map(payload)
+        fields = _map(payload, *_ASKED, limit=defaults.FIND_BYTES)
         most = fields.get("most", defaults.K)
         if type(most) is not int or most < 0:
             raise BadMessage("`most` is no count")
@@ -89,9 +91,10 @@ class Found:
     @classmethod
     def decode(cls, payload: bytes, find: Find) -> "Found":
         """The answer to `find`. Raises BadMessage."""
-        fields = _map(payload)
+        fields = _map(payload, "records", "contacts", "nearest")
         places = len(find.keys) + len(find.near)
-        contacts = [_contact(each) for each in _list(fields.get("contacts"), _LISTED)]
+        most = min(places * defaults.K, _LISTED)
+        contacts = [_contact(each) for each in _list(fields.get("contacts"), most)]
         lists = _list(fields.get("nearest"), places)
         records = _list(fields.get("records"), len(find.keys))
         if len(lists) != places or len(records) != len(find.keys):
@@ -117,7 +120,7 @@ class Store:
     @classmethod
     def decode(cls, payload: bytes) -> "Store":
         """Raises BadMessage."""
-        fields = _map(payload)
+        fields = _map(payload, "records", "serves", limit=defaults.STORE_MESSAGE)
         records = _aged_list(fields.get("records"), defaults.STORE_RECORDS)
         _check_size(records)
         return cls(records, _serves(fields))
@@ -130,7 +133,7 @@ def encode_codes(codes: Sequence[str]) -> bytes:
 
 def decode_codes(payload: bytes, count: int) -> tuple[str, ...]:
     """The codes of `count` records. Raises BadMessage."""
-    codes = _words(_map(payload).get("codes"), count, _CODE_BYTES)
+    codes = _words(_map(payload, "codes").get("codes"), count, _CODE_BYTES)
     if len(codes) != count:
         raise BadMessage("an answer does not say what became of each record")
     return codes
@@ -162,23 +165,38 @@ def _packed(fields: dict[str, Any], serves: Contact | None = None) -> bytes:
     return packed
 
 
-def _map(payload: bytes) -> dict[str, Any]:
-    if len(payload) > defaults.MESSAGE_LIMIT:
+def _map(payload: bytes, *names: str, limit: int = defaults.MESSAGE_LIMIT) -> dict[str, Any]:
+    """The fields of those names. Others are passed over unread: reading much that is nothing
+    takes a message a hundred times as long as the rest."""
+    if len(payload) > limit:
         raise BadMessage("a message is too large")
+    unpacker = msgpack.Unpacker(
+        strict_map_key=True,
+        max_buffer_size=limit,
+        max_map_len=0,
+        max_array_len=_LISTED,
+        max_bin_len=defaults.RECORD_BYTES,
+        max_str_len=defaults.RECORD_BYTES,
+        max_ext_len=0,
+    )
+    fields: dict[str, Any] = {}
     try:
-        fields = msgpack.unpackb(
-            payload,
-            strict_map_key=True,
-            max_map_len=32,
-            max_array_len=_LISTED,
-            max_bin_len=defaults.RECORD_BYTES,
-            max_str_len=defaults.RECORD_BYTES,
-            max_ext_len=0,
-        )
+        unpacker.feed(payload)
+        count = unpacker.read_map_header()
+        if count > _FIELDS:
+            raise BadMessage("a message has too many fields")
+        for _ in range(count):
+            name = unpacker.unpack()
+            if type(name) is not str:
+                raise BadMessage("a message is no map of names")
+            if name in names:
+                fields[name] = unpacker.unpack()
+            else:
+                unpacker.skip()
     except (ValueError, TypeError, msgpack.UnpackException):
         raise BadMessage("a message is not readable") from None
-    if type(fields) is not dict or not all(type(name) is str for name in fields):
-        raise BadMessage("a message is no map of names")
+    if unpacker.tell() != len(payload):
+        raise BadMessage("a message goes on behind its end")
     return fields
 
 

@@ -158,6 +158,33 @@ def test_a_message_costs_little_memory() -> None:
     assert peak < 10 * 2**20  # 1,024 levels of 1,024 items, at most
 
 
+def test_what_nobody_asked_for_is_not_read() -> None:
+    """Lists in lists take a hundred times as long to read, and as much memory, as records."""
+    much: list[list[list[int]]] = [[[] for _ in range(1_000)] for _ in range(75)]
+    payload = msgpack.packb({"records": [[0, RECORD]], "further": much})
+    tracemalloc.start()
+    try:
+        Store.decode(payload)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * len(payload)
+    with pytest.raises(BadMessage):
+        Find.decode(msgpack.packb({"keys": [], "further": much}))
+    with pytest.raises(BadMessage):
+        Store.decode(payload + b"\x00")
+
+
+def test_an_answer_names_no_more_than_was_asked_for() -> None:
+    """Each contact takes 30 µs to read."""
+    found = msgpack.unpackb(FOUND.encode())
+    found["contacts"] = [each.packed for each in contacts(3 * defaults.K)]
+    assert Found.decode(msgpack.packb(found), FIND)
+    found["contacts"].append(contact(100).packed)
+    with pytest.raises(BadMessage):
+        Found.decode(msgpack.packb(found), FIND)
+
+
 def test_an_own_message_that_is_too_large_is_not_sent() -> None:
     with pytest.raises(BadMessage):
         Store((Aged(0, b"x" * 2048),) * 200).encode()

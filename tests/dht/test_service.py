@@ -306,6 +306,48 @@ async def test_floods_are_slowed_down(
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_it_is_keys_that_cost(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """A question of many is as many. Twin: without that rate all are answered."""
+    monkeypatch.setattr(defaults, "PLACES", (100.0, 1.0) if defended else (1e9, 1e9))
+    victim, liar, link = await linked(nursery)
+    many = Find(tuple(name(f"{n}").key for n in range(defaults.FIND_KEYS))).encode()
+    for _ in range(3):
+        await link.call("dht.find", payload=many, timeout=5)
+    busy = False
+    try:
+        await link.call("dht.find", payload=many, timeout=5)
+    except CallRefused as refused:
+        busy = refused.code == "busy"
+    assert busy is defended
+    assert await link.call("dht.find", payload=Find(()).encode(), timeout=5)
+    await stop(victim, liar)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_what_is_no_message_counts_for_several(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """It takes longer than one that is. Twin: it counts once."""
+    monkeypatch.setattr(defaults, "STORES", (8.0, 0.1))
+    monkeypatch.setattr(defaults, "STORE_FAULT", 3 if defended else 0)
+    victim, liar, link = await linked(nursery)
+    codes = []
+    for _ in range(8):
+        try:
+            await link.call("dht.store", payload=b"junk", timeout=5)
+        except CallRefused as refused:
+            codes.append(refused.code)
+    assert codes.count("bad-request") == (2 if defended else 8)
+    await stop(victim, liar)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
 async def test_a_peer_that_accepts_and_says_nothing_costs_a_bounded_time(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
