@@ -175,6 +175,7 @@ BRIEF_LOOK = 10.0  # between two looks at their use
 BRIEF_DIALS = 64  # at once
 BRIEF_REST = 10.0  # until who was dialled in vain is dialled again
 BRIEF_RESTING = 1_024  # of whom that is remembered
+KNOCKS = (16.0, 0.25)  # dials in vain of one public host that others named, at once and per second
 FINDS = (256.0, 64.0)  # `dht.find` of one peer taken at once, and per second
 FINDS_ALL = (2_048.0, 512.0)  # of all together
 PLACES = (4_096.0, 512.0)  # keys and places of such questions of one peer; 0.1 ms each

@@ -31,6 +31,11 @@ class Bucket:
         self._level -= count
         return True
 
+    def give(self, now: float) -> None:
+        """One that was taken did not count after all."""
+        self.has(now)
+        self._level = min(self._rate.burst, self._level + 1)
+
     def has(self, now: float, count: float = 1) -> bool:
         """Whether so many more may happen."""
         earned = max(0.0, now - self._at) * self._rate.per_s
@@ -63,6 +68,11 @@ class Rates:
         if not bucket.has(now, count) or not (self._total is None or self._total.take(now, count)):
             return False
         return bucket.take(now, count)
+
+    def give(self, key: str, now: float) -> None:
+        """One that was taken did not count after all."""
+        if (bucket := self._buckets.get(key)) is not None:
+            bucket.give(now)
 
     def __len__(self) -> int:
         """Keys that are remembered."""
