@@ -243,10 +243,10 @@ async def test_a_manifest_is_not_waited_for_from_a_quiet_peer(
     swarm.network.hush(PeerId("dead"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(getter.exchange.fetch_manifest, manifest.root, swarm.network.peers)
-        await trio.sleep(4)
+        await trio.sleep(0.5)
         assert manifest.root not in getter.library.roots()
         getter.node.miss(PeerId("dead"))
-    assert trio.current_time() < 5
+    assert trio.current_time() < 0.9  # sooner than one would be asked beside it
     assert manifest.root in getter.library.roots()
 
 
