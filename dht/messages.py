@@ -17,6 +17,9 @@ from .key import Key, as_key
 
 _LISTED: Final = 1_024  # items of any list
 _FIELDS: Final = 32
+_ITEMS: Final = 8_192  # of all lists together
+_LISTS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # msgpack's first bytes of lists
+_MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
 _CODE_BYTES: Final = 32
 _ASKED: Final = ("keys", "near", "most", "kinds", "serves")
 
@@ -91,7 +94,7 @@ class Found:
     @classmethod
     def decode(cls, payload: bytes, find: Find) -> "Found":
         """The answer to `find`. Raises BadMessage."""
-        fields = _map(payload, "records", "contacts", "nearest")
+        fields = _map(payload, "records", "contacts", "nearest", depth=3)
         places = len(find.keys) + len(find.near)
         most = min(places * defaults.K, _LISTED)
         contacts = [_contact(each) for each in _list(fields.get("contacts"), most)]
@@ -120,7 +123,7 @@ class Store:
     @classmethod
     def decode(cls, payload: bytes) -> "Store":
         """Raises BadMessage."""
-        fields = _map(payload, "records", "serves", limit=defaults.STORE_MESSAGE)
+        fields = _map(payload, "records", "serves", limit=defaults.STORE_MESSAGE, depth=2)
         records = _aged_list(fields.get("records"), defaults.STORE_RECORDS)
         _check_size(records)
         return cls(records, _serves(fields))
@@ -165,39 +168,64 @@ def _packed(fields: dict[str, Any], serves: Contact | None = None) -> bytes:
     return packed
 
 
-def _map(payload: bytes, *names: str, limit: int = defaults.MESSAGE_LIMIT) -> dict[str, Any]:
-    """The fields of those names. Others are passed over unread: reading much that is nothing
-    takes a message a hundred times as long as the rest."""
+def _map(
+    payload: bytes, *names: str, limit: int = defaults.MESSAGE_LIMIT, depth: int = 1
+) -> dict[str, Any]:
+    """The fields of those names, with lists in lists so deep; others are passed over unread."""
     if len(payload) > limit:
         raise BadMessage("a message is too large")
-    unpacker = msgpack.Unpacker(
-        strict_map_key=True,
-        max_buffer_size=limit,
-        max_map_len=0,
-        max_array_len=_LISTED,
-        max_bin_len=defaults.RECORD_BYTES,
-        max_str_len=defaults.RECORD_BYTES,
-        max_ext_len=0,
-    )
-    fields: dict[str, Any] = {}
     try:
-        unpacker.feed(payload)
-        count = unpacker.read_map_header()
+        return _Reader(payload).fields(names, depth)
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException):
+        raise BadMessage("a message is not readable") from None
+
+
+class _Reader:
+    """Reads no more than a message can have: lists of lists of nothing would take a hundred times
+    as long as records, and as much memory."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self._left = _ITEMS
+        self._unpacker = msgpack.Unpacker(
+            max_buffer_size=max(len(payload), 1),
+            max_array_len=_LISTED,
+            max_bin_len=defaults.RECORD_BYTES,
+            max_str_len=defaults.RECORD_BYTES,
+            max_ext_len=0,
+        )
+        self._unpacker.feed(payload)
+
+    def fields(self, names: tuple[str, ...], depth: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        count = self._unpacker.read_map_header()
         if count > _FIELDS:
             raise BadMessage("a message has too many fields")
         for _ in range(count):
-            name = unpacker.unpack()
+            name = self._value(0)
             if type(name) is not str:
                 raise BadMessage("a message is no map of names")
             if name in names:
-                fields[name] = unpacker.unpack()
+                fields[name] = self._value(depth)
             else:
-                unpacker.skip()
-    except (ValueError, TypeError, msgpack.UnpackException):
-        raise BadMessage("a message is not readable") from None
-    if unpacker.tell() != len(payload):
-        raise BadMessage("a message goes on behind its end")
-    return fields
+                self._unpacker.skip()
+        if self._unpacker.tell() != len(self._payload):
+            raise BadMessage("a message goes on behind its end")
+        return fields
+
+    def _value(self, depth: int) -> Any:
+        """A value with lists in it so deep; instead of what is deeper, and of maps, None."""
+        self._left -= 1
+        if self._left < 0:
+            raise BadMessage("a message has too many items")
+        first = self._payload[self._unpacker.tell()]
+        if first in _LISTS and depth:
+            count = self._unpacker.read_array_header()
+            return [self._value(depth - 1) for _ in range(count)]
+        if first in _LISTS or first in _MAPS:
+            self._unpacker.skip()
+            return None
+        return self._unpacker.unpack()
 
 
 def _list(value: object, most: int) -> list[Any]:

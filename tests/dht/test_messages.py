@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -158,19 +159,33 @@ def test_a_message_costs_little_memory() -> None:
     assert peak < 10 * 2**20  # 1,024 levels of 1,024 items, at most
 
 
-def test_what_nobody_asked_for_is_not_read() -> None:
-    """Lists in lists take a hundred times as long to read, and as much memory, as records."""
-    much: list[list[list[int]]] = [[[] for _ in range(1_000)] for _ in range(75)]
-    payload = msgpack.packb({"records": [[0, RECORD]], "further": much})
+MUCH: list[list[list[int]]] = [[[] for _ in range(1_000)] for _ in range(75)]
+"""Takes a hundred times as long to read as records, and as much memory."""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"records": [[0, RECORD]], "further": MUCH},
+        {"records": MUCH},
+        {"records": [[0, RECORD, MUCH]]},
+        {"records": [[0] * 1_000] * 75},
+        {"records": [[MUCH, RECORD]]},
+        {"records": [], "serves": MUCH},
+    ],
+)
+def test_what_cannot_be_meant_is_not_read(fields: dict[str, Any]) -> None:
+    payload = msgpack.packb(fields)
     tracemalloc.start()
     try:
-        Store.decode(payload)
+        with suppress(BadMessage):
+            assert Store.decode(payload).records == (Aged(0, RECORD),)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 4 * len(payload)
     with pytest.raises(BadMessage):
-        Find.decode(msgpack.packb({"keys": [], "further": much}))
+        Find.decode(payload)
     with pytest.raises(BadMessage):
         Store.decode(payload + b"\x00")
 

@@ -284,14 +284,16 @@ async def test_floods_are_slowed_down(
 ) -> None:
     """Twin: without the rates every question is answered."""
     if not defended:
-        for rate in ("FINDS", "FINDS_ALL", "STORES", "STORED", "STORED_ALL"):
+        for rate in ("FINDS", "FINDS_ALL", "STORES", "STORES_ALL", "STORED", "STORED_ALL"):
             monkeypatch.setattr(defaults, rate, (1e9, 1e9))
     victim, liar, link = await linked(nursery)
     refused: list[str] = []
+    at_once = trio.Semaphore(100)  # a link takes 256 calls
 
     async def ask(method: str, payload: bytes) -> None:
         try:
-            await link.call(method, payload=payload, timeout=20)
+            async with at_once:
+                await link.call(method, payload=payload, timeout=20)
         except CallRefused as error:
             refused.append(error.code)
 
@@ -420,6 +422,34 @@ async def test_a_full_message_does_not_hold_the_loop(
         over = True
     assert (turns >= 3) is yields
     assert len(victim.dht._store) == len(records) > 200
+    await stop(victim, liar)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_many_large_questions_at_once_do_not_hold_the_loop(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """Others run between any two. Twin: all that have come are answered in one turn."""
+    victim, liar, _ = await linked(nursery)
+    if not defended:
+        monkeypatch.setattr(victim.dht._answering, "_turns", trio.Semaphore(1_000))
+    many = Find(tuple(name(f"{n}").key for n in range(defaults.FIND_KEYS))).encode()
+    found: list[object] = []
+    most = 0
+
+    async def ask() -> None:
+        found.append(await victim.dht._answering.on_find(_call(liar, many)))
+
+    async with trio.open_nursery() as beside:
+        for _ in range(20):
+            beside.start_soon(ask)
+        while len(found) < 20:
+            before = len(found)
+            await trio.lowlevel.checkpoint()
+            most = max(most, len(found) - before)
+    assert (most <= 2) is defended
     await stop(victim, liar)
     nursery.cancel_scope.cancel()
 
