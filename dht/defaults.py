@@ -171,6 +171,12 @@ WALKS = 4  # at once
 LOOKUPS = 8  # of one asking of the application at once
 OWN_LOOK = 900.0  # between two look-ups of the own surroundings
 
+# Names of models.
+NAME_FIND = 8.0  # seconds to look for who vouches
+NAME_ENOUGH = 16  # vouchers after which no more are looked for
+NAME_MEANINGS = 32  # roots that one name is said to mean
+NAME_CHOICES = 4  # of them that a message names
+
 # The index of KV (docs/spec/kv.md). Times in seconds.
 KV_BLOCK = 16  # tokens of a block
 KV_CHAIN = 2**18  # blocks of a chain: three questions find a prefix of it
