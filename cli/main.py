@@ -14,7 +14,7 @@ import click
 
 from .. import __version__
 from ..transport.errors import ShoalError
-from . import demo, dht, doctor, errors, find, model, node, options, render, run, sim, status
+from . import blob, demo, dht, doctor, errors, find, model, node, options, render, run, sim, status
 
 
 @click.group(
@@ -33,7 +33,7 @@ def shoal(context: click.Context) -> None:
 
 
 for _command in (
-    node.node, node.join, node.invite, node.stop, model.model, run.run,
+    node.node, node.join, node.invite, node.stop, model.model, blob.blob, run.run,
     status.status, status.peers, doctor.doctor, find.find, dht.dht, demo.demo, sim.sim,
 ):  # fmt: skip
     shoal.add_command(_command)

@@ -114,6 +114,7 @@ class _Parsed(click.ParamType[Any]):
         parsers: dict[str, Callable[[str], Any]] = {
             "layers": config.parse_layers,
             "memory": config.parse_memory,
+            "disk": config.parse_disk,
             "rate": config.parse_rate,
             "listen": config.parse_listen,
             "browsers": config.parse_browsers,
@@ -137,6 +138,9 @@ def node_options(command: Command) -> Command:
                      help="Serve layers A to B-1 (default: chosen by memory and need)."),
         click.option("--memory", type=_Parsed("memory"), metavar="SIZE",
                      help="Memory to offer, e.g. 4GiB (default: measured)."),
+        click.option("--disk", type=_Parsed("disk"), metavar="SIZE",
+                     help="Let models and blobs take so much of the disk, e.g. 200GiB; what was "
+                     "fetched and is not used makes room (default: no limit)."),
         click.option("--threads", type=click.IntRange(1, 1024), metavar="N",
                      help="Threads of the engine (default: one a core)."),
         click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]),

@@ -3,18 +3,33 @@
 Every method blocks: call it inside `Host.offload`. A file is there whole or not at all
 (`Files.write`), bytes are checked when they come in and again when they go out, and a name
 is made from 64 hex digits only, so no name from outside leads anywhere else.
+
+What a fetch brings is staged: a file of another name, which `settle` gives its own once it is on
+disk, many at a time. What a crash leaves staged is verified by `open` and kept where it is whole.
 """
 
 import errno
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from ..transport.host import Files, Host
-from .defaults import CHUNK, DISK_RESERVE
-from .errors import ChunkCorrupt, ChunkMissing, DiskFull, ModelError, unreadable, unwritable
+from .defaults import CHUNK, DISK_RESERVE, VERIFIED_FOR, VERIFIED_LIMIT
+from .errors import (
+    ChunkCorrupt,
+    ChunkMissing,
+    DiskFull,
+    ModelError,
+    QuotaFull,
+    unreadable,
+    unwritable,
+)
 from .manifest import is_digest
+
+_STAGED = ".new"  # how the name of a staged file ends
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
@@ -27,16 +42,40 @@ class ChunkStore:
         self._files = host.files
         self._folder = folder
         self._reserve = reserve
+        self.limit: int | None = None
+        """Bytes that all chunks may have together; the owner's wish."""
+        self.used_bytes = 0
+        """Bytes of all chunks, kept up to date from `open` on."""
+        self._staged: dict[str, Path] = {}  # digest -> where its bytes are until they settle
+        self._stagings = count(1)
+        self._verified: OrderedDict[str, tuple[tuple[int, int, int] | None, float]] = OrderedDict()
 
     def open(self) -> None:
-        """Make the folders, and remove what a killed process left half-written."""
+        """Make the folders, keep what a killed process had staged, remove what it left torn."""
         for number in range(256):
             folder = self._folder / f"{number:02x}"
             try:
                 self._files.make_folder(folder)
+                self._take_up(folder)
                 remove_leftovers(self._files, folder)
+                self.used_bytes += sum(entry.size for entry in self._files.list(folder))
             except OSError as error:
                 raise unwritable(folder, error) from error
+        self.settle()
+
+    # Many threads change `used_bytes` at once; what that makes wrong is right at the next start.
+
+    def _take_up(self, folder: Path) -> None:
+        """Staged files of a life that ended in the middle."""
+        for entry in self._files.list(folder):
+            if not (entry.name.startswith(".") and entry.name.endswith(_STAGED)):
+                continue
+            digest, path = entry.name[1:65], folder / entry.name
+            data = self._files.read_range(path, 0, CHUNK + 1)
+            if digest not in self._staged and hashlib.sha256(data).hexdigest() == digest:
+                self._staged[digest] = path
+            else:
+                self._files.remove(path)
 
     def path(self, digest: str) -> Path:
         """Where the chunk is or would be. Raises ModelError for anything but a digest."""
@@ -46,7 +85,7 @@ class ChunkStore:
 
     def has(self, digest: str) -> bool:
         """Is it here? Says nothing of its bytes; `get` does."""
-        return self._files.size(self.path(digest)) is not None
+        return digest in self._staged or self._files.size(self.path(digest)) is not None
 
     def missing(self, digests: Iterable[str]) -> list[str]:
         """Those that are not here, in order, each once."""
@@ -67,12 +106,63 @@ class ChunkStore:
         self._write(digest, data)
         return digest
 
+    def add_staged(self, data: bytes | memoryview) -> str:
+        """As `add`, but on disk for certain only after `settle`."""
+        digest = hashlib.sha256(data).hexdigest()
+        self._stage(digest, data)
+        return digest
+
+    def stage(self, digest: str, data: bytes | memoryview, now: float) -> bool:
+        """As `put`, but on disk for certain only after `settle`. `now` is the host's time."""
+        if len(data) > CHUNK or hashlib.sha256(data).hexdigest() != digest:
+            raise ChunkCorrupt(digest, "as received")
+        if not self._stage(digest, data):
+            return False
+        path = self._staged.get(digest) or self.path(digest)
+        self._remember(digest, self._files.identity(path), now)
+        return True
+
+    def _stage(self, digest: str, data: bytes | memoryview) -> bool:
+        path = self.path(digest)
+        if digest in self._staged:
+            return False
+        if self._files.size(path) == len(data) and self._holds(path, data):
+            return False
+        self.require_space(len(data))
+        staged = path.with_name(f".{digest}.{next(self._stagings)}{_STAGED}")
+        try:
+            self._files.stage(staged, data)
+        except OSError as error:
+            raise _refused(self._files, staged, len(data), error) from error
+        if self._staged.setdefault(digest, staged) is not staged:  # another thread had it as well
+            self._files.remove(staged)
+            return False
+        self.used_bytes += len(data)
+        return True
+
+    @property
+    def unsettled(self) -> int:
+        """Chunks that are staged."""
+        return len(self._staged)
+
+    def settle(self) -> None:
+        """What is staged is on disk for certain when it returns. Raises DiskFull, ModelError."""
+        batch = dict(self._staged)
+        try:
+            self._files.settle([(staged, self.path(digest)) for digest, staged in batch.items()])
+        except OSError as error:
+            raise _refused(self._files, self._folder, 0, error) from error
+        for digest, staged in batch.items():
+            if self._staged.get(digest) == staged:
+                del self._staged[digest]
+
     def _write(self, digest: str, data: bytes | memoryview) -> bool:
         path = self.path(digest)
         if self._files.size(path) == len(data) and self._holds(path, data):
             return False
         self.require_space(len(data))
         write(self._files, path, data)
+        self.used_bytes += len(data)
         return True
 
     def _holds(self, path: Path, data: bytes | memoryview) -> bool:
@@ -96,26 +186,73 @@ class ChunkStore:
 
     def get(self, digest: str) -> bytes:
         """The chunk's bytes, verified. Raises ChunkMissing; ChunkCorrupt, and then it is gone."""
-        path = self.path(digest)
-        try:
-            data = self._files.read_range(path, 0, CHUNK + 1)
-        except FileNotFoundError:
-            raise ChunkMissing(digest) from None
-        except OSError as error:
-            raise unreadable(path, error) from error
+        path, data = self._read(digest)
         if hashlib.sha256(data).hexdigest() != digest:
-            self._files.remove(path)
+            self.remove(digest)
             raise ChunkCorrupt(digest, f"on disk (`{path}`, now removed)")
         return data
 
+    def get_to_serve(self, digest: str, now: float) -> bytes:
+        """As `get`, for bytes that their receiver verifies: not verified again where this process
+        has verified the same file in the last `VERIFIED_FOR` seconds. `now` is the host's time."""
+        known = self._verified.get(digest)
+        if known is not None and now < known[1]:
+            path = self._staged.get(digest) or self.path(digest)
+            if known[0] is not None and known[0] == self._files.identity(path):
+                return self._read(digest)[1]
+        data = self.get(digest)
+        self._remember(digest, self._files.identity(self.path(digest)), now)
+        return data
+
+    def _remember(self, digest: str, file: tuple[int, int, int] | None, now: float) -> None:
+        self._verified[digest] = file, now + VERIFIED_FOR
+        while len(self._verified) > VERIFIED_LIMIT:
+            with suppress(KeyError):  # another thread was faster
+                self._verified.popitem(last=False)
+
+    def _read(self, digest: str) -> tuple[Path, bytes]:
+        path = self._staged.get(digest)
+        if path is not None:
+            with suppress(FileNotFoundError):  # settled meanwhile
+                return path, self._read_file(path)
+        path = self.path(digest)
+        try:
+            return path, self._read_file(path)
+        except FileNotFoundError:
+            raise ChunkMissing(digest) from None
+
+    def _read_file(self, path: Path) -> bytes:
+        try:
+            return self._files.read_range(path, 0, CHUNK + 1)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    def remove(self, digest: str) -> None:
+        """The chunk is here no longer."""
+        staged = self._staged.pop(digest, None)
+        for path in (staged, self.path(digest)):
+            if path is not None:
+                self.used_bytes -= self._files.size(path) or 0
+                self._files.remove(path)
+        self._verified.pop(digest, None)
+
     def require_space(self, needed: int) -> None:
-        """Raises DiskFull unless `needed` bytes fit and the reserve stays free."""
+        """Raises DiskFull unless `needed` bytes fit and the reserve stays free; QuotaFull where
+        the owner's limit forbids them."""
+        if self.limit is not None and self.used_bytes + needed > self.limit:
+            raise QuotaFull(self.limit, needed, self.used_bytes)
         try:
             free = max(0, self._files.free_space(self._folder) - self._reserve)
         except OSError as error:
             raise unwritable(self._folder, error) from error
         if needed > free:
             raise DiskFull(self._folder, needed, free, self._reserve)
+
+    def size_of(self, digests: Iterable[str]) -> int:
+        """Bytes of those that are here."""
+        return sum(self._files.size(self.path(digest)) or 0 for digest in digests)
 
     def used(self) -> int:
         """Bytes of all chunks."""
@@ -128,12 +265,17 @@ def write(files: Files, path: Path, data: bytes | memoryview) -> None:
     try:
         files.write(path, data)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise unwritable(path, error) from error
-        free = 0
-        with suppress(OSError):
-            free = files.free_space(path.parent)
-        raise DiskFull(path.parent, len(data), free) from error
+        raise _refused(files, path, len(data), error) from error
+
+
+def _refused(files: Files, path: Path, needed: int, error: OSError) -> ModelError:
+    """The disk did not take something."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return unwritable(path, error)
+    free = 0
+    with suppress(OSError):
+        free = files.free_space(path.parent)
+    return DiskFull(path.parent, needed, free)
 
 
 def remove_leftovers(files: Files, folder: Path) -> None:

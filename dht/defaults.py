@@ -25,6 +25,15 @@ IMPORT_BATCH = 8 * CHUNK  # bytes read, hashed and written in one offloaded call
 
 # The store.
 DISK_RESERVE = 128 * 2**20  # bytes always left free on the disk
+VERIFIED_FOR = 600.0  # seconds for which a file this process verified is served without a look
+VERIFIED_LIMIT = 65_536  # files of which that is remembered
+SETTLE_CHUNKS = 32  # chunks of a fetch are made durable together once there are so many,
+SETTLE_AFTER = 5.0  # or after so many seconds
+TREES_KEPT = 16  # trees of blobs held in memory
+QUOTA_SAVE = 60.0  # seconds between two saves of when things were used
+SCRUB_EVERY = 30 * 86_400.0  # seconds from one look at every chunk to the next
+SCRUB_RATE = 4 * 2**20  # bytes per second that it reads
+SCRUB_LOOK = 60.0  # seconds until it looks again whether it is time, or the node idle
 LIBRARY_LIMIT = 4 * 2**20  # bytes of library.json
 PREFIX_MIN = 8  # hex digits of a root that name it
 
@@ -34,6 +43,12 @@ HAVE_RANGES = 65_536  # ranges in one reply
 HAVE_AGE = 1.0  # seconds for which an answer to `model.have` is given again
 SERVE_AT_ONCE = 4  # chunks read from disk at once for one peer
 SERVE_WAITING = 32  # chunk requests of one peer held at once; more are refused as `busy`
+
+WATCHERS = 64  # peers that are told of what comes in of one content
+WATCHES_OF_PEER = 64  # contents of which one peer is told
+WATCH_FOR = 60.0  # seconds for which it is, unless it asks again
+GIVEN_FOR = 60.0  # seconds in which a chunk given to one peer is not given to another first
+GIVEN_ROOTS = 16  # contents of which that is remembered
 
 # The exchange, as a getter. Times in seconds.
 PEERS_AT_ONCE = 16  # peers that one fetch draws from at once
@@ -57,6 +72,15 @@ BACKOFF_START = 0.5  # after a refusal, a timeout or a lost link, doubled up to:
 BACKOFF_MAX = 15.0
 HAVE_REFRESH = 1.0  # asks a peer again what it has, doubled up to BACKOFF_MAX without news
 TICK = 0.25  # looks for new peers and for late chunks
+NEWS_PAUSE = 0.05  # what came in so long is told at once
+SPARED_FOR = 3.0  # what a peer gave to another just now is not asked of it again
+RARE_AMONG = 64  # chunks among which the rarest is chosen
+SPACE_LOOK = 5.0  # between two looks whether the disk has room again
+SPACE_STEP = 32 * 2**20  # bytes, or what is left, that must be free then
+PROVIDERS_EVERY = 30.0  # asks who else holds it
+PROVIDERS_LIMIT = 64  # of them
+DIALS_AT_ONCE = 4  # of those
+ANNOUNCED_RUNS = 128  # runs of indexes that an announcement holds at most: 1 KiB
 PATIENCE = 120.0  # without a single new chunk, then a fetch fails
 
 # Records (docs/spec/records.md).

@@ -4,6 +4,7 @@ ModelError                  a model, its folder or its chunks; `code` is a short
 ├── ChunkMissing            a chunk is not on this disk
 ├── ChunkCorrupt            bytes are not what their digest says
 ├── DiskFull                no room; says how much is needed and how much is free
+│   └── QuotaFull           the owner's limit is reached
 └── FetchFailed             the peers did not provide what was asked for
 DhtError                    finding and publishing; `code` is a short fixed word
 ├── BadRecord               a record is not taken; the codes are in docs/spec/records.md
@@ -57,6 +58,21 @@ class DiskFull(ModelError):
         )
         self.needed = needed
         self.free = free
+
+
+class QuotaFull(DiskFull):
+    """The owner's limit on the library is reached, and nothing may go; all are bytes."""
+
+    def __init__(self, limit: int, needed: int, used: int) -> None:
+        ModelError.__init__(
+            self,
+            "quota-full",
+            f"the library's limit of {mebibytes(limit)} is reached: {mebibytes(needed)} needed, "
+            f"{mebibytes(used)} used by what was added here or is in use",
+            hint="allow more: `shoal node --disk SIZE`; or stop serving something",
+        )
+        self.needed = needed
+        self.free = max(0, limit - used)
 
 
 class FetchFailed(ModelError):

@@ -1,45 +1,45 @@
-"""Models between peers: serves manifests and chunks, and fetches them.
+"""Models and blobs between peers: what this node has is served, what it lacks is fetched.
 
-Methods and limits: docs/spec/model.md. What arrives is verified before it is stored, what
+Methods and limits: docs/spec/blob.md. What arrives is verified before it is stored, what
 is stored is verified before it is passed on, and a node that fetches serves what it has so
 far.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import trio
 
-from ..transport.calls import Answer, Call, Refusal, Reply
+from ..transport.calls import Call, Reply
 from ..transport.errors import CallRefused, LinkClosed
+from ..transport.frame import Priority
 from ..transport.host import Host
 from ..transport.identity import PeerId
+from . import tree
+from .announcing import Announcer
+from .around import Around
 from .chunkstore import Progress
 from .defaults import (
     BACKOFF_MAX,
     BACKOFF_START,
-    HAVE_AGE,
+    CHUNK_TIMEOUT,
     MANIFEST_LIMIT,
     MANIFEST_PIECE,
     MANIFEST_TIMEOUT,
     PATIENCE,
-    SERVE_AT_ONCE,
-    SERVE_WAITING,
 )
-from .errors import ChunkCorrupt, ChunkMissing, FetchFailed, ModelError
-from .fetch import Caller, Fetch, FetchReport, Peers, Switchboard, pack_ranges
+from .errors import DiskFull, FetchFailed, ModelError
+from .fetch import Fetch, FetchReport
+from .holder import Holder
 from .library import Library
 from .manifest import Manifest, is_digest
+from .quota import Quota
+from .switchboard import Caller, Peers, Swarm, Switchboard
 from .transfer import Transfer
+from .tree import Tree
 
-
-@dataclass(slots=True)
-class _Guest:
-    """A peer that asks for chunks: its open requests, and how many may read at once."""
-
-    requests: int = 0
-    gate: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(SERVE_AT_ONCE))
+T = TypeVar("T")
 
 
 def _unreported(peer: PeerId, digest: str) -> None:
@@ -49,7 +49,8 @@ def _unreported(peer: PeerId, digest: str) -> None:
 class Exchange:
     """Serves from `library` to the endpoint's peers from now on, and fetches into it.
 
-    `on_liar(peer, digest)` is called when a peer sent other bytes than it was asked for.
+    `on_liar(peer, digest)` is called when a peer sent other bytes than it was asked for. `swarm`
+    knows holders beyond the linked peers, and tells them of this node.
     """
 
     def __init__(
@@ -59,70 +60,35 @@ class Exchange:
         library: Library,
         *,
         on_liar: Callable[[PeerId, str], None] = _unreported,
+        swarm: Swarm | None = None,
     ) -> None:
+        """`quota`, which may be set later, makes the room for what is fetched."""
         self._host = host
         self._endpoint = endpoint
         self._library = library
         self._on_liar = on_liar
-        self._guests: dict[PeerId, _Guest] = {}
-        self._have: dict[str, tuple[float, bytes]] = {}
-        self._counting = trio.Lock()  # one look through a store at a time, however many ask
-        endpoint.handle("model.manifest", self._serve_manifest)
-        endpoint.handle("model.have", self._serve_have)
-        endpoint.handle("model.chunk", self._serve_chunk)
+        self.swarm = swarm or Swarm()
+        self.quota: Quota | None = None
+        self.holder = Holder(host, endpoint, library)
+        self._fetches: dict[str, list[Fetch]] = {}
+        endpoint.handle("blob.news", self._hear)
 
-    # Serving.
+    def _hear(self, call: Call) -> Reply:
+        """A peer that was asked to says what has come in."""
+        for fetch in self._fetches.get(str(call.header.get("root")), ()):
+            fetch.hear(call.peer, call.payload)
+        return Reply()
 
-    async def _serve_manifest(self, call: Call) -> Answer:
-        root, offset = call.header.get("root"), call.header.get("offset", 0)
-        if not is_digest(root) or type(offset) is not int or not 0 <= offset <= MANIFEST_LIMIT:
-            return Refusal("bad-request", "a root and an offset are needed")
-        if root not in self._library.roots():
-            return Refusal("unknown-model", "no such model is here")
-        piece, size = await self._library.manifest_piece(str(root), offset, MANIFEST_PIECE)
-        return Reply({"size": size}, piece)
+    def fetching(self) -> frozenset[str]:
+        """The roots of which something is being fetched."""
+        return frozenset(self._fetches)
 
-    async def _serve_have(self, call: Call) -> Answer:
-        root = call.header.get("root")
-        if not is_digest(root):
-            return Refusal("bad-request", "a root is needed")
-        if root not in self._library.roots():
-            return Refusal("unknown-model", "no such model is here")
-        return Reply({}, await self._held(str(root)))
+    async def announce(self, root: str) -> None:
+        """Tell the swarm what is here of a root. Raises ModelError."""
+        content = await self._library.content(root)
+        await Announcer(self._host, self._library, content, self.swarm).announce()
 
-    async def _held(self, root: str) -> bytes:
-        """The ranges of a model held here, at most `HAVE_AGE` old."""
-        async with self._counting:
-            known = self._have.get(root)
-            if known is None or self._host.now() - known[0] > HAVE_AGE:
-                manifest = await self._library.manifest(root)
-                ranges = await self._host.offload(self._ranges, manifest)
-                self._have[root] = known = self._host.now(), ranges
-            return known[1]
-
-    def _ranges(self, manifest: Manifest) -> bytes:
-        return pack_ranges([self._library.store.has(digest) for digest in manifest.chunks])
-
-    async def _serve_chunk(self, call: Call) -> Answer:
-        digest = call.header.get("digest")
-        if not is_digest(digest):
-            return Refusal("bad-request", "a digest is needed")
-        guest = self._guests.setdefault(call.peer, _Guest())
-        if guest.requests >= SERVE_WAITING:
-            return Refusal("busy", "too many chunk requests are open")
-        guest.requests += 1
-        try:
-            async with guest.gate:
-                data = await self._host.offload(self._library.store.get, str(digest))
-        except (ChunkMissing, ChunkCorrupt):
-            return Refusal("not-held", "no such chunk is here")
-        finally:
-            guest.requests -= 1
-            if not guest.requests:
-                self._guests.pop(call.peer, None)
-        return Reply({}, data)
-
-    # Fetching.
+    # What a root is made of.
 
     async def fetch_manifest(
         self, root: str, peers: Peers, *, patience: float = PATIENCE
@@ -132,40 +98,102 @@ class Exchange:
         Asks again until `patience` seconds are over. Raises ModelError: `bad-digest`,
         FetchFailed `no-source`, or what is wrong with the model itself.
         """
-        if not is_digest(root):
-            raise ModelError("bad-digest", f"{ascii(root)[:80]} is no root")
+        _check_root(root)
         if root in self._library.roots():
             return await self._library.manifest(root)
+
+        async def find(around: Peers) -> Manifest:
+            data = await self._until_found(self._manifest, root, around)
+            found = await self._library.save(data)
+            await self._library.usage.note_fetched(root)
+            return found
+
+        what = f"the manifest of model {root[:16]}"
+        return await self._patiently(root, peers, patience, find, what)
+
+    async def fetch_tree(self, root: str, peers: Peers, *, patience: float = PATIENCE) -> Tree:
+        """The tree of the blob `root`, as `fetch_manifest`. Raises ModelError `bad-blob` too."""
+        _check_root(root)
+        if root in self._library.blobs.roots():
+            return await self._library.blobs.tree(root)
+
+        async def find(around: Peers) -> Tree:
+            nodes = {root: await self._until_found(self._chunk, root, around)}
+            top = tree.read_top(root, nodes[root])
+            read = []
+            for index, digest in enumerate(top.children if top.depth > 1 else ()):
+                nodes[digest] = await self._until_found(self._chunk, digest, around)
+                read.append(tree.read_node(top, index, nodes[digest]))
+            found = tree.whole(top, read)
+            await self._library.blobs.keep(found, nodes)
+            await self._library.usage.note_fetched(root)
+            return found
+
+        return await self._patiently(root, peers, patience, find, f"the tree of blob {root[:16]}")
+
+    async def _patiently(
+        self,
+        root: str,
+        peers: Peers,
+        patience: float,
+        find: Callable[[Peers], Awaitable[T]],
+        what: str,
+    ) -> T:
+        around = Around(self.swarm, self._endpoint, root, peers)
+        failure: ModelError | None = None
         with trio.move_on_after(patience):
-            return await self._library.save(await self._find_manifest(root, peers))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(around.run)
+                try:
+                    return await find(around)
+                except ModelError as error:
+                    failure = error
+                finally:
+                    nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
         raise FetchFailed(
             "no-source",
-            f"no linked peer gave the manifest of model {root[:16]} for {patience:g} s",
+            f"no linked peer gave {what} for {patience:g} s",
             hint="see who is linked and what they hold: shoal peers",
         )
 
-    async def _find_manifest(self, root: str, peers: Peers) -> bytes:
+    async def _until_found(
+        self, ask: Callable[[Caller, str], Awaitable[bytes | None]], digest: str, peers: Peers
+    ) -> bytes:
+        """Bytes of a digest, from whoever gives them; asks again and again."""
         liars: set[PeerId] = set()
         pause = BACKOFF_START
-        while (data := await self._manifest_from(root, peers(), liars)) is None:
+        while True:
+            for peer in peers():
+                link = self._endpoint.link(peer)
+                if link is None or peer in liars:
+                    continue
+                data = await ask(link, digest)
+                if data is not None and await self._host.offload(_has_digest, data, digest):
+                    return data
+                if data is not None:
+                    liars.add(peer)
+                    self._on_liar(peer, digest)
             await trio.sleep(pause)
             pause = min(2 * pause, BACKOFF_MAX)
-        return data
 
-    async def _manifest_from(
-        self, root: str, peers: Sequence[PeerId], liars: set[PeerId]
-    ) -> bytes | None:
-        for peer in peers:
-            link = self._endpoint.link(peer)
-            if link is None or peer in liars:
-                continue
-            data = await _ask_manifest(link, root)
-            if data is not None and await self._host.offload(_has_digest, data, root):
-                return data
-            if data is not None:
-                liars.add(peer)
-                self._on_liar(peer, root)
-        return None
+    @staticmethod
+    async def _manifest(link: Caller, root: str) -> bytes | None:
+        return await _ask_manifest(link, root)
+
+    @staticmethod
+    async def _chunk(link: Caller, digest: str) -> bytes | None:
+        try:
+            header = {"digest": digest}
+            reply = await link.call(
+                "blob.chunk", header, priority=Priority.BULK, timeout=CHUNK_TIMEOUT
+            )
+        except (CallRefused, LinkClosed):
+            return None
+        return bytes(reply.payload)
+
+    # Its chunks.
 
     async def fetch(
         self,
@@ -175,21 +203,29 @@ class Exchange:
         progress: Progress | None = None,
         *,
         patience: float = PATIENCE,
+        on_full: Callable[[DiskFull], None] | None = None,
     ) -> FetchReport:
-        """Store those chunks of a model whose manifest is here; those on disk are not fetched.
+        """Store those chunks of a content that is known here; those on disk are not fetched.
 
         `peers` is called again and again; who has nothing yet is asked again. Raises DiskFull
         (what arrived is kept), FetchFailed `no-source` after `patience` seconds without a new
-        chunk, ModelError `unknown-model`, `not-of-model`.
+        chunk, ModelError `unknown-model`, `not-of-model`. With `on_full`, a disk that fills in
+        the middle is told to it, and the fetch goes on once there is space.
         """
-        manifest = await self._library.manifest(root)
-        sizes = manifest.chunks
+        content = await self._library.content(root)
+        sizes = content.chunks
         if foreign := [digest for digest in digests if digest not in sizes]:
-            raise ModelError("not-of-model", f"model {root[:16]} has no chunk {foreign[0][:16]}")
+            raise ModelError(
+                f"not-of-{content.kind}", f"{content.name} has no chunk {foreign[0][:16]}"
+            )
         store = self._library.store
         missing = await self._host.offload(store.missing, digests)
         wanted = {digest: sizes[digest] for digest in missing}
-        await self._host.offload(store.require_space, sum(wanted.values()))
+        self._library.usage.note_used(root)
+        if self.quota is not None:
+            await self.quota.make_room(sum(wanted.values()))
+        if on_full is None:
+            await self._host.offload(store.require_space, sum(wanted.values()))
         total = sum(sizes[digest] for digest in set(digests))
         done = total - sum(wanted.values())
 
@@ -205,16 +241,46 @@ class Exchange:
         fetch = Fetch(
             self._host,
             self._endpoint,
-            store,
-            manifest,
+            self._library,
+            content,
             transfer,
             wanted,
+            swarm=self.swarm,
+            tell=self.holder.tell,
             peers=peers,
             on_chunk=on_chunk,
             on_liar=self._on_liar,
+            on_full=on_full,
             patience=patience,
         )
-        return await fetch.run()
+        self._fetches.setdefault(root, []).append(fetch)
+        try:
+            return await fetch.run()
+        finally:
+            self._fetches[root].remove(fetch)
+            if not self._fetches[root]:
+                del self._fetches[root]
+
+    async def fetch_blob(
+        self,
+        root: str,
+        peers: Peers,
+        progress: Progress | None = None,
+        *,
+        patience: float = PATIENCE,
+        on_full: Callable[[DiskFull], None] | None = None,
+    ) -> FetchReport:
+        """The whole blob `root`: its tree, then its chunks. Raises as `fetch_tree`, `fetch`."""
+        await self.fetch_tree(root, peers, patience=patience)
+        content = await self._library.content(root)
+        return await self.fetch(
+            root, content.order, peers, progress, patience=patience, on_full=on_full
+        )
+
+
+def _check_root(root: str) -> None:
+    if not is_digest(root):
+        raise ModelError("bad-digest", f"{ascii(root)[:80]} is no root")
 
 
 def _has_digest(data: bytes, digest: str) -> bool:

@@ -1,56 +1,41 @@
 """One fetch: asks peers for chunks, verifies and stores each, until none is missing."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Protocol
 
 import trio
 
-from ..transport.calls import Handler, Reply
 from ..transport.errors import CallRefused, LinkClosed
 from ..transport.frame import Bytes, Priority
 from ..transport.host import Host
 from ..transport.identity import PeerId
-from .chunkstore import ChunkStore
+from .announcing import Announcer
+from .around import Around
+from .content import Content
 from .defaults import (
     BACKOFF_MAX,
-    HAVE_RANGES,
     HAVE_REFRESH,
     HAVE_TIMEOUT,
+    NEWS_PAUSE,
     PEERS_AT_ONCE,
     REMOVED_PAUSE,
+    SETTLE_AFTER,
+    SETTLE_CHUNKS,
+    SPACE_LOOK,
+    SPACE_STEP,
     TICK,
     VAIN_LIMIT,
 )
-from .errors import ChunkCorrupt, FetchFailed, ModelError
-from .manifest import Manifest
+from .errors import ChunkCorrupt, DiskFull, FetchFailed, ModelError
+from .library import Library
+from .ranges import read_ranges
+from .switchboard import Peers, Swarm, Switchboard
 from .transfer import Transfer
 
-Peers = Callable[[], Sequence[PeerId]]
-"""Who may be asked now; called again and again, so peers may come and go."""
+_ADD = {"model": "`shoal model add FOLDER`", "blob": "`shoal blob add FILE`"}
 
-
-class Caller(Protocol):
-    """What is needed of a `Link`."""
-
-    async def call(
-        self,
-        method: str,
-        header: Mapping[str, Any] = ...,
-        payload: Bytes = ...,
-        *,
-        priority: Priority = ...,
-        timeout: float,
-    ) -> Reply: ...
-
-
-class Switchboard(Protocol):
-    """What is needed of an `Endpoint`."""
-
-    def handle(self, method: str, handler: Handler) -> None: ...
-    def link(self, peer: PeerId) -> Caller | None: ...
+Tell = Callable[[Content, list[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,33 +50,39 @@ class FetchReport:
 
 
 class Fetch:
-    """Fetches `wanted` (digest -> bytes) of one model, which `transfer` was made for.
+    """Fetches `wanted` (digest -> bytes) of one content, which `transfer` was made for.
 
-    `run` it once."""
+    `tell` is told what has come in, `on_full` of a full disk, if the fetch is to go on once there
+    is space. `run` it once."""
 
     def __init__(
         self,
         host: Host,
         switchboard: Switchboard,
-        store: ChunkStore,
-        manifest: Manifest,
+        library: Library,
+        content: Content,
         transfer: Transfer,
         wanted: Mapping[str, int],
         *,
+        swarm: Swarm,
+        tell: Tell,
         peers: Peers,
         on_chunk: Callable[[int], None],
         on_liar: Callable[[PeerId, str], None],
+        on_full: Callable[[DiskFull], None] | None,
         patience: float,
     ) -> None:
         self._host = host
         self._switchboard = switchboard
-        self._store = store
-        self._manifest = manifest
-        self._order = list(manifest.chunks)
+        self._store = library.store
+        self._content = content
         self._wanted = wanted
-        self._peers = peers
+        self._peers = Around(swarm, switchboard, content.root, peers)
+        self._announcer = Announcer(host, library, content, swarm)
+        self._tell = tell
         self._on_chunk = on_chunk
         self._on_liar = on_liar
+        self._on_full = on_full
         self._patience = patience
         self._transfer = transfer
         self._scopes: dict[tuple[PeerId, str], trio.CancelScope] = {}
@@ -100,6 +91,10 @@ class Fetch:
         self._removed: Counter[PeerId] = Counter()  # how often it has lost its place
         self._rests: dict[PeerId, float] = {}  # until when it is not met again
         self._news = trio.Event()
+        self._arrivals = trio.lowlevel.ParkingLot()
+        self._untold: list[str] = []  # chunks that came and nobody was told of
+        self._full = False  # waiting for space
+        self._told_full = False  # and nothing has come since that was said
         self._last_chunk = 0.0  # when one came; `run` begins it, this may run in a thread
         self._bytes: Counter[PeerId] = Counter()
         self._failure: ModelError | None = None
@@ -108,18 +103,26 @@ class Fetch:
         """Returns when every chunk is stored. Raises FetchFailed, DiskFull, ModelError."""
         start = self._last_chunk = self._host.now()
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._settle)
+            nursery.start_soon(self._pass_on)
+            nursery.start_soon(self._peers.run)
             while not self._transfer.done and self._failure is None:
                 self._news = trio.Event()
                 self._meet(nursery)
-                while (choice := self._transfer.choose(self._host.now())) is not None:
+                while not self._full and (choice := self._transfer.choose(self._host.now())):
                     nursery.start_soon(self._get, *choice)
+                if self._full:
+                    await self._await_space()
                 with trio.move_on_after(TICK):
                     await self._news.wait()
                 if self._host.now() - self._last_chunk > self._patience:
                     self._failure = self._gave_up()
             nursery.cancel_scope.cancel()
+        await self._host.offload(self._store.settle)
+        self._tell_news()
         if self._failure is not None:
             raise self._failure
+        await self._announcer.announce()
         return FetchReport(
             chunks=len(self._wanted),
             size=sum(self._wanted.values()),
@@ -128,15 +131,68 @@ class Fetch:
             liars=tuple(sorted(self._transfer.liars)),
         )
 
+    async def _settle(self) -> None:
+        """Make durable what has come, many chunks at a time."""
+        while True:
+            with trio.move_on_after(SETTLE_AFTER):
+                while self._store.unsettled < SETTLE_CHUNKS:
+                    await self._arrivals.park()
+            if self._store.unsettled:
+                try:
+                    await self._host.offload(self._store.settle)
+                except ModelError as error:
+                    self._refused(error)
+
+    async def _pass_on(self) -> None:
+        """Say what has come in: to those who asked at once, to the swarm now and then."""
+        here = len(self._content.chunks) - self._transfer.left
+        while True:
+            await self._arrivals.park()
+            await trio.sleep(NEWS_PAUSE)
+            here += len(self._untold)
+            self._tell_news()
+            if self._announcer.is_due(here):
+                await self._announcer.announce()
+
+    def _tell_news(self) -> None:
+        told, self._untold = self._untold, []
+        if told:
+            self._tell(self._content, told)
+
+    def _refused(self, error: ModelError) -> None:
+        """The disk did not take something: it is full, or cannot be written."""
+        if not isinstance(error, DiskFull) or self._on_full is None:
+            self._failure = error
+        elif not self._full:
+            self._full = True
+            if not self._told_full:
+                self._told_full = True
+                self._on_full(error)
+        self._news.set()
+
+    async def _await_space(self) -> None:
+        """Until a good part of what is left fits."""
+        while self._full:
+            self._last_chunk = self._host.now()  # nobody else is to blame
+            await trio.sleep(SPACE_LOOK)
+            left = sum(
+                size for digest, size in self._wanted.items() if self._transfer.wants(digest)
+            )
+            try:
+                await self._host.offload(self._store.require_space, min(left, SPACE_STEP))
+            except ModelError:
+                continue
+            self._full = False
+
     def _gave_up(self) -> FetchFailed:
         left, liars = self._transfer.left, len(self._transfer.liars)
         lied = f"; {liars} peers sent wrong bytes and were dropped" if liars else ""
         return FetchFailed(
             "no-source",
-            f"no linked peer gave any of {left} missing chunks of model "
-            f"{self._manifest.root[:16]} for {self._patience:g} s{lied}",
-            hint="see who is linked and what they hold: `shoal peers`; or bring the model: "
-            "`shoal model add FOLDER`",
+            f"no linked peer gave any of {left} missing chunks of {self._content.name} "
+            f"for {self._patience:g} s{lied}",
+            hint=f"see who is linked and what they hold: `shoal peers`; or bring the "
+            f"{self._content.kind}: {_ADD[self._content.kind]}",
         )
 
     def _meet(self, nursery: trio.Nursery) -> None:
@@ -178,32 +234,42 @@ class Fetch:
             await self._keep_up(peer)
         if self._watches.get(peer) is place:
             del self._watches[peer]
+            self._transfer.offers(peer, ())  # who is gone counts as nobody's holder
 
     async def _keep_up(self, peer: PeerId) -> None:
         """With what a peer has, until it leaves, lies, or falls silent."""
         pause = HAVE_REFRESH
         while peer in self._peers() and self._is_source(peer):
-            has = await self._ask(peer)
+            watching, has = await self._ask(peer)
             self._vain[peer] += not has
             if has is None and pause >= BACKOFF_MAX:
                 break  # room for another one; it is met again later
             if has is not None and self._transfer.offers(peer, has):
                 pause = HAVE_REFRESH
                 self._news.set()
-            await trio.sleep(BACKOFF_MAX if self._transfer.has_all(peer) else pause)
+            waits = watching or self._transfer.has_all(peer)
+            await trio.sleep(BACKOFF_MAX if waits else pause)
             pause = min(2 * pause, BACKOFF_MAX)
 
-    async def _ask(self, peer: PeerId) -> list[str] | None:
+    async def _ask(self, peer: PeerId) -> tuple[bool, list[str] | None]:
+        """Whether it will tell of more by itself, and what it has; None where it does not say."""
         link = self._switchboard.link(peer)
         if link is None:
-            return None
+            return False, None
         try:
-            reply = await link.call(
-                "model.have", {"root": self._manifest.root}, timeout=HAVE_TIMEOUT
-            )
+            header = {"root": self._content.root, "watch": True}
+            reply = await link.call("blob.have", header, timeout=HAVE_TIMEOUT)
         except (CallRefused, LinkClosed):
-            return None
-        return read_ranges(reply.payload, self._order)
+            return False, None
+        return reply.header.get("watching") is True, read_ranges(reply.payload, self._content.order)
+
+    def hear(self, peer: PeerId, payload: Bytes) -> None:
+        """A peer says what has come in at it; who was not asked is not listened to."""
+        if peer not in self._watches:
+            return
+        has = read_ranges(payload, self._content.order)
+        if has is not None and self._transfer.adds(peer, has):
+            self._news.set()
 
     async def _get(self, peer: PeerId, digest: str) -> None:
         with trio.CancelScope() as scope:
@@ -220,14 +286,20 @@ class Fetch:
         if link is None:
             self._transfer.failed(peer, digest, self._host.now())
             return
+        header = {"digest": digest}
+        if self._transfer.spare(peer, digest):
+            header["spare"] = self._content.root
         try:
             reply = await link.call(
-                "model.chunk",
-                {"digest": digest},
+                "blob.chunk",
+                header,
                 priority=Priority.BULK,
                 timeout=self._transfer.timeout(peer),
             )
         except CallRefused as error:
+            if error.code == "given" and "spare" in header:
+                self._transfer.given(peer, digest, self._host.now())
+                return
             self._vain[peer] += 1
             if error.code == "not-held":
                 self._transfer.absent(peer, digest)
@@ -240,25 +312,28 @@ class Fetch:
 
     async def _take_in(self, peer: PeerId, digest: str, payload: Bytes) -> None:
         try:
-            await self._host.offload(self._store.put, digest, payload)
+            await self._host.offload(self._store.stage, digest, payload, self._host.now())
         except ChunkCorrupt:
             self._drop_liar(peer, digest)
             return
-        except ModelError as error:  # the disk is full, or cannot be written
-            self._failure = error
+        except ModelError as error:
+            self._refused(error)
             return
         if len(payload) != self._wanted[digest]:  # the right bytes: it is not the peer that lies
             self._failure = ModelError(
-                "bad-manifest",
-                f"chunk {digest[:16]} of model {self._manifest.root[:16]} has {len(payload)} "
-                f"bytes, its manifest says {self._wanted[digest]}",
+                "bad-manifest" if self._content.kind == "model" else "bad-blob",
+                f"chunk {digest[:16]} of {self._content.name} has {len(payload)} bytes, its "
+                f"root says {self._wanted[digest]}",
             )
             return
+        self._untold.append(digest)
+        self._arrivals.unpark_all()
         fresh = self._transfer.wants(digest)
         for other in self._transfer.arrived(peer, digest, self._host.now()):
             self._cancel(other, digest)
         if fresh:
             self._last_chunk = self._host.now()
+            self._told_full = False
             self._bytes[peer] += len(payload)
             self._on_chunk(len(payload))
 
@@ -273,27 +348,3 @@ class Fetch:
         scope = self._scopes.get((peer, digest))
         if scope is not None and digest != unless:
             scope.cancel()
-
-
-def pack_ranges(held: Sequence[bool]) -> bytes:
-    """Which chunks of the ordered list are held, as start and stop of each run, four bytes
-    each (big-endian); at most `HAVE_RANGES` runs."""
-    words: list[int] = []
-    for index, here in enumerate(held):
-        if here and (not words or words[-1] != index):
-            if len(words) == 2 * HAVE_RANGES:
-                break
-            words += [index, index + 1]
-        elif here:
-            words[-1] = index + 1
-    return b"".join(word.to_bytes(4) for word in words)
-
-
-def read_ranges(payload: Bytes, order: Sequence[str]) -> list[str] | None:
-    """The digests a peer says it has; None where it says it badly."""
-    data = bytes(payload[: 8 * HAVE_RANGES + 1])  # one byte too many is no whole run
-    words = [int.from_bytes(data[i : i + 4]) for i in range(0, len(data), 4)]
-    rising = all(a < b for a, b in pairwise(words))
-    if len(data) % 8 or not rising or words[-1:] > [len(order)]:
-        return None
-    return [d for i in range(0, len(words), 2) for d in order[words[i] : words[i + 1]]]

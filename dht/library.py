@@ -15,11 +15,14 @@ from pathlib import Path
 
 from ..transport.host import Host
 from . import canonical
+from .blobs import Blobs
 from .chunkstore import ChunkStore, Progress, remove_leftovers, write
+from .content import Content
 from .defaults import LIBRARY_LIMIT, MANIFEST_LIMIT, PREFIX_MIN
 from .errors import ModelError, unreadable
 from .folder import CheckConfig, import_folder
 from .manifest import Manifest, Tensor, is_digest
+from .usage import Usage
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HEX = re.compile(r"[0-9a-f]{8,64}")
@@ -62,6 +65,9 @@ class Library:
         self._names: dict[str, str] = {}
         self._roots: set[str] = set()
         self._manifests: dict[str, Manifest] = {}
+        self._contents: dict[str, Content] = {}  # of the manifests held in memory
+        self.usage = Usage(host, folder / "usage.json")
+        self.blobs = Blobs(host, folder / "blobs", self.store)
 
     async def open(self) -> None:
         """Make the folders, clean up after a killed process, read names and roots.
@@ -73,6 +79,8 @@ class Library:
     def _open(self) -> tuple[dict[str, str], set[str]]:
         files, manifests = self._host.files, self._folder / "manifests"
         self.store.open()
+        self.blobs.open()
+        self.usage.open()
         files.make_folder(manifests)
         for folder in (self._folder, manifests):
             remove_leftovers(files, folder)
@@ -93,6 +101,49 @@ class Library:
     def roots(self) -> frozenset[str]:
         """The models whose manifest is on this disk."""
         return frozenset(self._roots)
+
+    def knows(self, root: str) -> bool:
+        """Whether it is known here which chunks this root has."""
+        return root in self._roots or root in self.blobs.roots()
+
+    async def content(self, root: str) -> Content:
+        """The chunks of a model or of a blob. Raises ModelError."""
+        if root in self.blobs.roots():
+            return await self.blobs.content(root)
+        if root not in self._contents:
+            manifest = await self.manifest(root)
+            self._contents[root] = Content(root, "model", manifest.chunks)
+        return self._contents[root]
+
+    def everything(self) -> frozenset[str]:
+        """Every root that is known here."""
+        return self.roots() | self.blobs.roots()
+
+    async def parts(self, root: str) -> set[str]:
+        """The chunks of a root, and what else of it is in the store. Raises ModelError."""
+        if root in self.blobs.roots():
+            tree = await self.blobs.tree(root)
+            return {root, *tree.nodes, *tree.leaves}
+        return set((await self.content(root)).chunks)
+
+    async def add_blob(self, path: Path, progress: Progress | None = None) -> str:
+        """Take a file in as a blob; its root. Raises ModelError."""
+        root = (await self.blobs.add(path, progress)).root
+        await self.usage.note_added(root)
+        return root
+
+    async def forget(self, root: str) -> None:
+        """A root is no longer known here, nor are its names; its chunks are the caller's to
+        remove. Raises ModelError."""
+        names = {name: known for name, known in self._names.items() if known != root}
+        if names != self._names:
+            await self._save_names(names)
+        await self.blobs.forget(root)
+        self._roots.discard(root)
+        self._manifests.pop(root, None)
+        self._contents.pop(root, None)
+        await self._host.offload(self._host.files.remove, self._folder / "manifests" / root)
+        await self.usage.note_added(root)
 
     def resolve(self, text: str, others: Iterable[tuple[str, str]] = ()) -> str:
         """The root that a name, a root's prefix, or `NAME@prefix` means.
@@ -123,6 +174,7 @@ class Library:
             check_config=self._check_config,
         )
         await self._save(manifest)
+        await self.usage.note_added(manifest.root)
         await self.set_name(name, manifest.root)
         return name, manifest
 
@@ -141,7 +193,9 @@ class Library:
     async def set_name(self, name: str, root: str) -> None:
         """Let `name` mean `root` from now on, whatever it meant before."""
         check_name(name)
-        names = {**self._names, name: root}
+        await self._save_names({**self._names, name: root})
+
+    async def _save_names(self, names: dict[str, str]) -> None:
         data = canonical.dump_json({"names": names}) + b"\n"
         await self._host.offload(write, self._host.files, self._folder / "library.json", data)
         self._names = names
@@ -173,6 +227,7 @@ class Library:
         A damaged one is removed, so that it is fetched, or added, again.
         """
         if root not in self._roots:
+            self._contents.pop(root, None)
             raise _unknown(root, ())
         if root not in self._manifests:
             try:

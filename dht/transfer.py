@@ -1,13 +1,15 @@
 """Which chunk to ask of which peer: the sans-I/O core of a fetch.
 
-A peer that delivers is asked again at once, so peers share the work by their speed. Each
-getter takes the chunks in an order of its own, so that several getters soon have different
-ones for each other. At the end, chunks that slow peers owe are asked of fast ones as well.
+A peer that delivers is asked again at once, so peers share the work by their speed; one that
+would bring a chunk later than the others bring all the rest is not asked for it. Each getter takes
+first what the fewest peers have, else in an order of its own, so that several getters soon have
+different chunks for each other. At the end, chunks that slow peers owe are asked of fast ones as
+well.
 """
 
 import hashlib
 import math
-from collections import deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -21,7 +23,9 @@ from .defaults import (
     CHUNK_TIMEOUT_MIN,
     COPIES_MAX,
     IN_FLIGHT,
+    RARE_AMONG,
     RATE_MEMORY,
+    SPARED_FOR,
     STEAL_AFTER,
     STEAL_FACTOR,
     TIMEOUT_FACTOR,
@@ -36,7 +40,9 @@ class Source:
     """A peer as a source of chunks. `rate` is measured, in bytes per second."""
 
     has: set[str] = field(default_factory=set)
-    queue: deque[str] = field(default_factory=deque)  # of `has`, in order; stale entries allowed
+    queue: list[str] = field(default_factory=list)  # of `has`, the next one last; may be stale
+    spared: dict[str, float] = field(default_factory=dict)  # what it gave to others just now: when
+    whole: bool = False  # it had all that was wanted when it said what it has
     asked: dict[str, float] = field(default_factory=dict)  # digest -> when
     rate: float | None = None
     failures: int = 0  # in a row
@@ -71,6 +77,7 @@ class Transfer:
         self._order = sorted(wanted, key=rank.__getitem__)
         self._pending = set(wanted)  # wanted and asked of nobody
         self._asked: dict[str, set[PeerId]] = {}
+        self._holders: Counter[str] = Counter()  # sources that have a chunk
         self._liars: set[PeerId] = set()
         self.sources: dict[PeerId, Source] = {}
 
@@ -97,9 +104,37 @@ class Transfer:
         source = self.sources.setdefault(peer, Source())
         has = {digest for digest in digests if self.wants(digest)}
         news = not has <= source.has
+        self._holders.subtract(source.has)
+        self._holders.update(has)
         source.has = has
-        source.queue = deque(digest for digest in self._order if digest in has)
+        source.whole = has >= self._pending
+        source.queue = [digest for digest in reversed(self._order) if digest in has]
         return news
+
+    def adds(self, peer: PeerId, digests: Iterable[str]) -> bool:
+        """What has come in at a peer that made an offer; is any of it wanted?"""
+        source = self.sources.get(peer)
+        if source is None or peer in self._liars:
+            return False
+        fresh = [d for d in digests if self.wants(d) and d not in source.has]
+        source.has.update(fresh)
+        self._holders.update(fresh)
+        source.queue += fresh
+        return bool(fresh)
+
+    def is_rare(self, digest: str) -> bool:
+        """Whether one peer alone is known to have it."""
+        return self._holders[digest] <= 1
+
+    def spare(self, peer: PeerId, digest: str) -> bool:
+        """Whether to let the peer put this off, for others who lack it as well."""
+        source = self.sources[peer]
+        return (source.whole or self.is_rare(digest)) and digest not in source.spared
+
+    def given(self, peer: PeerId, digest: str, now: float) -> None:
+        """The peer gave it to another getter just now, and would rather give something else."""
+        self.sources[peer].spared[digest] = now
+        self.abandoned(peer, digest)
 
     def has_all(self, peer: PeerId) -> bool:
         """Did the peer offer everything that is still wanted?"""
@@ -122,7 +157,7 @@ class Transfer:
         ]
         free.sort(key=lambda item: item[1].seconds(len(item[1].asked) + 1))
         for peer, source in free:
-            digest = self._next_pending(source)
+            digest = self._next_pending(source, now)
             if digest is None:
                 digest = self._late(peer, source, now)
             if digest is not None:
@@ -132,12 +167,39 @@ class Transfer:
                 return peer, digest
         return None
 
-    def _next_pending(self, source: Source) -> str | None:
-        while source.queue:
-            digest = source.queue.popleft()
-            if digest in self._pending:
-                return digest
-        return None
+    def _next_pending(self, source: Source, now: float) -> str | None:
+        """Among the next few, the one that the fewest have; stale entries are dropped."""
+        queue, best, place, looked = source.queue, None, 0, 0
+        for index in range(len(queue) - 1, -1, -1):
+            digest = queue[index]
+            if digest not in self._pending or digest not in source.has:
+                del queue[index]
+                place -= 1
+                continue
+            looked += 1
+            rank = self._holders[digest]
+            if now < source.spared.get(digest, -math.inf) + SPARED_FOR:
+                continue
+            if best is None or rank < best:
+                best, place = rank, index
+            if looked == RARE_AMONG:
+                break
+        if best is None or self._is_too_slow(source, queue[place]):
+            return None
+        return queue.pop(place)
+
+    def _is_too_slow(self, source: Source, digest: str) -> bool:
+        """Whether others that have a chunk would bring all that is left, and this chunk, sooner
+        than this one would. The fastest of those that have it never is."""
+        mine = source.seconds(len(source.asked) + 1)
+        if self.is_rare(digest) or mine == math.inf:
+            return False
+        together, soonest = 0.0, math.inf
+        for other in self.sources.values():
+            if other is not source and other.rate and not other.failures and digest in other.has:
+                together += other.rate
+                soonest = min(soonest, other.seconds(len(other.asked) + 1))
+        return together > 0 and mine > max(soonest, self.left * CHUNK / together)
 
     def _late(self, peer: PeerId, source: Source, now: float) -> str | None:
         """The chunk that others owe for the longest and this peer would bring sooner."""
@@ -191,11 +253,13 @@ class Transfer:
             self._pending.add(digest)
             for source in self.sources.values():
                 if digest in source.has:
-                    source.queue.appendleft(digest)
+                    source.queue.append(digest)
 
     def absent(self, peer: PeerId, digest: str) -> None:
         """The peer turned out not to hold a chunk."""
-        self.sources[peer].has.discard(digest)
+        if digest in self.sources[peer].has:
+            self.sources[peer].has.discard(digest)
+            self._holders[digest] -= 1
         self.abandoned(peer, digest)
 
     def failed(self, peer: PeerId, digest: str, now: float) -> None:
@@ -209,6 +273,7 @@ class Transfer:
         """Other bytes than asked for: never ask this peer again. Its open requests."""
         self._liars.add(peer)
         source = self.sources[peer]
+        self._holders.subtract(source.has)
         source.has.clear()
         source.queue.clear()
         open_requests = list(source.asked)

@@ -31,6 +31,7 @@ class NodeConfig:
     invitation: Invitation | None = None  # join by it
     model: str | None = None  # serve this one; None: what the swarm needs
     layers: tuple[int, int] | None = None  # start:stop, stop exclusive; None: chosen
+    disk: int | None = None  # bytes that models and blobs may take; None: without limit
     memory: int | None = None  # bytes offered for weights and KV; None: measured
     threads: int | None = None  # of the engine; None: one per core
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -89,6 +90,10 @@ class DataFolder:
         return self.path / "models"
 
     @property
+    def scrub(self) -> Path:
+        return self.path / "scrub.json"
+
+    @property
     def control_socket(self) -> Path:
         return self.path / "control.sock"
 
@@ -113,6 +118,20 @@ def parse_memory(text: str) -> int:
     if found is None or found[2] not in UNITS:
         raise BadSetting(f"`{text}` is not a size", hint="`--memory 4GiB` or `--memory 512MiB`")
     return int(float(found[1]) * UNITS[found[2]])
+
+
+def parse_disk(text: str) -> int:
+    """As `parse_memory`, and at least `DISK_LEAST`. Raises BadSetting."""
+    try:
+        size = parse_memory(text)
+    except BadSetting:
+        size = 0
+    if size < defaults.DISK_LEAST:
+        raise BadSetting(
+            f"`{text}` is not a size of at least {defaults.DISK_LEAST // 2**20} MiB",
+            hint="`--disk 200GiB`",
+        )
+    return size
 
 
 def parse_rate(text: str) -> int:

@@ -15,6 +15,8 @@ from .. import __version__
 from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.library import Library
+from ..dht.quota import Quota
+from ..dht.scrub import Scrub
 from ..state.defaults import ADDRESSES, MODELS
 from ..state.membership import Membership
 from ..state.reach import dialable
@@ -40,6 +42,7 @@ from ..transport.relay.defaults import RelayLimits
 from ..transport.shaper import Cap, Caps, Shaper
 from . import defaults
 from .addresses import own_addresses
+from .bloboperations import BlobOperations
 from .bootstrap import Bootstrap, join
 from .browsers import serve_browsers
 from .config import NodeConfig
@@ -164,6 +167,21 @@ class Node:
         self.discovery = Discovery(host, identity, self.ladder, self.directory, self.health, config)
         self.diagnosis = Diagnosis(self.ladder, config.listen, port_443=config.port_443)
         self.exchange = Exchange(host, self.endpoint, library)
+        self.exchange.quota = self.quota = Quota(
+            host,
+            library,
+            config.disk,
+            replicas=self._replicas,
+            in_use=self._in_use,
+            withdraw=self._evicted,
+        )
+        self.scrub = Scrub(
+            host,
+            library,
+            config.folder.scrub,
+            repair=self._repair,
+            idle=lambda: not (self.gateway.sessions or self.stage.sessions or self.fetching),
+        )
         self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
 
     @classmethod
@@ -205,7 +223,7 @@ class Node:
             restore=self._restore,
         )
 
-        operations = Operations(self).table()
+        operations = {**Operations(self).table(), **BlobOperations(self).table()}
         self.control = ControlServer(host, config.folder, config.runtime, operations)
 
     # Life.
@@ -328,6 +346,8 @@ class Node:
         bootstrap = Bootstrap(self.host, self.ladder, self.health)
         nursery.start_soon(bootstrap.run, config.bootstrap, known)
         nursery.start_soon(self._keep_remembering)
+        nursery.start_soon(self.quota.run)
+        nursery.start_soon(self.scrub.run)
         alone = not config.bootstrap and not known and config.invitation is None
         names = self.library.names()
         fresh = alone and not names and config.model in (None, defaults.EMBEDDED_MODEL)
@@ -368,6 +388,36 @@ class Node:
             return
         if await self.host.offload(self.library.store.missing, digests):
             await self.library.restore(embedded_folder(), root)
+
+    # The library: what must stay, what went, what is fetched again.
+
+    @property
+    def fetching(self) -> frozenset[str]:
+        return self.exchange.fetching()
+
+    def linked(self) -> list[PeerId]:
+        """Who may be asked for a blob."""
+        return [link.peer for link in self.endpoint.links()]
+
+    async def _replicas(self, root: str) -> int | None:
+        """Members that say they hold a model; of a blob it is not known."""
+        return len(holders(root, self.directory)) or None
+
+    def _in_use(self) -> frozenset[str]:
+        served = {shard.root for shard in self.directory.own().shards}
+        return self.fetching | served
+
+    def _evicted(self, root: str) -> None:
+        own = self.directory.own()
+        self.directory.publish(
+            models=tuple(model for model in own.models if model.root != root),
+            holdings=tuple(held for held in own.holdings if held != root),
+        )
+        self.exchange.swarm.withdraw(root)
+        self._say(f"{root[:16]} made room on the disk")
+
+    async def _repair(self, root: str, digests: list[str]) -> None:
+        await self.exchange.fetch(root, digests, self.linked)
 
     async def _meet_somebody(self) -> None:
         """Give the swarm a moment to show itself: choosing before would mean choosing blindly."""

@@ -1,5 +1,6 @@
 """Constants of the daemon, each with its unit."""
 
+DISK_LEAST = 256 * 2**20  # bytes: the least limit on the library
 LISTEN_ADDRESS = "0.0.0.0"
 
 # The control socket (docs/spec/control.md).

@@ -158,9 +158,9 @@ class Operations:
         return {"models": self._swarm_models()}
 
     async def model_add(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        folder = _path(request, "path")
+        folder = path_of(request, "path")
         name = _maybe(request, "name", lambda r, k: _text(r, k, NAME_LIMIT))
-        async with _progress(emit) as note:
+        async with progress_to(emit) as note:
             added, manifest = await self._node.library.add(folder, name, note)
         await self._node.announce_models()
         return views.model_entry(added, manifest, local=True)
@@ -238,7 +238,7 @@ class Operations:
 
 
 @asynccontextmanager
-async def _progress(emit: Emit) -> AsyncIterator[Callable[[int, int], None]]:
+async def progress_to(emit: Emit) -> AsyncIterator[Callable[[int, int], None]]:
     """A progress callback whose latest values go to the client, as fast as it takes them."""
     send, receive = trio.open_memory_channel[tuple[int, int]](1)
 
@@ -293,7 +293,7 @@ def _text(request: dict[str, Any], key: str, limit: int) -> str:
     return value
 
 
-def _path(request: dict[str, Any], key: str) -> Path:
+def path_of(request: dict[str, Any], key: str) -> Path:
     text = _text(request, key, 4096)
     try:
         if b"\0" not in os.fsencode(text):

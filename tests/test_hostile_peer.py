@@ -19,7 +19,7 @@ import trio
 from trio import TaskStatus
 
 from shoal.dht import canonical
-from shoal.dht.manifest import Manifest
+from shoal.dht.content import Content
 from shoal.node.config import NodeConfig
 from shoal.node.daemon import Node, run_node
 from shoal.state.record import Capacity, MemberRecord, ModelName, ShardRecord, seal_record
@@ -290,7 +290,7 @@ class Words:
     def frame(self) -> bytes:
         """Of a kind that exists, mostly, and that may even be in its place."""
         dice = self._dice
-        method = dice.choice(["session.span", "member.push", "model.have", "x"])
+        method = dice.choice(["session.span", "member.push", "blob.have", "x"])
         heads = [b"", dice.randbytes(dice.randrange(40)), wire.encode_request(method, {"n": 1})]
         head, payload = dice.choice(heads), dice.randbytes(dice.choice([0, 0, 5, 3000]))
         kind = dice.choice([*range(1, 6), *range(0x10, 0x16), *range(0x20, 0x24), 0xFF])
@@ -450,20 +450,20 @@ async def test_many_who_ask_what_a_node_has_cost_it_one_look(
     """A look takes a file call a chunk: 256 calls of 100 bytes were minutes of work."""
     async with swarm(tmp_path) as (first, _), trio.open_nursery() as nursery:
         looks = 0
-        ranges = first.exchange._ranges
+        ranges = first.exchange.holder._ranges
 
-        def look(manifest: Manifest) -> bytes:
+        def look(content: Content) -> bytes:
             nonlocal looks
             looks += 1
-            return ranges(manifest)
+            return ranges(content)
 
-        monkeypatch.setattr(first.exchange, "_ranges", look)
+        monkeypatch.setattr(first.exchange.holder, "_ranges", look)
         foe = await endpoint(nursery, Identity.from_seed(b"h" * 32))
         link = await foe.dial(Address(LOOPBACK, first.endpoint.port), timeout=10)
         header = {"root": first.library.names()["tiny"]}
         async with trio.open_nursery() as calls:
             for _ in range(100):
-                calls.start_soon(partial(link.call, "model.have", header, timeout=10))
+                calls.start_soon(partial(link.call, "blob.have", header, timeout=10))
         assert looks <= 2
         nursery.cancel_scope.cancel()
 

@@ -13,9 +13,9 @@ from typing import Final
 # malloc.h
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-MMAP_BYTES: Final = 1024 * 1024
+MMAP_BYTES: Final = 4 * 1024 * 1024
 """Blocks from this size on come from the kernel and go back to it by themselves, in bytes."""
-TRIM_BYTES: Final = 4 * 1024 * 1024
+TRIM_BYTES: Final = 16 * 1024 * 1024
 """Free memory at the end of the heap that the process keeps, in bytes."""
 
 

@@ -9,7 +9,7 @@ Timers need no method here: trio's clock is already replaceable, so `trio.sleep`
 `trio.move_on_after` are virtual in the simulator. `Host.now` is that same clock.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +83,29 @@ class Files(Protocol):
 
     def write(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
         """Atomically create or replace; on disk when it returns. Raises OSError (ENOSPC, …)."""
+        ...
+
+    def write_pieces(
+        self, path: Path, pieces: Iterable[bytes | memoryview], *, mode: int = 0o600
+    ) -> None:
+        """`write` of more than is held in memory; what `pieces` raises leaves the old content."""
+        ...
+
+    def stage(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        """Make a new file that nobody takes for whole before `settle`: a crash may tear it.
+
+        Raises OSError (ENOSPC, …; FileExistsError), and then nothing is left of it.
+        """
+        ...
+
+    def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
+        """Staged files get their names, each atomically; all on disk when it returns. One that
+        is gone meanwhile is passed over. Cheaper by far than a `write` each."""
+        ...
+
+    def identity(self, path: Path) -> tuple[int, int, int] | None:
+        """What changes when a file is written again: its number, bytes and time of the last
+        write; None where there is no such file."""
         ...
 
     def remove(self, path: Path) -> None:

@@ -11,7 +11,8 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,6 +32,20 @@ def _open_file(path: Path) -> io.FileIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return io.FileIO(descriptor, "r")
+
+
+_SYNCS_AT_ONCE = 8
+
+
+def _sync_staged(move: tuple[Path, Path]) -> None:
+    try:
+        descriptor = os.open(move[0], os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _RealLock:
@@ -68,13 +83,19 @@ class RealFiles:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def write(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        self.write_pieces(path, (data,), mode=mode)
+
+    def write_pieces(
+        self, path: Path, pieces: Iterable[bytes | memoryview], *, mode: int = 0o600
+    ) -> None:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             with open(descriptor, "wb", buffering=0) as file:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[file.write(rest) :]
+                for piece in pieces:
+                    rest = memoryview(piece)
+                    while rest:
+                        rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
@@ -82,6 +103,35 @@ class RealFiles:
                 os.unlink(temporary)
             raise
         self._sync_folder(path.parent)
+
+    def stage(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with open(descriptor, "wb", buffering=0) as file:
+                if data:  # finding its blocks at once costs ext4 half as much as page by page
+                    os.posix_fallocate(descriptor, 0, len(data))
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[file.write(rest) :]
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            raise
+
+    def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:  # the disk takes them together
+            list(pool.map(_sync_staged, moves))
+            for staged, path in moves:
+                with suppress(FileNotFoundError):
+                    os.replace(staged, path)
+            list(pool.map(self._sync_folder, {path.parent for _, path in moves}))
+
+    def identity(self, path: Path) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     @staticmethod
     def _sync_folder(path: Path) -> None:

@@ -1,7 +1,7 @@
 """A host's disk as the daemon sees it: `Files` of `transport/host.py`."""
 
 import errno
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -41,15 +41,21 @@ class DiskFiles:
         return self._mount.open(str(path)).read(offset, size)
 
     def write(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        self.write_pieces(path, (data,), mode=mode)
+
+    def write_pieces(
+        self, path: Path, pieces: Iterable[bytes | memoryview], *, mode: int = 0o600
+    ) -> None:
         mount = self._mount
         temporary = str(path.with_name(f".{path.name}.{next(self._made)}.tmp"))
         with suppress(FileNotFoundError):  # of a life that ended in the middle
             mount.remove(temporary)
         handle = mount.create(temporary, mode=mode)
         try:
-            rest = bytes(data)
-            while rest:
-                rest = rest[handle.write(rest) :]
+            for piece in pieces:
+                rest = bytes(piece)
+                while rest:
+                    rest = rest[handle.write(rest) :]
             self._sync(temporary)
             mount.rename(temporary, str(path))
         except BaseException:
@@ -57,6 +63,34 @@ class DiskFiles:
                 mount.remove(temporary)
             raise
         self._sync_folder(path.parent)
+
+    def stage(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        mount, name = self._mount, str(path)
+        handle = mount.create(name, mode=mode)
+        try:
+            rest = bytes(data)
+            while rest:
+                rest = rest[handle.write(rest) :]
+        except BaseException:
+            with suppress(OSError):
+                mount.remove(name)
+            raise
+
+    def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
+        there = [move for move in moves if self._mount.find(str(move[0])) is not None]
+        for staged, _ in there:
+            self._sync(str(staged))
+        for staged, path in there:
+            self._mount.rename(str(staged), str(path))
+        for folder in dict.fromkeys(path.parent for _, path in there):
+            self._sync_folder(folder)
+
+    def identity(self, path: Path) -> tuple[int, int, int] | None:
+        """No two files of a simulated disk are one object, and a write makes a new one."""
+        found = self._mount.find(str(path))
+        if not isinstance(found, File):
+            return None
+        return id(found), len(found.content), 0
 
     def _sync(self, path: str) -> None:
         self._mount.open(path).sync()

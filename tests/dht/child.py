@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from shoal.dht.chunkstore import ChunkStore
 from shoal.dht.exchange import Exchange
 from shoal.dht.library import Library
 from shoal.transport.address import Address
@@ -22,7 +23,7 @@ from shoal.transport.realhost import RealHost
 
 
 def step(done: int, total: int) -> None:
-    print(done, total, flush=True)
+    print(f"{done} {total}\n", end="", flush=True)
 
 
 async def take(data: Path, folder: str) -> str:
@@ -32,9 +33,18 @@ async def take(data: Path, folder: str) -> str:
     return manifest.root
 
 
+class TellingStore(ChunkStore):
+    """Says which chunk has come, before it does anything with it."""
+
+    def stage(self, digest: str, data: bytes | memoryview, now: float) -> bool:
+        print(f"got {digest}\n", end="", flush=True)  # one write: many threads do so
+        return super().stage(digest, data, now)
+
+
 async def fetch(data: Path, address: str, root: str) -> str:
     host = RealHost()
     library = Library(host, data)
+    library.store = TellingStore(host, data / "chunks")
     await library.open()
     endpoint = Endpoint(host, Identity.generate(host), admission=OpenSwarm(), libp2p=False)
     exchange = Exchange(host, endpoint, library)

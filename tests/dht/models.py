@@ -5,7 +5,8 @@ import json
 import math
 import random
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -122,6 +123,17 @@ class FakeFiles(RealFiles):
             temporary.unlink(missing_ok=True)
             raise
         self.writes.append(path)
+
+    def stage(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        if self.fail_at is not None and len(self.writes) >= self.fail_at:
+            raise OSError(self.fail_with, "No space left on device")
+        super().stage(path, data, mode=mode)
+        self.writes.append(path)
+
+    def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
+        for staged, path in moves:  # as the real one, unsynced
+            with suppress(FileNotFoundError):
+                staged.rename(path)
 
     def free_space(self, path: Path) -> int:
         return super().free_space(path) if self.free is None else self.free

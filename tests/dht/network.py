@@ -75,12 +75,26 @@ class Wire:
         priority: Priority = Priority.CONTROL,
         timeout: float,
     ) -> Reply:
-        if method == "model.chunk":
+        if method == "blob.chunk":
             assert priority is Priority.BULK
             self.near.asked_of[self.far.peer] += 1
         with trio.move_on_after(timeout):
             return await self._call(method, header, payload)
         raise CallRefused("timeout", "no answer")
+
+    def post(
+        self,
+        method: str,
+        header: Mapping[str, Any] = {},
+        payload: Bytes = b"",
+        *,
+        priority: Priority,
+    ) -> None:
+        if self.network_is_down():
+            raise LinkClosed("silent", "the peer is gone")
+        handler = self.far.handlers.get(method)
+        if handler is not None:
+            assert not isawaitable(handler(Call(self.near.peer, dict(header), payload)))
 
     async def _call(self, method: str, header: Mapping[str, Any], payload: Bytes) -> Reply:
         handler = self.far.handlers.get(method)

@@ -1,6 +1,8 @@
 """exchange: chunks from several peers, liars dropped, full disks said, in virtual time."""
 
 import dataclasses
+import hashlib
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
@@ -10,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from shoal.dht import exchange as exchange_module
+from shoal.dht import holder as holder_module
 from shoal.dht.chunkstore import ChunkStore
 from shoal.dht.defaults import (
     CHUNK,
@@ -19,12 +22,15 @@ from shoal.dht.defaults import (
     SERVE_WAITING,
     VAIN_LIMIT,
 )
-from shoal.dht.errors import DiskFull, FetchFailed, ModelError
+from shoal.dht.errors import ChunkCorrupt, DiskFull, FetchFailed, ModelError
 from shoal.dht.exchange import Exchange
-from shoal.dht.fetch import FetchReport, pack_ranges
+from shoal.dht.fetch import FetchReport
 from shoal.dht.library import Library
 from shoal.dht.manifest import Manifest
+from shoal.dht.ranges import pack_ranges
+from shoal.dht.switchboard import Swarm as Providers
 from shoal.transport.calls import Answer, Call, Refusal, Reply
+from shoal.transport.errors import DialFailed
 from shoal.transport.identity import PeerId
 
 from .models import FakeHost, open_library, weights, write_folder
@@ -92,7 +98,7 @@ def swarm(tmp_path: Path) -> Swarm:
 
 def of_chunk(change: Callable[[bytes], Answer]) -> Twist:
     def twist(method: str, answer: Answer) -> Answer:
-        if method == "model.chunk" and isinstance(answer, Reply):
+        if method == "blob.chunk" and isinstance(answer, Reply):
             return change(bytes(answer.payload))
         return answer
 
@@ -119,13 +125,13 @@ async def test_only_what_is_asked_for_and_missing_is_fetched(
     getter = await swarm.member("getter")
     shard = manifest.digests_of(True, 0, 1, False)
     await getter.get(manifest, digests=shard)
-    assert seed.node.served["model.chunk"] == len(shard) < len(manifest.chunks)
+    assert seed.node.served["blob.chunk"] == len(shard) < len(manifest.chunks)
     holdings = await getter.library.holdings(manifest.root)
     assert (holdings.embedding, holdings.layers, holdings.head) == (True, (0,), False)
     await getter.get(manifest)
-    assert seed.node.served["model.chunk"] == len(manifest.chunks)
+    assert seed.node.served["blob.chunk"] == len(manifest.chunks)
     await getter.get(manifest)
-    assert seed.node.served["model.chunk"] == len(manifest.chunks)
+    assert seed.node.served["blob.chunk"] == len(manifest.chunks)
 
 
 async def test_peers_share_the_work_by_their_speed(swarm: Swarm, autojump_clock: MockClock) -> None:
@@ -190,7 +196,7 @@ async def test_a_liar_is_dropped_and_reported(
     assert getter.holds(manifest)
     assert report.liars == ("liar",)
     assert getter.liars == ["liar"]
-    assert liar.node.served["model.chunk"] <= 2
+    assert liar.node.served["blob.chunk"] <= 2
     assert set(report.by_peer) == {"honest"}
 
 
@@ -199,12 +205,12 @@ async def test_unverified_bytes_would_be_stored_without_the_check(
 ) -> None:
     """The twin: a store that believes its peers takes the liar's bytes."""
 
-    def believing(store: ChunkStore, digest: str, data: bytes) -> bool:
-        return store._write(digest, data)
+    def believing(store: ChunkStore, digest: str, data: bytes, now: float) -> bool:
+        return store._stage(digest, data)
 
     _, manifest = await swarm.seed("liar", twist=of_chunk(lambda data: Reply({}, bytes(len(data)))))
     getter = await swarm.member("getter")
-    monkeypatch.setattr(ChunkStore, "put", believing)
+    monkeypatch.setattr(ChunkStore, "stage", believing)
     report = await getter.get(manifest)
     assert report.liars == ()
     with pytest.raises(ModelError):
@@ -239,7 +245,7 @@ async def test_ranges_that_make_no_sense_are_of_nobody(
     swarm: Swarm, autojump_clock: MockClock, ranges: bytes
 ) -> None:
     def twist(method: str, answer: Answer) -> Answer:
-        return Reply({}, ranges) if method == "model.have" else answer
+        return Reply({}, ranges) if method == "blob.have" else answer
 
     _, manifest = await swarm.seed("odd", twist=twist)
     getter = await swarm.member("getter")
@@ -274,8 +280,8 @@ def promise(swarm: Swarm, name: str, chunks: int, answer: Answer | None) -> Node
         finally:
             node.served["waiting"] -= 1
 
-    node.handle("model.have", lambda call: Reply({}, pack_ranges([True] * chunks)))
-    node.handle("model.chunk", on_chunk)
+    node.handle("blob.have", lambda call: Reply({}, pack_ranges([True] * chunks)))
+    node.handle("blob.chunk", on_chunk)
     return node
 
 
@@ -305,7 +311,7 @@ async def test_peers_that_promise_and_never_deliver_make_room(
 async def test_peers_that_offer_nothing_make_room(swarm: Swarm, autojump_clock: MockClock) -> None:
     getter, manifest, false = await behind_false_ones(swarm, PEERS_AT_ONCE, None)
     for node in false:
-        node.handle("model.have", lambda call: Reply({}, b""))
+        node.handle("blob.have", lambda call: Reply({}, b""))
     assert (await getter.get(manifest)).seconds < 10
 
 
@@ -370,7 +376,7 @@ async def test_a_getter_serves_what_it_has_so_far(swarm: Swarm, autojump_clock: 
             nursery.start_soon(getter.get, manifest)
     for getter in getters:
         assert getter.holds(manifest)
-    assert seed.node.served["model.chunk"] < 2 * len(manifest.chunks)
+    assert seed.node.served["blob.chunk"] < 2 * len(manifest.chunks)
 
 
 async def test_waits_until_somebody_has_it(swarm: Swarm, autojump_clock: MockClock) -> None:
@@ -444,7 +450,7 @@ async def test_no_room_is_said_before_anything_is_asked(
     with pytest.raises(DiskFull) as error:
         await getter.get(manifest)
     assert error.value.needed == manifest.size
-    assert seed.node.served["model.chunk"] == 0
+    assert seed.node.served["blob.chunk"] == 0
 
 
 @pytest.mark.parametrize("writes", [0, 1, 5, 20])
@@ -472,6 +478,7 @@ async def test_a_disk_that_fills_meanwhile_loses_nothing(
 async def test_big_manifests_come_in_pieces(
     swarm: Swarm, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(holder_module, "MANIFEST_PIECE", 100)
     monkeypatch.setattr(exchange_module, "MANIFEST_PIECE", 100)
     seed, manifest = await swarm.seed("seed")
     getter = await swarm.member("getter")
@@ -541,7 +548,7 @@ HOSTILE: list[Any] = [None, 7, -1, 1.5, b"x", "x", [], {}, "../" * 20, "F" * 64,
 @pytest.mark.parametrize("value", HOSTILE)
 @pytest.mark.parametrize(
     ("method", "field"),
-    [("model.chunk", "digest"), ("model.have", "root"), ("model.manifest", "root")],
+    [("blob.chunk", "digest"), ("blob.have", "root"), ("model.manifest", "root")],
 )
 async def test_hostile_headers_are_refused(
     swarm: Swarm, autojump_clock: MockClock, method: str, field: str, value: object
@@ -564,8 +571,8 @@ async def test_hostile_offsets_are_refused(
 async def test_unknown_things_are_refused(swarm: Swarm, autojump_clock: MockClock) -> None:
     seed, _ = await swarm.seed("seed")
     for method, code in (
-        ("model.chunk", "not-held"),
-        ("model.have", "unknown-model"),
+        ("blob.chunk", "not-held"),
+        ("blob.have", "unknown-root"),
         ("model.manifest", "unknown-model"),
     ):
         header = {"root": "f" * 64, "digest": "f" * 64}
@@ -599,7 +606,7 @@ async def test_one_peer_gets_few_reads_at_once_and_a_bounded_queue(
 
     async def ask(peer: str) -> None:
         call = Call(PeerId(peer), {"digest": digest}, b"")
-        answers.append(await exchange._serve_chunk(call))
+        answers.append(await exchange.holder._serve_chunk(call))
 
     async with trio.open_nursery() as nursery:
         for _ in range(50):
@@ -612,7 +619,7 @@ async def test_one_peer_gets_few_reads_at_once_and_a_bounded_queue(
     refused = [answer for answer in answers if isinstance(answer, Refusal)]
     assert len(refused) == 50 - SERVE_WAITING
     assert {answer.code for answer in refused} == {"busy"}
-    assert exchange._guests == {}
+    assert exchange.holder._guests == {}
 
 
 async def test_cancelling_a_fetch_keeps_what_arrived(
@@ -626,3 +633,150 @@ async def test_cancelling_a_fetch_keeps_what_arrived(
     await getter.get(manifest)
     assert getter.holds(manifest)
     assert all(size <= CHUNK for size in manifest.chunks.values())
+
+
+# --- blobs, and a disk that has room again -----------------------------------------------
+
+
+async def seed_blob(swarm: Swarm, name: str, chunks: int, **options: Any) -> tuple[Member, str]:
+    member = await swarm.member(name, **options)
+    path = swarm.folder / "file"
+    path.write_bytes(b"".join(n.to_bytes(4) * (CHUNK // 4) for n in range(chunks)) + b"end")
+    return member, await member.library.add_blob(path)
+
+
+async def test_a_blob_travels(swarm: Swarm, autojump_clock: MockClock) -> None:
+    _, root = await seed_blob(swarm, "seed", 5)
+    getter = await swarm.member("getter")
+    report = await getter.exchange.fetch_blob(root, swarm.network.peers)
+    assert (report.chunks, report.size) == (6, 5 * CHUNK + 3)
+    assert await getter.library.blobs.write_out(root, swarm.folder / "out") == report.size
+    assert (swarm.folder / "out").read_bytes() == (swarm.folder / "file").read_bytes()
+    assert (await getter.exchange.fetch_blob(root, list)).chunks == 0
+    assert getter.library.usage.fetched.keys() == {root}
+
+
+async def test_a_full_disk_is_said_and_the_fetch_goes_on_by_itself(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    _, root = await seed_blob(swarm, "seed", 12, rate=2e6)
+    getter = await swarm.member("getter")
+    await getter.exchange.fetch_tree(root, swarm.network.peers)
+    files, said = getter.host.files, list[str]()
+    files.fail_at = len(files.writes) + 4
+    done = trio.Event()
+
+    async def fetch() -> None:
+        await getter.exchange.fetch_blob(
+            root, swarm.network.peers, on_full=lambda error: said.append(error.code)
+        )
+        done.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetch)
+        await trio.sleep(400)  # longer than its patience
+        assert said == ["disk-full"]
+        assert not done.is_set()
+        content = await getter.library.content(root)
+        kept = 13 - len(getter.library.store.missing(content.order))
+        assert kept == 4, "nothing that was acknowledged is lost"
+        files.fail_at, files.free = None, 0  # nor is anything asked for before there is space
+        asked = sum(getter.node.asked_of.values())
+        await trio.sleep(60)
+        assert sum(getter.node.asked_of.values()) == asked
+        files.free = None
+        await trio.sleep(10)
+        assert len(getter.library.store.missing(content.order)) < 13 - kept
+        await done.wait()
+    assert said == ["disk-full"]
+    assert await getter.library.blobs.write_out(root, swarm.folder / "out")
+
+
+async def test_others_that_are_looked_up_are_dialled_and_asked(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    seed, root = await seed_blob(swarm, "seed", 9)
+    swarm.network.down.add(seed.peer)  # no link to it yet
+    dialled: list[PeerId] = []
+    said: list[tuple[str, int, int, bytes | None]] = []
+
+    async def providers(wanted: str) -> list[PeerId]:
+        return [PeerId("dead"), seed.peer] if wanted == root else []
+
+    async def connect(peer: PeerId) -> None:
+        dialled.append(peer)
+        if peer != seed.peer:
+            raise DialFailed("unreachable", "nobody there")
+        swarm.network.down.clear()
+
+    node = swarm.network.node("getter")
+    host = FakeHost(inline=True)
+    library = await open_library(swarm.folder / "getter", host)
+    found = Providers(providers, connect, lambda *what: said.append(what))
+    exchange = Exchange(host, node, library, swarm=found)
+    await exchange.fetch_blob(root, list, patience=60.0)
+    assert {"dead", "seed"} <= set(dialled)
+    content = await library.content(root)
+    assert not library.store.missing(content.order)
+    size = 9 * CHUNK + 3
+    assert said[-1] == (root, size, 10, None)
+    assert all((r, s, n) == (root, size, 10) for r, s, n, _ in said)
+    assert 2 <= len(said) <= 7
+
+
+FLIPS = 10_000
+
+
+async def test_ten_thousand_flipped_bits_are_caught(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    """Half on the wire, half on the disk, at random places of small chunks: each is caught, the
+    liar dropped, the chunk got again."""
+    numbers = random.Random(7)
+    member = await swarm.member("getter")
+    store = member.library.store
+    data = numbers.randbytes(4096)
+    digest = hashlib.sha256(data).hexdigest()
+    caught = 0
+    for number in range(FLIPS):
+        bad = bytearray(data)
+        bad[numbers.randrange(len(bad))] ^= 1 << numbers.randrange(8)
+        if number % 2:
+            with pytest.raises(ChunkCorrupt):
+                store.stage(digest, bytes(bad), 0.0)
+            assert not store.has(digest)
+        else:
+            store.stage(digest, data, 0.0)
+            path = store._staged[digest]
+            path.write_bytes(bad)
+            with pytest.raises(ChunkCorrupt):
+                store.get_to_serve(digest, 1.0)
+            assert not store.has(digest)
+        caught += 1
+    assert caught == FLIPS
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_flips_on_the_wire_cost_the_liar_its_place_and_nothing_else(
+    swarm: Swarm, autojump_clock: MockClock, seed: int
+) -> None:
+    numbers = random.Random(seed)
+    flips = 0
+
+    def flip(data: bytes) -> Answer:
+        nonlocal flips
+        if numbers.random() < 0.3:
+            flips += 1
+            bad = bytearray(data)
+            bad[numbers.randrange(len(bad))] ^= 1 << numbers.randrange(8)
+            return Reply({}, bytes(bad))
+        return Reply({}, data)
+
+    _, root = await seed_blob(swarm, "liar", 12, twist=of_chunk(flip))
+    await seed_blob(swarm, "honest", 12, rate=3e6)
+    getter = await swarm.member("getter")
+    report = await getter.exchange.fetch_blob(root, swarm.network.peers)
+    assert await getter.library.blobs.write_out(root, swarm.folder / "out")
+    assert (swarm.folder / "out").read_bytes() == (swarm.folder / "file").read_bytes()
+    assert set(getter.liars) == ({"liar"} if flips else set())
+    assert set(report.liars) <= {"liar"}

@@ -16,6 +16,7 @@ from shoal.dht.defaults import (
     CHUNK_TIMEOUT_MIN,
     COPIES_MAX,
     IN_FLIGHT,
+    SPARED_FOR,
     WINDOW_MAX,
     WINDOW_START,
 )
@@ -55,7 +56,55 @@ def test_windows_follow_measured_rates() -> None:
         found.arrived(peer, digest, 0.01 if peer == A else 60.0)
     asked = [peer for peer, _ in drain(found, 61.0)]
     assert asked.count(A) == WINDOW_MAX
+    assert asked.count(B) == 0  # A brings all 56 sooner than B one
+
+
+def test_a_slow_peer_is_asked_for_what_no_faster_one_has() -> None:
+    every = digests(60)
+    found = transfer(60, A, B)
+    for peer, digest in drain(found, 0.0):
+        found.arrived(peer, digest, 0.01 if peer == A else 60.0)
+    found.offers(A, every[:-10])
+    asked = [peer for peer, _ in drain(found, 61.0)]
     assert asked.count(B) == 1
+
+
+@pytest.mark.parametrize("rates", [(1.0, 1.0, 1.0), (9.0, 3.0, 1.0), (1e-3, 1.0, 1e3)])
+def test_the_fastest_that_has_a_chunk_is_always_asked(rates: tuple[float, float, float]) -> None:
+    """Who is too slow for a chunk leaves it to somebody: it never stays with nobody."""
+    found = transfer(1, A, B, C)
+    for peer, rate in zip((A, B, C), rates, strict=True):
+        found.sources[peer].measure(rate * CHUNK)
+    assert found.choose(0.0) is not None
+
+
+def test_the_rarest_comes_first() -> None:
+    every = digests(40)
+    found = transfer(40, A)
+    found.offers(B, every[:-1])
+    assert found.choose(0.0) is not None
+    assert every[-1] in found.sources[A].asked or every[-1] in found.sources[B].asked
+    found.adds(B, every)
+    assert not found.is_rare(every[0])
+
+
+def test_what_a_peer_gave_to_another_is_not_asked_of_it_for_a_while() -> None:
+    found = transfer(2, A)
+    (_, first), (_, second) = drain(found, 0.0)
+    assert found.spare(A, first)
+    found.given(A, first, 0.0)
+    assert not found.spare(A, first)
+    found.arrived(A, second, 0.1)
+    assert found.choose(1.0) is None
+    assert found.choose(SPARED_FOR) == (A, first)
+
+
+def test_news_of_a_peer_that_offered_nothing_is_no_news() -> None:
+    found = transfer(2, A)
+    assert not found.adds(B, digests(2))
+    assert not found.adds(A, digests(2))
+    found.lied(A)
+    assert not found.adds(A, digests(2))
 
 
 def test_requests_in_flight_are_bounded() -> None:

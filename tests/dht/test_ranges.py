@@ -1,10 +1,10 @@
-"""fetch: how a peer says which chunks it has."""
+"""ranges: how a peer says which chunks it has."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.dht.defaults import HAVE_RANGES
-from shoal.dht.fetch import pack_ranges, read_ranges
+from shoal.dht.ranges import pack_ranges, read_ranges
 
 ORDER = [f"{n:064x}" for n in range(40)]
 

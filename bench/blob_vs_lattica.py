@@ -1,0 +1,232 @@
+"""A blob of 256 MiB from one holder, against the raw lane stream and Lattica 1.0.21's Bitswap.
+
+Loopback, two processes a side, interleaved round by round; each figure is the median over the
+rounds, MiB/s by wall clock. Ours: `Exchange.fetch_blob` of fresh random bytes into an empty
+library on disk, every chunk verified, all of it synced when the clock stops. Raw: as many bytes
+over one stream of the same link, to nowhere. Lattica's: as many blocks of 1 MiB by `get_block`
+with 1, 4 and 16 threads in turn, the fastest of which counts. `value` holds the two ratios;
+goals: 0.8 of the raw stream, and faster than Lattica.
+
+Lattica needs an environment of its own, named by --lattica or SHOAL_BENCH_LATTICA:
+
+    python3 -m venv DIR && DIR/bin/pip install lattica==1.0.21
+    python bench/blob_vs_lattica.py --lattica DIR/bin/python
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import trio
+from lane import make_endpoint
+from rpc_vs_lattica import LOOPBACK, started
+
+from shoal.dht.exchange import Exchange
+from shoal.dht.library import Library
+from shoal.transport.address import Address
+from shoal.transport.calls import Call, Reply
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.link import Link
+from shoal.transport.realhost import RealHost
+from shoal.transport.serving import IncomingStream
+
+GOALS = {"raw": 0.8, "lattica": 1.0}
+SIDE = Path(__file__).parent / "peers" / "bitswap_side.py"
+MIB = 2**20
+PIECE = bytes(256 * 1024)
+THREADS = (1, 4, 16)
+
+
+# The holder's process.
+
+
+async def hold(folder: Path) -> None:
+    """Prints its port and ends when its standard input does."""
+    host, endpoint = RealHost(), make_endpoint()
+    library = Library(host, folder / "models")
+    await library.open()
+    Exchange(host, endpoint, library)
+
+    async def make(call: Call) -> Reply:
+        """A fresh blob of so many bytes."""
+        path = folder / "file"
+        await host.offload(path.write_bytes, os.urandom(int(call.header["size"])))
+        root = await library.add_blob(path)
+        await host.offload(path.unlink)
+        return Reply({"root": root})
+
+    async def send(incoming: IncomingStream) -> None:
+        for _ in range(int(str(incoming.header["size"])) // len(PIECE)):
+            await incoming.stream.send(PIECE)
+        await incoming.stream.finish()
+        await incoming.stream.receive(1)
+
+    endpoint.handle("make", make)
+    endpoint.handle("cpu", lambda call: Reply({"s": time.process_time()}))
+    endpoint.handle_stream("raw", send)
+    async with trio.open_nursery() as nursery:
+        print(await nursery.start(endpoint.run, LOOPBACK, 0), flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        nursery.cancel_scope.cancel()
+
+
+# The getter's.
+
+
+class Ours:
+    """The getting end of one link."""
+
+    def __init__(self, endpoint: Endpoint, link: Link, folder: Path) -> None:
+        self.endpoint = endpoint
+        self.link = link
+        self.folder = folder
+        self.cpu: dict[str, list[float]] = {"raw": [], "blob": []}  # seconds of both processes
+
+    async def _processors(self) -> float:
+        there = await self.link.call("cpu", timeout=10)
+        return float(there.header["s"]) + time.process_time()
+
+    async def raw(self, size: int) -> float:
+        cpu, began = await self._processors(), time.perf_counter()
+        stream = await self.link.open_stream("raw", {"size": size})
+        got = 0
+        while data := await stream.receive(len(PIECE)):
+            got += len(data)
+        took = time.perf_counter() - began
+        assert got == size
+        await stream.finish()
+        self.cpu["raw"].append(await self._processors() - cpu)
+        return took
+
+    async def blob(self, size: int, number: int) -> float:
+        host = RealHost()
+        root = (await self.link.call("make", {"size": size}, timeout=120)).header["root"]
+        library = Library(host, self.folder / str(number))
+        await library.open()
+        exchange = Exchange(host, self.endpoint, library)
+        cpu, began = await self._processors(), time.perf_counter()
+        report = await exchange.fetch_blob(root, lambda: [self.link.peer])
+        took = time.perf_counter() - began
+        assert report.size == size
+        self.cpu["blob"].append(await self._processors() - cpu)
+        return took
+
+
+class Bitswap:
+    """Lattica's two processes."""
+
+    def __init__(self, holder: subprocess.Popen[str], getter: subprocess.Popen[str]) -> None:
+        self.holder = holder
+        self.getter = getter
+
+    def get(self, blocks: int, threads: int) -> float:
+        names = _ask(self.holder, str(blocks))
+        return float(_ask(self.getter, f"{threads} {names}"))
+
+
+def _ask(child: subprocess.Popen[str], line: str) -> str:
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.write(line + "\n")
+    child.stdin.flush()
+    return child.stdout.readline().strip()
+
+
+@contextmanager
+def bitswap(python: str) -> Iterator[Bitswap]:
+    with socket.socket() as free:
+        free.bind((LOOPBACK, 0))
+        port = free.getsockname()[1]
+    with started(python, str(SIDE), "hold", str(port)) as holder:
+        assert holder.stdout is not None
+        address = holder.stdout.readline().strip()
+        with started(python, str(SIDE), "get", address) as getter:
+            assert getter.stdout is not None and getter.stdout.readline() == "ready\n"
+            yield Bitswap(holder, getter)
+
+
+async def compare(
+    child: subprocess.Popen[str], theirs: Bitswap | None, folder: Path, rounds: int, size: int
+) -> dict[str, list[float]]:
+    """Seconds of every round by name; the first round warms up and is dropped."""
+    assert child.stdout is not None
+    port = int(await trio.to_thread.run_sync(child.stdout.readline))
+    endpoint = make_endpoint()
+    found: dict[str, list[float]] = {"raw": [], "blob": [], "lattica": []}
+    async with trio.open_nursery() as nursery:
+        await nursery.start(endpoint.run, LOOPBACK, 0)
+        link = await endpoint.dial(Address(LOOPBACK, port), timeout=10)
+        ours = Ours(endpoint, link, folder)
+        for number in range(rounds + 1):
+            found["raw"].append(await ours.raw(size))
+            found["blob"].append(await ours.blob(size, number))
+            if theirs is not None:  # our loop stands still meanwhile, as is meant
+                found["lattica"].append(theirs.get(size // MIB, THREADS[number % len(THREADS)]))
+        nursery.cancel_scope.cancel()
+    found = {name: seconds[1:] for name, seconds in found.items()}
+    return found | {f"{name}_cpu": seconds[1:] for name, seconds in ours.cpu.items()}
+
+
+def figures(found: dict[str, list[float]], size: int) -> dict[str, object]:
+    mib = size / MIB
+    ratios = {"raw": median(r / b for r, b in zip(found["raw"], found["blob"], strict=True))}
+    shown: dict[str, object] = {
+        f"{name}_mib_per_s": round(mib / median(found[name]), 1) for name in ("raw", "blob")
+    }
+    for name in ("raw", "blob"):
+        shown[f"{name}_cpu_ms_per_mib"] = round(median(found[f"{name}_cpu"]) / mib * 1000, 2)
+    if found["lattica"]:
+        by_threads = {
+            threads: [
+                seconds
+                for number, seconds in enumerate(found["lattica"], 1)
+                if THREADS[number % len(THREADS)] == threads
+            ]
+            for threads in THREADS
+        }
+        best = min(median(seconds) for seconds in by_threads.values() if seconds)
+        shown["lattica_mib_per_s"] = round(mib / best, 1)
+        ratios["lattica"] = best / median(found["blob"])
+    value = {name: round(ratio, 3) for name, ratio in ratios.items()}
+    ok = set(value) == set(GOALS) and all(value[name] >= GOALS[name] for name in GOALS)
+    return {"name": "blob_vs_lattica", "value": value, "goal": GOALS, "ok": ok, **shown}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="64 MiB, fewer rounds")
+    parser.add_argument(
+        "--lattica",
+        metavar="PYTHON",
+        default=os.environ.get("SHOAL_BENCH_LATTICA"),
+        help="the Python of an environment with lattica==1.0.21",
+    )
+    parser.add_argument("--hold", metavar="DIR", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.hold:
+        trio.run(hold, args.hold)
+        return 0
+    size, rounds = (64 * MIB, 3) if args.quick else (256 * MIB, 6)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with started(sys.executable, __file__, "--hold", str(folder)) as child:
+            if args.lattica:
+                with bitswap(args.lattica) as theirs:
+                    found = trio.run(compare, child, theirs, folder, rounds, size)
+            else:
+                found = trio.run(compare, child, None, folder, rounds, size)
+    result = figures(found, size)
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""`shoal blob add | get | list`: files of any kind, under the hash of their content."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import render
+from .options import Commands, data_option, example, json_option
+
+
+@click.group(cls=Commands, epilog=example("shoal blob add ./data.bin", "shoal blob list"))
+def blob() -> None:
+    """Share files by the hash of their content, get them from whoever has them."""
+
+
+@blob.command(epilog=example("shoal blob add ./data.bin"))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@data_option
+@json_option
+def add(file: Path, data: Path, as_json: bool) -> None:
+    """Share FILE: prints its root, by which others get it. Needs a running daemon."""
+    from .client import request
+    from .progress import Bar
+
+    with Bar("reading") as bar:
+        answer = request(
+            data,
+            "blob_add",
+            path=str(file.resolve()),
+            wait=True,
+            on_event=lambda event: bar.show(event["done"], event["total"]),
+        )
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    click.echo(f"added {render.safe(answer['root'], 64)}, {render.size(answer['size'])}")
+    click.echo(f"get it elsewhere with `shoal blob get {render.safe(answer['root'], 64)} FILE`")
+
+
+@blob.command(epilog=example(f"shoal blob get {'ab' * 32} ./data.bin"))
+@click.argument("root")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@data_option
+@json_option
+def get(root: str, file: Path, data: Path, as_json: bool) -> None:
+    """Get the blob ROOT from other nodes and write it to FILE, verified.
+
+    What has come stays when it is interrupted: the same command goes on. Where the disk fills, it
+    waits until there is space. Needs a running daemon.
+    """
+    from .client import request
+    from .progress import Bar
+
+    with Bar("getting") as bar:
+
+        def on_event(event: dict[str, Any]) -> None:
+            if event["event"] == "waiting":
+                print(f"waiting: {render.safe(event['message'], 300)}", file=sys.stderr)
+            else:
+                bar.show(event["done"], event["total"])
+
+        answer = request(
+            data, "blob_get", root=root, path=str(file.resolve()), wait=True, on_event=on_event
+        )
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    click.echo(
+        f"wrote {render.size(answer['size'])}: {render.size(answer['fetched'])} from "
+        f"{answer['peers']} peers in {answer['seconds']:.1f} s"
+    )
+
+
+@blob.command("list", epilog=example("shoal blob list", "shoal blob list --json"))
+@data_option
+@json_option
+def list_(data: Path, as_json: bool) -> None:
+    """List the blobs of this node. Needs a running daemon."""
+    from .client import request
+
+    answer = request(data, "blobs")
+    if as_json:
+        click.echo(json.dumps(answer))
+    elif not answer["blobs"]:
+        click.echo("no blob is here; add one with `shoal blob add FILE`")
+    else:
+        rows = [_row(item) for item in answer["blobs"]]
+        click.echo(render.table(("ROOT", "SIZE", "CHUNKS", "MISSING", "ADDED HERE"), rows))
+
+
+def _row(item: dict[str, Any]) -> list[str]:
+    return [
+        render.safe(item["root"], 64),
+        render.size(item["size"]),
+        str(item["chunks"]),
+        str(item["missing"]),
+        "yes" if item["own"] else "no",
+    ]

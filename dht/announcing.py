@@ -1,0 +1,50 @@
+"""When others are told what is held here of a content: at first, as it grows, and when it is whole.
+
+Every doubling up to a quarter, then every quarter: some 20 times for a million chunks.
+"""
+
+from ..transport.host import Host
+from .content import Content
+from .defaults import ANNOUNCED_RUNS
+from .library import Library
+from .ranges import pack_indexes
+from .switchboard import Swarm
+
+
+class Announcer:
+    """What was last said of one content."""
+
+    def __init__(self, host: Host, library: Library, content: Content, swarm: Swarm) -> None:
+        self._host = host
+        self._library = library
+        self._content = content
+        self._swarm = swarm
+        self._next = 1  # chunks held from which it is said again
+
+    def is_due(self, held: int) -> bool:
+        """Whether so many chunks are worth an announcement now."""
+        return held >= self._next
+
+    async def announce(self) -> None:
+        """Look what is here, and say it."""
+        content = self._content
+        held = await self._host.offload(self._held)
+        total = len(content.chunks)
+        self._next = following(len(held), total)
+        if held:
+            ranges = None if len(held) == total else pack_indexes(held, ANNOUNCED_RUNS)
+            self._swarm.announce(content.root, content.size, total, ranges)
+
+    def _held(self) -> list[int]:
+        has = self._library.store.has
+        return [index for index, digest in enumerate(self._content.order) if has(digest)]
+
+
+def following(held: int, total: int) -> int:
+    """Chunks held at which the next announcement is due."""
+    if held >= total:
+        return total + 1
+    quarter = max(1, total // 4)
+    if held < quarter:
+        return min(max(1, 2 * held), quarter)
+    return min(total, (held // quarter + 1) * quarter)

@@ -1,0 +1,151 @@
+"""The blobs of this node: whose trees are here, taken in from files and written out to files.
+
+`blobs/<root>` says that the tree of a root is here; its nodes and its chunks are in the store.
+Written in the order chunks, nodes, name, so a name always leads to a tree.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..transport.host import Host
+from . import tree
+from .chunkstore import ChunkStore, Progress, remove_leftovers, write
+from .content import Content
+from .defaults import CHUNK, IMPORT_BATCH, TREES_KEPT
+from .errors import ChunkCorrupt, ChunkMissing, ModelError, unreadable
+from .manifest import is_digest
+from .tree import Tree
+
+
+class Blobs:
+    """Blobs whose trees are below `folder` and whose chunks are in `store`. `open` first."""
+
+    def __init__(self, host: Host, folder: Path, store: ChunkStore) -> None:
+        self._host = host
+        self._folder = folder
+        self._store = store
+        self._roots: set[str] = set()
+        self._trees: OrderedDict[str, tuple[Tree, Content]] = OrderedDict()
+
+    def open(self) -> set[str]:
+        """Blocking: make the folder, read which roots are here."""
+        files = self._host.files
+        files.make_folder(self._folder)
+        remove_leftovers(files, self._folder)
+        self._roots = {entry.name for entry in files.list(self._folder) if is_digest(entry.name)}
+        return self._roots
+
+    def roots(self) -> frozenset[str]:
+        """The blobs whose tree is on this disk."""
+        return frozenset(self._roots)
+
+    async def add(self, path: Path, progress: Progress | None = None) -> Tree:
+        """Take a file in. Raises ModelError: DiskFull, `unreadable`, `too-large`, `changed`."""
+        files, store = self._host.files, self._store
+        size = await self._host.offload(files.size, path)
+        if size is None:
+            raise ModelError("no-file", f"there is no file `{path}`")
+        await self._host.offload(store.require_space, size)
+        leaves: list[str] = []
+        done = 0
+        while done < size:
+            batch = await self._host.offload(self._read, path, done, min(IMPORT_BATCH, size - done))
+            leaves += batch
+            done = min(size, done + IMPORT_BATCH)
+            if progress is not None:
+                progress(done, size)
+        found, nodes = tree.build(size, leaves)
+        await self._host.offload(self._keep, found, nodes)
+        self._know(found)
+        return found
+
+    def _read(self, path: Path, offset: int, size: int) -> list[str]:
+        try:
+            data = self._host.files.read_range(path, offset, size)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        if len(data) != size:
+            raise ModelError("changed", f"`{path}` became shorter while it was read")
+        view = memoryview(data)
+        return [self._store.add_staged(view[at : at + CHUNK]) for at in range(0, size, CHUNK)]
+
+    async def keep(self, found: Tree, nodes: dict[str, bytes]) -> None:
+        """Keep a tree that a peer gave, verified. Raises DiskFull, ModelError."""
+        await self._host.offload(self._keep, found, nodes)
+        self._know(found)
+
+    def _keep(self, found: Tree, nodes: dict[str, bytes]) -> None:
+        for data in nodes.values():
+            self._store.add_staged(data)
+        self._store.settle()
+        write(self._host.files, self._folder / found.root, b"")
+
+    def _know(self, found: Tree) -> None:
+        self._roots.add(found.root)
+        self._trees[found.root] = found, Content(found.root, "blob", found.sizes())
+        while len(self._trees) > TREES_KEPT:
+            self._trees.popitem(last=False)
+
+    async def tree(self, root: str) -> Tree:
+        """Raises ModelError `unknown-blob`; ChunkMissing and ChunkCorrupt where a node is not
+        here any more: the tree is then got, or the file added, again."""
+        return (await self._known(root))[0]
+
+    async def content(self, root: str) -> Content:
+        """As `tree`."""
+        return (await self._known(root))[1]
+
+    async def _known(self, root: str) -> tuple[Tree, Content]:
+        if root not in self._roots:
+            raise unknown_blob(root)
+        if root not in self._trees:
+            try:
+                self._know(await self._host.offload(self._load, root))
+            except (ChunkMissing, ChunkCorrupt):
+                self._roots.discard(root)
+                raise
+        self._trees.move_to_end(root)
+        return self._trees[root]
+
+    def _load(self, root: str) -> Tree:
+        top = tree.read_top(root, self._store.get(root))
+        nodes = [] if top.depth == 1 else top.children
+        read = [tree.read_node(top, n, self._store.get(node)) for n, node in enumerate(nodes)]
+        return tree.whole(top, read)
+
+    async def write_out(self, root: str, path: Path) -> int:
+        """Write a whole blob to a file, each chunk verified; its bytes.
+
+        Raises ModelError; ChunkMissing where it was not fetched yet.
+        """
+        found = await self.tree(root)
+        pieces = map(self._store.get, found.leaves)
+        await self._host.offload(write_pieces, self._host, path, pieces)
+        return found.size
+
+    async def forget(self, root: str) -> None:
+        """The blob is no longer of this node; its chunks are the caller's to remove."""
+        self._roots.discard(root)
+        self._trees.pop(root, None)
+        await self._host.offload(self._host.files.remove, self._folder / root)
+
+
+def write_pieces(host: Host, path: Path, pieces: Iterator[bytes]) -> None:
+    """Blocking: `Files.write_pieces` to a file of the user's. Raises ModelError."""
+    try:
+        host.files.write_pieces(path, pieces, mode=0o644)
+    except OSError as error:
+        raise ModelError(
+            "unwritable",
+            f"cannot write `{path}`: {error.strerror or error}",
+            hint=f"look at its folder and its disk: ls -ld '{path.parent}'",
+        ) from error
+
+
+def unknown_blob(root: str) -> ModelError:
+    return ModelError(
+        "unknown-blob",
+        f"no blob {ascii(root)[:66]} is here",
+        hint="`shoal blob list` shows those that are; `shoal blob get ROOT FILE` gets another",
+    )

@@ -1,0 +1,173 @@
+"""The serving half of the exchange: what this node has, told and given to others.
+
+Methods and limits: docs/spec/blob.md. A holder that is asked by many for chunks that nobody else
+has yet gives each of them out once before any a second time, so that a lone source's upload
+brings the swarm something new with every byte.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import trio
+
+from ..transport.calls import Answer, Call, Refusal, Reply
+from ..transport.errors import CallRefused, LinkClosed
+from ..transport.frame import Priority
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from .content import Content
+from .defaults import (
+    GIVEN_FOR,
+    GIVEN_ROOTS,
+    HAVE_AGE,
+    MANIFEST_LIMIT,
+    MANIFEST_PIECE,
+    SERVE_AT_ONCE,
+    SERVE_WAITING,
+    WATCH_FOR,
+    WATCHERS,
+    WATCHES_OF_PEER,
+)
+from .errors import ChunkCorrupt, ChunkMissing, ModelError
+from .library import Library
+from .manifest import is_digest
+from .ranges import pack_indexes, pack_ranges
+from .switchboard import Switchboard
+
+
+@dataclass(slots=True)
+class _Guest:
+    """A peer that asks for chunks: its open requests, and how many may read at once."""
+
+    requests: int = 0
+    gate: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(SERVE_AT_ONCE))
+
+
+class Holder:
+    """Answers the endpoint's peers from `library` from now on."""
+
+    def __init__(self, host: Host, endpoint: Switchboard, library: Library) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._library = library
+        self._guests: dict[PeerId, _Guest] = {}
+        self._have: dict[str, tuple[float, bytes]] = {}
+        self._counting = trio.Lock()  # one look through a store at a time, however many ask
+        self._watchers: dict[str, dict[PeerId, float]] = {}  # root -> who is told, until when
+        self._given: OrderedDict[str, dict[str, tuple[PeerId, float]]] = OrderedDict()
+        endpoint.handle("model.manifest", self._serve_manifest)
+        endpoint.handle("blob.have", self._serve_have)
+        endpoint.handle("blob.chunk", self._serve_chunk)
+
+    async def _serve_manifest(self, call: Call) -> Answer:
+        root, offset = call.header.get("root"), call.header.get("offset", 0)
+        if not is_digest(root) or type(offset) is not int or not 0 <= offset <= MANIFEST_LIMIT:
+            return Refusal("bad-request", "a root and an offset are needed")
+        if root not in self._library.roots():
+            return Refusal("unknown-model", "no such model is here")
+        piece, size = await self._library.manifest_piece(str(root), offset, MANIFEST_PIECE)
+        return Reply({"size": size}, piece)
+
+    # What is here.
+
+    async def _serve_have(self, call: Call) -> Answer:
+        root, watch = call.header.get("root"), call.header.get("watch", False)
+        if not is_digest(root) or type(watch) is not bool:
+            return Refusal("bad-request", "a root is needed")
+        if not self._library.knows(str(root)):
+            return Refusal("unknown-root", "no such model or blob is here")
+        watching = watch and self._watch(str(root), call.peer)
+        return Reply({"watching": watching}, await self._held(str(root)))
+
+    async def _held(self, root: str) -> bytes:
+        """The ranges of a content held here, at most `HAVE_AGE` old."""
+        self._library.usage.note_used(root)
+        async with self._counting:
+            known = self._have.get(root)
+            if known is None or self._host.now() - known[0] > HAVE_AGE:
+                content = await self._library.content(root)
+                ranges = await self._host.offload(self._ranges, content)
+                self._have[root] = known = self._host.now(), ranges
+            return known[1]
+
+    def _ranges(self, content: Content) -> bytes:
+        return pack_ranges(self._library.store.has(digest) for digest in content.order)
+
+    def _watch(self, root: str, peer: PeerId) -> bool:
+        """Tell this peer of what comes in, for a while; False where too many are told."""
+        now = self._host.now()
+        watchers = self._watchers.setdefault(root, {})
+        for other in [other for other, until in watchers.items() if until <= now]:
+            del watchers[other]
+        elsewhere = sum(peer in found for found in self._watchers.values())
+        if peer not in watchers and (len(watchers) >= WATCHERS or elsewhere >= WATCHES_OF_PEER):
+            return False
+        watchers[peer] = now + WATCH_FOR
+        return True
+
+    def tell(self, content: Content, digests: Iterable[str]) -> None:
+        """Chunks have come: those who asked to be told are told."""
+        self._have.pop(content.root, None)
+        watchers = self._watchers.get(content.root, {})
+        if not watchers:
+            return
+        payload = pack_indexes(sorted(content.index[digest] for digest in digests))
+        now = self._host.now()
+        for peer, until in list(watchers.items()):
+            link = self._endpoint.link(peer)
+            if link is None or until <= now:
+                del watchers[peer]
+                continue
+            try:
+                link.post("blob.news", {"root": content.root}, payload, priority=Priority.CONTROL)
+            except (CallRefused, LinkClosed):
+                del watchers[peer]
+        if not watchers:
+            self._watchers.pop(content.root, None)
+
+    # Giving it.
+
+    async def _serve_chunk(self, call: Call) -> Answer:
+        digest, root = call.header.get("digest"), call.header.get("spare")
+        if not is_digest(digest) or not (root is None or is_digest(root)):
+            return Refusal("bad-request", "a digest is needed")
+        if root is not None and await self._is_spared(str(root), str(digest), call.peer):
+            return Refusal("given", "another peer has got it from here just now")
+        guest = self._guests.setdefault(call.peer, _Guest())
+        if guest.requests >= SERVE_WAITING:
+            return Refusal("busy", "too many chunk requests are open")
+        guest.requests += 1
+        try:
+            async with guest.gate:
+                store = self._library.store
+                data = await self._host.offload(store.get_to_serve, str(digest), self._host.now())
+        except (ChunkMissing, ChunkCorrupt):
+            return Refusal("not-held", "no such chunk is here")
+        finally:
+            guest.requests -= 1
+            if not guest.requests:
+                self._guests.pop(call.peer, None)
+        return Reply({}, data)
+
+    async def _is_spared(self, root: str, digest: str, peer: PeerId) -> bool:
+        """Whether the asker, who knows of no other holder of this chunk, should first ask for one
+        that nobody has got from here; else the chunk counts as given to it."""
+        if not self._library.knows(root):
+            return False
+        try:
+            content = await self._library.content(root)
+        except ModelError:
+            return False
+        if digest not in content.chunks:
+            return False
+        given = self._given.setdefault(root, {})
+        self._given.move_to_end(root)
+        while len(self._given) > GIVEN_ROOTS:
+            self._given.popitem(last=False)
+        other, when = given.get(digest, (peer, 0.0))
+        recent = other != peer and self._host.now() - when < GIVEN_FOR
+        if recent and len(given) < len(content.chunks):
+            return True
+        given[digest] = peer, self._host.now()
+        return False

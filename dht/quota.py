@@ -1,0 +1,117 @@
+"""The owner's limit on the library, and what goes when it is reached.
+
+Only what was fetched goes, never what this node added itself nor what is in use: first what others
+hold as well, least recently used first, and the last known replica in the swarm only where nothing
+else makes the room.
+"""
+
+from collections.abc import Awaitable, Callable, Container, Iterable
+from dataclasses import dataclass
+
+import trio
+
+from ..transport.host import Host
+from .defaults import QUOTA_SAVE
+from .errors import ModelError, QuotaFull
+from .library import Library
+
+Replicas = Callable[[str], Awaitable[int | None]]
+"""How many others are known to hold a root whole; None where that cannot be found out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A root that may go: the bytes that only it needs, when it was last used (seconds since
+    1970), and how many others hold it (None: not known)."""
+
+    root: str
+    size: int
+    used: float
+    replicas: int | None
+
+
+def order_of_eviction(stored: Iterable[Stored], needed: int) -> list[str]:
+    """What goes so that `needed` bytes come free, in order; empty where all of it is not enough."""
+    chosen, room = [], 0
+    for item in sorted(stored, key=lambda item: (not item.replicas, item.used, item.root)):
+        if room >= needed:
+            break
+        chosen.append(item.root)
+        room += item.size
+    return chosen if room >= needed else []
+
+
+class Quota:
+    """Keeps `library` within `limit` bytes; None: no limit but the disk's.
+
+    `in_use` are roots that must stay now; `withdraw(root)` is told of each that went.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        library: Library,
+        limit: int | None,
+        *,
+        replicas: Replicas,
+        in_use: Callable[[], Container[str]],
+        withdraw: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._library = library
+        self._replicas = replicas
+        self._in_use = in_use
+        self._withdraw = withdraw
+        self._deciding = trio.Lock()
+        self.limit = library.store.limit = limit
+
+    async def run(self) -> None:
+        """Keep when things were used, so that the next start knows."""
+        while True:
+            await trio.sleep(QUOTA_SAVE)
+            await self._library.usage.save()
+
+    async def make_room(self, needed: int) -> list[str]:
+        """Room for `needed` bytes more; the roots that went. Raises QuotaFull, and then nothing
+        has gone."""
+        async with self._deciding:
+            used = self._library.store.used_bytes
+            if self.limit is None or used + needed <= self.limit:
+                return []
+            going = order_of_eviction(await self._candidates(), used + needed - self.limit)
+            if not going:
+                raise QuotaFull(self.limit, needed, used)
+            for root in going:
+                await self._evict(root)
+            return going
+
+    async def _candidates(self) -> list[Stored]:
+        library, in_use = self._library, self._in_use()
+        found = []
+        for root, used in library.usage.fetched.items():
+            if root in in_use or not library.knows(root):
+                continue
+            own = await self._only_of(root)
+            size = await self._host.offload(library.store.size_of, own)
+            found.append(Stored(root, size, used, await self._replicas(root)))
+        return found
+
+    async def _only_of(self, root: str) -> set[str]:
+        """The chunks of a root, and its nodes, that no other root here has."""
+        own = await self._library.parts(root)
+        for other in self._library.everything() - {root}:
+            try:
+                own -= await self._library.parts(other)
+            except ModelError:
+                continue  # damaged: there is nothing of it to keep
+        return own
+
+    async def _evict(self, root: str) -> None:
+        own = await self._only_of(root)
+        self._withdraw(root)
+        await self._library.forget(root)
+        await self._host.offload(self._remove, own)
+
+    def _remove(self, digests: set[str]) -> None:
+        for digest in digests:
+            self._library.store.remove(digest)

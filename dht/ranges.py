@@ -1,0 +1,36 @@
+"""Which chunks of an ordered list are held, as runs of indexes. No I/O."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from ..transport.frame import Bytes
+from .defaults import HAVE_RANGES
+
+
+def pack_ranges(held: Iterable[bool], most: int = HAVE_RANGES) -> bytes:
+    """Which chunks of the ordered list are held, as start and stop of each run, four bytes
+    each (big-endian); at most `most` runs."""
+    return pack_indexes((index for index, here in enumerate(held) if here), most)
+
+
+def pack_indexes(indexes: Iterable[int], most: int = HAVE_RANGES) -> bytes:
+    """The same of the indexes themselves, which rise."""
+    words: list[int] = []
+    for index in indexes:
+        if words and words[-1] == index:
+            words[-1] = index + 1
+        elif len(words) == 2 * most:
+            break
+        else:
+            words += [index, index + 1]
+    return b"".join(word.to_bytes(4) for word in words)
+
+
+def read_ranges(payload: Bytes, order: Sequence[str]) -> list[str] | None:
+    """The digests a peer says it has; None where it says it badly."""
+    data = bytes(payload[: 8 * HAVE_RANGES + 1])  # one byte too many is no whole run
+    words = [int.from_bytes(data[i : i + 4]) for i in range(0, len(data), 4)]
+    rising = all(a < b for a, b in pairwise(words))
+    if len(data) % 8 or not rising or words[-1:] > [len(order)]:
+        return None
+    return [d for i in range(0, len(words), 2) for d in order[words[i] : words[i + 1]]]

@@ -1,0 +1,76 @@
+"""What the control socket can be asked about blobs; docs/spec/control.md."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ..dht.errors import DiskFull, ModelError
+from ..dht.manifest import is_digest
+from .control import Emit, Operation
+from .errors import ControlError
+from .operations import path_of, progress_to
+
+if TYPE_CHECKING:
+    from .daemon import Node
+
+
+class BlobOperations:
+    """The operations on the blobs of one node."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def table(self) -> Mapping[str, Operation]:
+        return {"blobs": self.blobs, "blob_add": self.blob_add, "blob_get": self.blob_get}
+
+    async def blobs(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        library = self._node.library
+        found = []
+        for root in sorted(library.blobs.roots()):
+            try:
+                content = await library.content(root)
+                size = (await library.blobs.tree(root)).size
+            except ModelError:  # damaged: it is got, or added, again
+                continue
+            missing = await self._node.host.offload(library.store.missing, content.order)
+            found.append(
+                {
+                    "root": root,
+                    "size": size,
+                    "chunks": len(content.order),
+                    "missing": len(missing),
+                    "own": root not in library.usage.fetched,
+                }
+            )
+        return {"blobs": found}
+
+    async def blob_add(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        node, path = self._node, path_of(request, "path")
+        size = await node.host.offload(node.host.files.size, path)
+        await node.quota.make_room(size or 0)
+        async with progress_to(emit) as note:
+            root = await node.library.add_blob(path, note)
+        await node.exchange.announce(root)
+        return {"root": root, "size": (await node.library.blobs.tree(root)).size}
+
+    async def blob_get(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        node, root, path = self._node, request.get("root"), path_of(request, "path")
+        if not is_digest(root):
+            raise ControlError("bad-request", "`root` is not 64 hex digits")
+        began = node.host.now()
+
+        async with progress_to(emit) as note, trio.open_nursery() as nursery:
+
+            def on_full(error: DiskFull) -> None:
+                nursery.start_soon(emit, {"event": "waiting", "message": error.message})
+
+            report = await node.exchange.fetch_blob(str(root), node.linked, note, on_full=on_full)
+        size = await node.library.blobs.write_out(str(root), path)
+        return {
+            "root": root,
+            "size": size,
+            "fetched": report.size,
+            "peers": len(report.by_peer),
+            "seconds": node.host.now() - began,
+        }

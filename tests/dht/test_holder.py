@@ -1,0 +1,211 @@
+"""holder: each chunk once before any twice, news to those who asked, bounds for all."""
+
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.dht import holder as holder_module
+from shoal.dht.defaults import CHUNK, GIVEN_FOR, GIVEN_ROOTS, WATCH_FOR, WATCHERS, WATCHES_OF_PEER
+from shoal.dht.errors import ModelError
+from shoal.dht.exchange import Exchange
+from shoal.dht.library import Library
+from shoal.dht.ranges import read_ranges
+from shoal.transport.calls import Answer, Call, Refusal, Reply
+from shoal.transport.identity import PeerId
+
+from .models import FakeHost, open_library
+from .network import Network, Node
+
+pytestmark = pytest.mark.trio
+
+A, B = PeerId("a"), PeerId("b")
+
+
+class Member:
+    """A node with a library and an exchange; its host counts nothing and waits for nothing."""
+
+    def __init__(self, network: Network, name: str, folder: Path, rate: float) -> None:
+        self.node: Node = network.node(name, rate=rate)
+        self.host = FakeHost(inline=True, seed=len(network.nodes))
+        self.folder = folder / name
+        self.given: list[str] = []  # digests, in order
+
+    async def open(self) -> "Member":
+        self.library: Library = await open_library(self.folder, self.host)
+        self.exchange = Exchange(self.host, self.node, self.library)
+        self.node.handle("blob.chunk", self._count)
+        return self
+
+    async def _count(self, call: Call) -> Answer:
+        answer = await self.exchange.holder._serve_chunk(call)
+        if isinstance(answer, Reply):
+            self.given.append(str(call.header["digest"]))
+        return answer
+
+    async def ask(self, method: str, peer: PeerId, **header: Any) -> Answer:
+        handler = self.node.handlers[method]
+        return await cast(Awaitable[Answer], handler(Call(peer, header, b"")))
+
+
+async def member(network: Network, name: str, folder: Path, rate: float = 10e6) -> Member:
+    return await Member(network, name, folder, rate).open()
+
+
+async def seeded(folder: Path, chunks: int, rate: float = 10e6) -> tuple[Network, Member, str]:
+    network = Network()
+    seed = await member(network, "seed", folder, rate)
+    path = folder / "file"
+    path.write_bytes(b"".join(n.to_bytes(4) * (CHUNK // 4) for n in range(chunks)))
+    return network, seed, await seed.library.add_blob(path)
+
+
+async def spread(folder: Path, chunks: int = 32, getters: int = 6) -> float:
+    """Of a lone seeder's first chunks, as many as there are: the share that differ."""
+    network, seed, root = await seeded(folder, chunks, rate=2e6)
+    others = [await member(network, f"getter{n}", folder, rate=4e6) for n in range(getters)]
+    async with trio.open_nursery() as nursery:
+        for other in others:
+            nursery.start_soon(other.exchange.fetch_blob, root, network.peers)
+    tree = await seed.library.blobs.tree(root)
+    for other in others:
+        assert not other.library.store.missing(tree.leaves)
+    given = [digest for digest in seed.given if digest in tree.leaves]
+    return len(set(given[:chunks])) / chunks
+
+
+async def test_a_lone_seeder_gives_each_chunk_once_before_any_twice(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    assert await spread(tmp_path) >= 0.95
+
+
+async def test_without_sparing_it_gives_many_twice_meanwhile(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin."""
+    monkeypatch.setattr(holder_module, "GIVEN_FOR", 0.0)
+    assert await spread(tmp_path) < 0.9
+
+
+async def test_a_chunk_is_given_to_another_only_once_all_were_given(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    _, seed, root = await seeded(tmp_path, 2)
+    first, second = (await seed.library.content(root)).order
+
+    async def code(peer: PeerId, digest: str, **spare: Any) -> str:
+        answer = await seed.ask("blob.chunk", peer, digest=digest, **spare)
+        return answer.code if isinstance(answer, Refusal) else "ok"
+
+    assert await code(A, first, spare=root) == "ok"
+    assert await code(A, first, spare=root) == "ok"  # to the same peer as often as it likes
+    assert await code(B, first, spare=root) == "given"
+    assert await code(B, first) == "ok"  # it does not care for others
+    assert await code(B, second, spare=root) == "ok"
+    assert await code(A, second, spare=root) == "ok"  # all have been given
+    for wrong in (7, "x", True, b"", ["f" * 64]):
+        assert await code(B, first, spare=wrong) == "bad-request"
+    assert await code(B, first, spare="f" * 64) == "ok"
+
+
+async def test_what_was_given_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+    _, seed, root = await seeded(tmp_path, 2)
+    first = (await seed.library.content(root)).order[0]
+    await seed.ask("blob.chunk", A, digest=first, spare=root)
+    assert isinstance(await seed.ask("blob.chunk", B, digest=first, spare=root), Refusal)
+    await trio.sleep(GIVEN_FOR)
+    assert isinstance(await seed.ask("blob.chunk", B, digest=first, spare=root), Reply)
+    for number in range(GIVEN_ROOTS):
+        seed.exchange.holder._given[f"{number}"] = {}
+    other = (await seed.library.content(root)).order[1]
+    await seed.ask("blob.chunk", A, digest=other, spare=root)
+    assert len(seed.exchange.holder._given) == GIVEN_ROOTS
+
+
+async def test_news_reach_those_who_asked_at_once(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    network, _, root = await seeded(tmp_path, 8, rate=1e6)
+    getter = await member(network, "getter", tmp_path)
+    listener = network.node("listener")
+    heard: list[tuple[float, list[str]]] = []
+    content = await network_content(getter, root, network)
+
+    def on_news(call: Call) -> Reply:
+        assert call.header == {"root": root}
+        heard.append((trio.current_time(), read_ranges(call.payload, content.order) or []))
+        return Reply()
+
+    listener.handle("blob.news", on_news)
+    answer = await getter.ask("blob.have", PeerId("listener"), root=root, watch=True)
+    assert isinstance(answer, Reply) and answer.header == {"watching": True}
+    await getter.exchange.fetch_blob(root, network.peers)
+    assert sorted(d for _, digests in heard for d in digests) == sorted(content.order)
+    assert heard[0][0] < heard[-1][0] - 4  # while it was getting
+
+
+async def network_content(getter: Member, root: str, network: Network) -> Any:
+    await getter.exchange.fetch_tree(root, network.peers)
+    return await getter.library.content(root)
+
+
+async def test_few_are_told_for_a_while(tmp_path: Path, autojump_clock: MockClock) -> None:
+    _, seed, root = await seeded(tmp_path, 1)
+
+    async def watching(peer: str) -> bool:
+        answer = await seed.ask("blob.have", PeerId(peer), root=root, watch=True)
+        assert isinstance(answer, Reply)
+        return bool(answer.header["watching"])
+
+    assert [await watching(f"p{n}") for n in range(WATCHERS + 1)] == [True] * WATCHERS + [False]
+    assert await watching("p0")
+    await trio.sleep(WATCH_FOR)
+    assert await watching("late")
+    assert list(seed.exchange.holder._watchers[root]) == ["late"]
+    holder = seed.exchange.holder
+    for number in range(WATCHES_OF_PEER):
+        holder._watchers[f"{number}"] = {PeerId("greedy"): 1e9}
+    assert not await watching("greedy")
+    assert not isinstance(await seed.ask("blob.have", A, root=root, watch=1), Reply)
+
+
+async def test_who_is_gone_is_told_no_more(tmp_path: Path, autojump_clock: MockClock) -> None:
+    network, seed, root = await seeded(tmp_path, 1)
+    network.node("gone")
+    await seed.ask("blob.have", PeerId("gone"), root=root, watch=True)
+    network.down.add(PeerId("gone"))
+    content = await seed.library.content(root)
+    seed.exchange.holder.tell(content, content.order)
+    assert seed.exchange.holder._watchers == {}
+
+
+@pytest.mark.parametrize("payload", [b"x", b"\0" * 8, b"\xff" * 8, b"\0" * 3, b"\0" * 10**6])
+async def test_news_that_nobody_asked_for_or_that_make_no_sense(
+    tmp_path: Path, autojump_clock: MockClock, payload: bytes
+) -> None:
+    network, _, root = await seeded(tmp_path, 4, rate=1e6)
+    getter = await member(network, "getter", tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(getter.exchange.fetch_blob, root, network.peers)
+        await trio.sleep(1)
+        for peer in ("seed", "stranger"):
+            for header in ({"root": root}, {"root": 7}, {}, {"root": "f" * 64}):
+                call = Call(PeerId(peer), dict(header), payload)
+                assert getter.node.handlers["blob.news"](call) == Reply()
+    assert getter.library.knows(root)
+
+
+async def test_a_blob_whose_tree_lies_is_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """It is not the peer that lies: its bytes are those of the root."""
+    network, seed, _ = await seeded(tmp_path, 1)
+    top = b"shoal-blob/1".ljust(16, b"\0") + (10_000_000 * CHUNK).to_bytes(8) + bytes(40)
+    root = seed.library.store.add(top)
+    getter = await member(network, "getter", tmp_path)
+    with pytest.raises(ModelError) as error:
+        await getter.exchange.fetch_blob(root, network.peers)
+    assert error.value.code == "bad-blob"
+    assert not getter.library.knows(root)

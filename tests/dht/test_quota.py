@@ -1,0 +1,147 @@
+"""quota: what goes first, what never goes, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.dht.defaults import CHUNK
+from shoal.dht.errors import QuotaFull
+from shoal.dht.library import Library
+from shoal.dht.quota import Quota, Stored, order_of_eviction
+
+from .models import FakeHost, open_library
+
+
+def test_what_others_have_goes_first_and_of_that_the_oldest() -> None:
+    stored = [
+        Stored("last-old", 10, 1.0, 0),
+        Stored("kept-new", 10, 9.0, 3),
+        Stored("kept-old", 10, 5.0, 1),
+        Stored("unknown", 10, 2.0, None),
+    ]
+    assert order_of_eviction(stored, 10) == ["kept-old"]
+    assert order_of_eviction(stored, 20) == ["kept-old", "kept-new"]
+    assert order_of_eviction(stored, 21) == ["kept-old", "kept-new", "last-old"]
+    assert order_of_eviction(stored, 40)[-1] == "unknown"
+    assert order_of_eviction(stored, 41) == []
+    assert order_of_eviction(stored, 0) == []
+
+
+ITEMS = st.lists(
+    st.builds(
+        Stored,
+        st.text(min_size=1, max_size=4),
+        st.integers(1, 50),
+        st.floats(0, 1e9),
+        st.none() | st.integers(0, 3),
+    ),
+    unique_by=lambda item: item.root,
+    max_size=8,
+)
+
+
+@given(ITEMS, st.integers(0, 200))
+def test_the_last_replica_goes_only_where_nothing_else_is_enough(
+    stored: list[Stored], needed: int
+) -> None:
+    going = order_of_eviction(stored, needed)
+    by_root = {item.root: item for item in stored}
+    if any(not by_root[root].replicas for root in going):
+        assert sum(item.size for item in stored if item.replicas) < needed
+    assert not going or sum(by_root[root].size for root in going) >= needed
+
+
+class World:
+    """A library that fetched some blobs and has one of its own; who else holds what."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.others: dict[str, int | None] = {}
+        self.used: set[str] = set()
+        self.withdrawn: list[str] = []
+
+    async def replicas(self, root: str) -> int | None:
+        return self.others.get(root)
+
+    def quota(self, limit: int | None) -> Quota:
+        return Quota(
+            FakeHost(inline=True),
+            self.library,
+            limit,
+            replicas=self.replicas,
+            in_use=lambda: self.used,
+            withdraw=self.withdrawn.append,
+        )
+
+    async def blob(self, folder: Path, letter: bytes, chunks: int, *, own: bool = False) -> str:
+        path = folder / f"file-{letter.decode()}"
+        path.write_bytes(b"".join(letter + bytes([n]) * (CHUNK - 1) for n in range(chunks)))
+        root = await self.library.add_blob(path)
+        if not own:
+            await self.library.usage.note_fetched(root)
+            self.library.usage.fetched[root] = float(ord(letter))
+        return root
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> World:
+    return World(await open_library(tmp_path / "data"))
+
+
+@pytest.mark.trio
+async def test_room_is_made(world: World, tmp_path: Path) -> None:
+    own = await world.blob(tmp_path, b"a", 3, own=True)
+    old, new = await world.blob(tmp_path, b"b", 3), await world.blob(tmp_path, b"c", 3)
+    world.others = {own: 5, old: 2, new: 2}
+    store = world.library.store
+    quota = world.quota(store.used_bytes + CHUNK)
+    assert await quota.make_room(CHUNK) == []
+    leaves = (await world.library.blobs.tree(old)).leaves
+    assert await quota.make_room(2 * CHUNK) == [old]
+    assert world.withdrawn == [old]
+    assert not world.library.knows(old)
+    assert store.missing(leaves) == list(leaves)
+    assert store.used_bytes == store.used()
+    assert store.used_bytes + 2 * CHUNK <= (quota.limit or 0)
+    again = await open_library(tmp_path / "data")
+    assert again.everything() == {own, new}
+    assert set(again.usage.fetched) == {new}
+    assert again.store.used_bytes == store.used_bytes
+
+
+@pytest.mark.trio
+async def test_what_is_own_or_in_use_stays_and_the_refusal_is_coded(
+    world: World, tmp_path: Path
+) -> None:
+    own = await world.blob(tmp_path, b"a", 3, own=True)
+    used = await world.blob(tmp_path, b"b", 3)
+    free = await world.blob(tmp_path, b"c", 1)
+    world.others, world.used = {own: 9, used: 9, free: 9}, {used}
+    quota = world.quota(world.library.store.used_bytes)
+    with pytest.raises(QuotaFull) as error:
+        await quota.make_room(2 * CHUNK)
+    assert (error.value.code, bool(error.value.hint)) == ("quota-full", True)
+    assert world.library.everything() == {own, used, free}, "nothing went in vain"
+    with pytest.raises(QuotaFull):
+        world.library.store.require_space(1)
+    assert await quota.make_room(CHUNK // 2) == [free]
+
+
+@pytest.mark.trio
+async def test_chunks_that_another_root_has_stay(world: World, tmp_path: Path) -> None:
+    first = await world.blob(tmp_path, b"b", 3)
+    longer = tmp_path / "longer"
+    longer.write_bytes((tmp_path / "file-b").read_bytes() + b"more")
+    second = await world.library.add_blob(longer)
+    quota = world.quota(world.library.store.used_bytes)
+    assert await quota.make_room(10) == [first]
+    assert not world.library.store.missing((await world.library.blobs.tree(second)).leaves)
+
+
+@pytest.mark.trio
+async def test_without_a_limit_nothing_goes(world: World, tmp_path: Path) -> None:
+    root = await world.blob(tmp_path, b"b", 1)
+    assert await world.quota(None).make_room(2**60) == []
+    assert world.library.knows(root)

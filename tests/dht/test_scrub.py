@@ -1,0 +1,111 @@
+"""scrub: rot is found once a month, at a bounded rate, when nothing else is to do."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.dht.defaults import CHUNK, SCRUB_EVERY, SCRUB_LOOK, SCRUB_RATE
+from shoal.dht.errors import FetchFailed
+from shoal.dht.library import Library
+from shoal.dht.scrub import Scrub
+
+from .models import FakeHost, open_library
+
+pytestmark = pytest.mark.trio
+
+
+class Clocked(FakeHost):
+    """Its wall clock goes with the virtual time."""
+
+    def wall(self) -> float:
+        return 1e9 + trio.current_time()
+
+
+class World:
+    """A blob of eight chunks, and what the scrub asked to be fetched again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.host = Clocked(inline=True)
+        self.repaired: list[tuple[str, list[str]]] = []
+        self.idle = True
+        self.fails = False
+
+    async def open(self) -> "World":
+        self.library: Library = await open_library(self.folder / "data", self.host)
+        path = self.folder / "file"
+        path.write_bytes(b"".join(bytes([n]) * CHUNK for n in range(8)))
+        self.root = await self.library.add_blob(path)
+        self.leaves = (await self.library.blobs.tree(self.root)).leaves
+        return self
+
+    async def repair(self, root: str, digests: list[str]) -> None:
+        self.repaired.append((root, digests))
+        if self.fails:
+            raise FetchFailed("no-source", "nobody")
+
+    def scrub(self) -> Scrub:
+        path = self.folder / "scrub.json"
+        return Scrub(self.host, self.library, path, repair=self.repair, idle=lambda: self.idle)
+
+    def rot(self, *indexes: int) -> list[str]:
+        for index in indexes:
+            path = self.library.store.path(self.leaves[index])
+            data = bytearray(path.read_bytes())
+            data[index] ^= 1
+            path.write_bytes(data)
+        return sorted(self.leaves[index] for index in indexes)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> World:
+    return await World(tmp_path).open()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_rot_is_found_and_fetched_again(
+    world: World, autojump_clock: MockClock, fails: bool
+) -> None:
+    bad, scrub = world.rot(1, 6), world.scrub()
+    world.fails = fails
+    began = trio.current_time()
+    assert await scrub.look_at_all() == scrub.damaged == 2
+    assert world.repaired == [(world.root, bad)]
+    assert sorted(world.library.store.missing(world.leaves)) == bad
+    assert trio.current_time() - began >= 6 * CHUNK / SCRUB_RATE
+    assert await scrub.look_at_all() == 0
+
+
+async def test_a_pass_a_month_also_over_restarts(world: World, autojump_clock: MockClock) -> None:
+    passes = 0
+
+    class Counting(Scrub):
+        async def look_at_all(self) -> int:
+            nonlocal passes
+            passes += 1
+            return 0
+
+    for _ in range(3):
+        path = world.folder / "scrub.json"
+        scrub = Counting(world.host, world.library, path, repair=world.repair, idle=lambda: True)
+        with trio.move_on_after(SCRUB_EVERY * 0.4):
+            await scrub.run()
+    assert passes == 2
+    (world.folder / "scrub.json").write_bytes(b'{"passed": 1e300}')  # a clock that was wrong
+    with trio.move_on_after(1):
+        await scrub.run()
+    assert passes == 3
+
+
+async def test_it_waits_while_the_node_is_busy(world: World, autojump_clock: MockClock) -> None:
+    world.rot(0)
+    world.idle = False
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.scrub().look_at_all)
+        await trio.sleep(10 * SCRUB_LOOK)
+        assert not world.repaired
+        assert world.library.store.has(world.leaves[0])
+        world.idle = True
+    assert world.repaired
