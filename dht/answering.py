@@ -110,5 +110,7 @@ class Answering:
 
     def _note(self, peer: PeerId, serves: Contact | None) -> None:
         link = self._link(peer)
+        if serves is None and peer in self._table:
+            self._table.forget(peer)  # it serves no more
         if serves is not None and serves.peer == peer and link is not None:
             self._on_asker(link, serves)

@@ -98,7 +98,10 @@ class Asking:
     def _answered(self, contact: Contact, link: Link) -> None:
         known = self._table.contact(contact.peer)
         seen = as_seen(contact, link)
-        self._table.answered(seen if known is None else better(known, seen), self._host.now())
+        if known is not None:
+            seen = better(known, seen)
+        if seen.addresses:  # else nobody could be told where it is
+            self._table.answered(seen, self._host.now())
 
     def _failed(self, contact: Contact, error: TransportError) -> NoAnswer:
         if isinstance(error, CallRefused) and error.code in _NO_SERVER:

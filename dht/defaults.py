@@ -153,6 +153,8 @@ WALK_LOOKUPS = 6  # regions looked up at once
 WALK_STORES = 48  # `dht.store` under way at once
 STORE_TRIES = 2  # of one message to one node
 STORE_PAUSE = 2.0  # seconds between them
+EAGER = 4  # records, up to which some nodes that are known get them before all are
+EAGER_STORES = 6  # such nodes
 REPLICAS_LEAST = 10  # nodes that keep a record, else its region is looked up again
 
 # The service (docs/spec/dht.md). Times in seconds.
@@ -162,7 +164,7 @@ MODE_LOOK = 5.0  # between two looks at what this node is to others
 BRIEF_LINKS = 64  # links for look-ups alone
 BRIEF_IDLE = 60.0  # without use, then one is ended
 BRIEF_LOOK = 10.0  # between two looks at their use
-BRIEF_DIALS = 32  # at once
+BRIEF_DIALS = 64  # at once
 BRIEF_REST = 10.0  # until who was dialled in vain is dialled again
 BRIEF_RESTING = 1_024  # of whom that is remembered
 FINDS = (256.0, 64.0)  # `dht.find` of one peer taken at once, and per second
@@ -180,7 +182,7 @@ REPAIR_PAUSE = (2.0, 300.0)  # after too few did: first, most; doubled in betwee
 SHELVE_PAUSE = 5.0  # between two writes of own records
 CONTACTS_PAUSE = 60.0  # between two writes of contacts
 JOIN_PAUSE = (1.0, 15.0)  # between two tries to find anybody: first, most
-REMEMBERED = 32  # contacts of the last run that are asked at once to come back
+REMEMBERED = 256  # contacts of the last run that are asked to come back
 FIND_S = 4.0  # for an answer to `dht.find`, once there is a link
 STORE_S = 8.0  # the same for `dht.store`: signatures are checked meanwhile
 LATE_S = 2.0  # for answers that are late already, when nobody else is left to ask

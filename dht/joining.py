@@ -16,7 +16,6 @@ from ..transport.link import Link
 from . import defaults
 from .asking import Asking, NoAnswer, as_seen, better, of_link
 from .contact import Contact
-from .finding import regions
 from .key import Key
 from .messages import Find
 from .searching import Searching
@@ -51,10 +50,15 @@ class Joining:
         self._asked: dict[PeerId, float] = {}  # until when not to ask again
         self._looked: float | None = None  # for its own surroundings
         self._news = trio.Event()
+        self._somebody = trio.Event()  # has answered
 
     def is_settled(self) -> bool:
         """Whether it has lately looked for its own surroundings."""
         return self._looked is not None and self._host.now() - self._looked < defaults.OWN_LOOK
+
+    def look_again(self) -> None:
+        """Look for the own surroundings soon."""
+        self._looked = None
 
     # Who comes by.
 
@@ -109,6 +113,7 @@ class Joining:
             await self._asking.find(contact, self._question())
         except NoAnswer:
             return
+        self._somebody.set()
 
     def _question(self) -> Find:
         return Find((), (self._own,), 0, (), self._asking.serves())
@@ -125,25 +130,32 @@ class Joining:
                 await trio.sleep(defaults.REFRESH_LOOK)
             else:
                 with trio.move_on_after(pause):
-                    await self._news.wait()
+                    await self._somebody.wait()
                 pause = min(2 * pause, defaults.JOIN_PAUSE[1])
 
     async def _knock(self) -> None:
-        """Nobody is known: ask whoever was, and whoever has a link."""
+        """Nobody is known: ask whoever has a link, and whoever was known; until one answers."""
+        self._somebody = trio.Event()
         linked = [of_link(link, self._addresses(link.peer)) for link in self._links()]
         found = {contact.peer: contact for contact in (*linked, *self.remembered)}
+        waiting = list(found.values())[: defaults.REMEMBERED]
+
+        async def ask() -> None:
+            while waiting and not self._somebody.is_set():
+                await self._probe(waiting.pop(0))
+
         async with trio.open_nursery() as nursery:
-            for contact in list(found.values())[: defaults.REMEMBERED]:
-                nursery.start_soon(self._probe, contact)
+            for _ in range(defaults.BRIEF_DIALS):
+                nursery.start_soon(ask)
 
     async def _refresh(self) -> None:
         """Look up what has not been for long; at the first time that is all there is."""
         now = self._host.now()
         if not self.is_settled():
-            await self._searching.run(self._searching.lookup([self._own]))
+            await self._searching.survey(self._own)
             self._looked = self._host.now()
         due = self._table.refresh_due(now)
         for contact in self._table.to_check(now, defaults.CHECK_QUIET):
             await self._probe(contact)
-        for group in regions(due, self._table.radius()):
-            await self._searching.run(self._searching.lookup(group))
+        for key in due:
+            await self._searching.survey(key)

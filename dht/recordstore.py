@@ -58,10 +58,11 @@ class RecordStore:
         self._networks: Counter[str] = Counter()  # bytes
         self._ends: list[tuple[float, Key, _Slot]] = []
         self.bytes = 0
+        self._count = 0
         self.turn = 0
 
     def __len__(self) -> int:
-        return sum(len(slots) for slots in self._keys.values())
+        return self._count
 
     # Keeping.
 
@@ -168,6 +169,7 @@ class RecordStore:
             slots = self._keys[record.key] = {}
             insort(self._far, (point(record.key) ^ self._own, record.key))
         slots[record.author, record.slot] = entry
+        self._count += 1
         self._authors[record.author] += entry.size
         if entry.network:
             self._networks[entry.network] += entry.size
@@ -178,6 +180,7 @@ class RecordStore:
         record = entry.record
         slots = self._keys[record.key]
         del slots[record.author, record.slot]
+        self._count -= 1
         if not slots:
             del self._keys[record.key]
             del self._far[bisect_left(self._far, (point(record.key) ^ self._own, record.key))]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 
 import trio
@@ -46,14 +47,15 @@ class Searching:
         most: int = defaults.K,
         kinds: tuple[str, ...] = (),
     ) -> Lookup:
-        """A look-up of keys of one region, from the contacts known now."""
+        """A look-up of keys of one region, from the contacts known now; without `enough` one of
+        nodes, the nearest first."""
         radius = self._table.radius()
         return Lookup(
             keys,
             self._table.nearest(keys[0], defaults.START),
             radius if len(keys) == 1 else cell_radius(radius),
             self._host.entropy,
-            settings=self._settings,
+            settings=self._settings if enough else replace(self._settings, by_lot=False),
             own=self._own,
             serves=self._asking.serves(),
             linked=self._asking.linked,
@@ -80,6 +82,12 @@ class Searching:
         now = self._host.now()
         for key in lookup.keys:
             self._table.looked(key, now)
+
+    async def survey(self, key: Key) -> None:
+        """Get to know the nodes around a key, and how dense it is there."""
+        lookup = self.lookup([key])
+        await self.run(lookup)
+        self._table.sample(key, lookup.answerers())
 
     async def _ask(self, search: "_Search", query: Query) -> None:
         lookup, contact = search.lookup, query.contact

@@ -275,7 +275,8 @@ class Dht:
     async def _watch(self) -> None:
         """What this node is to others, and which part of the keys is its own."""
         while True:
-            self._rule.decide(self._reachable(), self._servers(), self._host.now())
+            if self._rule.decide(self._reachable(), self._servers(), self._host.now()):
+                self._joining.look_again()  # and so tell the neighbours
             self._store.radius = min(SPACE, self._table.radius() * defaults.STORE_SLACK)
             self._store.expire(self._host.now())
             await trio.sleep(defaults.MODE_LOOK)

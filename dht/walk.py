@@ -38,10 +38,11 @@ class Published:
     kept: list[PeerId] = field(default_factory=list)
     refused: dict[PeerId, str] = field(default_factory=dict)  # codes
     failed: list[PeerId] = field(default_factory=list)  # did not answer
+    sent: set[PeerId] = field(default_factory=set)  # the same, and those under way
 
     def tried(self, peer: PeerId) -> bool:
         """Whether it need not be asked again."""
-        return peer in self.kept or peer in self.refused
+        return peer in self.sent
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +52,7 @@ class _Cell:
     records: list[Record]
     lookup: Lookup
     stores: int = 0  # under way or waiting
+    looked_up: bool = False
     again: bool = False
 
 
@@ -163,11 +165,22 @@ class Walk:
             and len(self._parcels) < 2 * defaults.WALK_STORES
         ):
             records, again = self._waiting.popleft()
+            cell = _Cell(records, self._lookup(records[0].key), again=again)
             if self._all_known and not again:
-                cell = _Cell(records, self._lookup(records[0].key))
+                cell.looked_up = True
                 self._pack(cell, self._nearest(records[0].key, defaults.REGION_MOST))
                 continue
-            self._active.append(_Cell(records, self._lookup(records[0].key), again=again))
+            if len(self.results) <= defaults.EAGER and not again:
+                self._pack(cell, self._near_already(records[0].key))
+            self._active.append(cell)
+
+    def _near_already(self, key: Key) -> list[Contact]:
+        """Some of the table that are within the radius: of few records, they have them at once,
+        and the others when they have been found."""
+        at = point(key)
+        near = [each for each in self._nearest(key, defaults.K) if each.point ^ at <= self._radius]
+        near.sort(key=lambda each: not self._linked(each.peer))
+        return near[: defaults.EAGER_STORES]
 
     def _lookup(self, key: Key) -> Lookup:
         at = point(key)
@@ -189,6 +202,7 @@ class Walk:
         ended = [cell for cell in self._active if cell.lookup.done]
         for cell in ended:
             self._active.remove(cell)
+            cell.looked_up = True
             region = cell.lookup.region()
             self._remember(region)
             self._pack(cell, region)
@@ -209,6 +223,7 @@ class Walk:
             alive = [contact for contact in region if contact.peer not in done.failed]
             for contact in self._replicas(record.key, alive):
                 if not done.tried(contact.peer):
+                    done.sent.add(contact.peer)
                     parcels.setdefault(contact, []).append(record)
         for contact, records in parcels.items():
             by_bytes = {record.sealed: record for record in records}
@@ -286,7 +301,7 @@ class Walk:
     def _close(self, cell: _Cell) -> None:
         """Where too few keep a record, its region is looked up once more: some have gone, and
         others are the nearest now."""
-        if cell.stores or cell.again:
+        if cell.stores or cell.again or not cell.looked_up:
             return
         lacking = [record for record in cell.records if self._lacks(self.results[record.place])]
         if lacking:

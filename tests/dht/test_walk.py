@@ -107,8 +107,11 @@ def test_a_node_that_does_not_answer_is_tried_again_and_named(net: Net) -> None:
     assert set(done.failed) <= gone
 
 
-def test_a_region_of_which_most_are_gone_is_looked_up_again(net: Net) -> None:
+def test_a_region_of_which_most_are_gone_is_looked_up_again(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They go between the look-up and the store; others are the nearest then."""
+    monkeypatch.setattr(defaults, "EAGER", 0)  # they go while it is looked for them
     fresh(net)
     one = record(blob(2))
     me = net.any()
@@ -180,3 +183,44 @@ def test_a_small_network_keeps_everything() -> None:
     for one in records:
         assert len(task.results[one.place].kept) >= 4
     assert task.stores <= 5
+
+
+def test_a_few_records_are_with_some_nodes_before_all_are_found(net: Net) -> None:
+    fresh(net)
+    me = net.any()
+    one = record(blob(5))
+    radius = SPACE * defaults.REGION_NODES // len(net.nodes)
+
+    def first(records: list[Record]) -> list[StoreQuery]:
+        task = Walk(records, me.table.nearest, radius, net.random.randbytes)
+        return [query for query in task.next(0.0) if isinstance(query, StoreQuery)]
+
+    at_once = first([one])
+    assert 0 < len(at_once) <= defaults.EAGER_STORES
+    assert all(distance(query.contact.key, one.key) <= radius for query in at_once)
+    assert first([record(blob(number)) for number in range(defaults.EAGER + 1)]) == []
+
+
+def test_who_had_it_at_once_is_not_sent_it_again(net: Net) -> None:
+    fresh(net)
+    one = record(blob(6))
+    task = walk(net, [one])
+    done = task.results[one.place]
+    assert len(done.kept) == len(set(done.kept)) == task.stores
+
+
+def test_where_all_are_known_nobody_is_looked_for() -> None:
+    small = Net(8)
+    me = small.any()
+    records = [record(blob(number)) for number in range(40)]
+    task = Walk(
+        records,
+        me.table.nearest,
+        SPACE,
+        small.random.randbytes,
+        own=me.contact.peer,
+        all_known=True,
+    )
+    small.run(task, by=ME)
+    assert (task.finds, task.stores) == (0, len(me.table))
+    assert all(len(done.kept) == len(me.table) for done in task.results.values())

@@ -1,0 +1,89 @@
+"""Nodes of the DHT on real endpoints on loopback."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from shoal.dht.record import NameBody
+from shoal.dht.service import Dht, DhtSettings
+from shoal.transport.address import Address
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.hello import Admission, OpenSwarm
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.link import Link
+from shoal.transport.realhost import RealHost
+
+LOOPBACK = "127.0.0.1"
+ROOT = "ab" * 32
+
+
+def name(text: str, root: str = ROOT) -> NameBody:
+    return NameBody(text, root, 1, 1)
+
+
+class Node:
+    """An endpoint and its `Dht`; `stop` ends it as a crash does."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        folder: Path | None = None,
+        admission: Admission | None = None,
+        **more: Any,
+    ) -> None:
+        self.host = RealHost()
+        self.identity = Identity.from_seed(seed.to_bytes(32))
+        self.peer = self.identity.peer
+        self.endpoint = Endpoint(
+            self.host, self.identity, admission=admission or OpenSwarm(), libp2p=False
+        )
+        self.dht = Dht(
+            self.host,
+            self.endpoint,
+            self.identity,
+            connect=self.connect,
+            addresses=lambda: [self.address],
+            settings=DhtSettings(folder=folder),
+            **more,
+        )
+        self.scope = trio.CancelScope()
+
+    @property
+    def address(self) -> Address:
+        return Address(LOOPBACK, self.endpoint.port, self.peer)
+
+    async def connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
+        return await self.endpoint.ask(peer, addresses, timeout=3)
+
+    async def run(
+        self,
+        *bootstrap: Address,
+        port: int = 0,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.endpoint.run, LOOPBACK, port)
+                await nursery.start(self.dht.run)
+                for address in bootstrap:
+                    await self.endpoint.dial(address, timeout=5)
+                task_status.started()
+
+    def stop(self) -> None:
+        self.scope.cancel()
+
+
+async def ring(nursery: trio.Nursery, count: int, **more: Any) -> list[Node]:
+    """Nodes that have all joined by the first."""
+    nodes: list[Node] = []
+    for number in range(count):
+        node = Node(number + 1, **more)
+        await nursery.start(node.run, *(one.address for one in nodes[:1]))
+        nodes.append(node)
+    with trio.fail_after(30):
+        for node in nodes:
+            await node.dht.joined()
+    return nodes

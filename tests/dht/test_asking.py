@@ -1,0 +1,116 @@
+"""Which addresses of others are believed: none further than the link by which they came."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+import trio
+
+from shoal.dht import asking
+from shoal.dht.asking import as_seen, better, dialable, of_link
+from shoal.dht.contact import Contact
+from shoal.transport.address import Address
+from shoal.transport.errors import DialFailed
+from shoal.transport.identity import Identity
+from shoal.transport.link import Link
+from shoal.transport.place import Nearness
+from tests.dht.ring import name, ring
+
+PEER, RELAY = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
+LOOP, HOME, OUT, AWAY = (
+    Address(ip, 4001, PEER) for ip in ("127.0.0.1", "192.168.1.7", "1.1.1.1", "2.2.2.2")
+)
+RELAYED = Address("3.3.3.3", 4001, RELAY).through(PEER)
+METADATA = Address("169.254.169.254", 80, PEER)
+NAMED = Address("metadata.internal", 80, PEER, dns="dns4")
+EVERYTHING = [LOOP, HOME, OUT, AWAY, METADATA, NAMED]
+
+
+@dataclass
+class Ids:
+    dialled: bool
+    port: int = 4001
+
+
+@dataclass
+class FakeLink:
+    peer: object
+    address: tuple[str, int]
+    identities: Ids
+
+
+def link(ip: str, *, dialled: bool = True) -> Link:
+    return cast(Link, FakeLink(PEER, (ip, 50000), Ids(dialled)))
+
+
+@pytest.mark.parametrize(
+    ("near", "found"),
+    [
+        (Nearness.PUBLIC, [OUT, AWAY]),
+        (Nearness.PRIVATE, [HOME, OUT, AWAY]),
+        (Nearness.LOOPBACK, [LOOP, HOME, OUT, AWAY]),
+    ],
+)
+def test_no_address_is_nearer_than_who_names_it(near: Nearness, found: list[Address]) -> None:
+    assert dialable(EVERYTHING, near) == found
+
+
+@pytest.mark.parametrize(
+    ("ip", "found"),
+    [
+        ("1.1.1.1", (OUT,)),
+        ("192.168.1.7", (HOME,)),
+        ("127.0.0.1", (LOOP, HOME)),
+        ("", ()),  # relayed
+    ],
+)
+def test_of_public_ones_that_at_which_it_was_met(ip: str, found: tuple[Address, ...]) -> None:
+    """Else one machine could be in as many networks as it likes to say."""
+    assert as_seen(Contact(PEER, EVERYTHING), link(ip)).addresses == found
+
+
+def test_relays_are_kept() -> None:
+    assert as_seen(Contact(PEER, [AWAY, RELAYED]), link("")).addresses == (RELAYED,)
+
+
+def test_a_link_says_where_its_peer_is_if_it_was_dialled_there() -> None:
+    assert of_link(link("1.1.1.1"), [AWAY]).addresses == (OUT,)
+    assert of_link(link("1.1.1.1", dialled=False), []).addresses == ()
+
+
+def test_what_all_reach_is_not_given_up_for_less() -> None:
+    public, private, nothing = (Contact(PEER, each) for each in ([OUT], [HOME], []))
+    assert better(private, public) is public and better(public, private) is public
+    assert better(public, nothing) is public and better(nothing, private) is private
+    moved = Contact(PEER, [AWAY])
+    assert better(public, moved) is moved
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_nobody_makes_this_node_knock_elsewhere(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """A node of this machine names metadata services. Twin: without the check they are dialled."""
+    if not defended:
+        monkeypatch.setattr(asking, "dialable", lambda addresses, near: list(addresses))
+        monkeypatch.setattr(asking, "_limited", lambda contact, near: contact)
+    nodes = await ring(nursery, 3)
+    bait = Contact(Identity.from_seed(b"b" * 32).peer, [METADATA])
+    for node in nodes[1:]:
+        node.dht._table._limited = False
+        node.dht._table.answered(bait, trio.current_time())
+    dialled: list[Address] = []
+    real = nodes[0].endpoint.reach
+
+    async def reach(address: Address, **how: object) -> Link:
+        dialled.append(address)
+        if address.host == METADATA.host:
+            raise DialFailed("unreachable", "not in a test")
+        return await real(address, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(nodes[0].endpoint, "reach", reach)
+    await nodes[0].dht.find(name("anything").key)
+    assert (METADATA.host not in {address.host for address in dialled}) is defended
+    for node in nodes:
+        node.stop()

@@ -1,0 +1,133 @@
+"""Links for look-ups: how many, for how long, and never one that somebody else uses."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.dht import defaults
+from shoal.dht.brieflinks import BriefLinks
+from shoal.dht.contact import Contact
+from shoal.transport.address import Address
+from shoal.transport.errors import DialFailed
+from shoal.transport.host import Host
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.link import Link
+from shoal.transport.realhost import RealHost
+
+PEERS = [Identity.from_seed(number.to_bytes(32)).peer for number in range(1, 201)]
+
+
+class FakeLink:
+    def __init__(self, peer: PeerId, *, brief: bool = True) -> None:
+        self.peer = peer
+        self.brief = brief
+        self.connected = True
+        self.quiet = self.busy = False
+        self.turns = 0
+        self.closed: str | None = None
+
+    def close(self, code: str) -> None:
+        self.closed = code
+
+
+class Board:
+    """Fakes an endpoint; who is in `dead` does not answer."""
+
+    def __init__(self) -> None:
+        self.up: dict[PeerId, FakeLink] = {}
+        self.dead: set[PeerId] = set()
+        self.dials: list[PeerId] = []
+
+    def link(self, peer: PeerId) -> Link | None:
+        found = self.up.get(peer)
+        return cast(Link, found) if found is not None and found.closed is None else None
+
+    def links(self) -> list[Link]:
+        return [cast(Link, each) for each in self.up.values() if each.closed is None]
+
+    async def connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
+        await trio.lowlevel.checkpoint()
+        self.dials.append(peer)
+        if peer in self.dead:
+            raise DialFailed("unreachable", "nobody there")
+        self.up[peer] = FakeLink(peer)
+        return cast(Link, self.up[peer])
+
+
+def make() -> tuple[Board, BriefLinks]:
+    board = Board()
+    host = cast(Host, RealHost())
+    return board, BriefLinks(host, cast(Any, board), board.connect)
+
+
+@pytest.mark.trio
+async def test_what_is_there_is_used(autojump_clock: MockClock) -> None:
+    board, links = make()
+    board.up[PEERS[0]] = lasting = FakeLink(PEERS[0], brief=False)
+    assert await links.to(Contact(PEERS[0])) is cast(Link, lasting)
+    assert board.dials == [] and links.linked(PEERS[0]) and not links.linked(PEERS[1])
+    await links.to(Contact(PEERS[1]))
+    assert board.dials == [PEERS[1]] and links.count() == 1
+
+
+@pytest.mark.trio
+async def test_idle_ones_end_and_used_ones_stay(autojump_clock: MockClock) -> None:
+    board, links = make()
+    for peer in PEERS[:4]:
+        await links.to(Contact(peer))
+    idle, used, busy, kept = (board.up[peer] for peer in PEERS[:4])
+    busy.busy, kept.brief = True, False
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(links.run)
+        for _ in range(10):
+            await trio.sleep(defaults.BRIEF_IDLE / 5)
+            used.turns += 1
+        nursery.cancel_scope.cancel()
+    assert [each.closed for each in (idle, used, busy, kept)] == ["idle", None, None, None]
+
+
+@pytest.mark.trio
+async def test_of_too_many_the_longest_idle_end(autojump_clock: MockClock) -> None:
+    board, links = make()
+    for peer in PEERS[: defaults.BRIEF_LINKS + 20]:
+        await trio.sleep(0.1)
+        await links.to(Contact(peer))
+    links.sweep()
+    links.sweep()
+    assert links.count() <= defaults.BRIEF_LINKS + 1
+    assert board.up[PEERS[0]].closed == "idle"
+    assert board.up[PEERS[defaults.BRIEF_LINKS + 19]].closed is None
+
+
+@pytest.mark.trio
+async def test_who_was_dialled_in_vain_rests(autojump_clock: MockClock) -> None:
+    board, links = make()
+    board.dead.add(PEERS[0])
+    for _ in range(3):
+        with pytest.raises(DialFailed):
+            await links.to(Contact(PEERS[0]))
+    assert board.dials == [PEERS[0]]
+    await trio.sleep(defaults.BRIEF_REST)
+    with pytest.raises(DialFailed):
+        await links.to(Contact(PEERS[0]))
+    assert len(board.dials) == 2
+    links.forgive()
+    board.dead.clear()
+    await links.to(Contact(PEERS[0]))
+    assert links.linked(PEERS[0])
+
+
+@pytest.mark.trio
+async def test_only_so_many_rests_are_remembered(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "BRIEF_RESTING", 5)
+    board, links = make()
+    board.dead.update(PEERS)
+    for peer in PEERS[:20]:
+        with pytest.raises(DialFailed):
+            await links.to(Contact(peer))
+    assert len(links._resting) == 5

@@ -1,0 +1,408 @@
+"""`Dht` on real endpoints: what one publishes, others find; strangers and liars get nothing."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+
+from shoal.dht import defaults
+from shoal.dht.errors import BadRecord
+from shoal.dht.lookup import FoundRecord
+from shoal.dht.messages import Aged, Find, Found, Store, decode_codes
+from shoal.dht.record import PeerBody, open_record, seal_record
+from shoal.transport.errors import CallRefused, DialFailed
+from shoal.transport.hello import SwarmKey
+from shoal.transport.identity import Identity
+from shoal.transport.link import Link
+from tests.dht.ring import Node, name, ring
+
+Open = Callable[..., Awaitable[list[Node]]]
+
+
+async def until(condition: Callable[[], object], timeout: float = 20.0) -> None:
+    with trio.fail_after(timeout):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def stop(*nodes: Node) -> None:
+    for node in nodes:
+        node.stop()
+    await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.trio
+async def test_what_one_says_all_find(nursery: trio.Nursery) -> None:
+    nodes = await ring(nursery, 5)
+    body = name("tiny")
+    nodes[1].dht.publish(body)
+    report = await nodes[1].dht.flushed(10)
+    assert (report.records, report.kept_least, report.done) == (1, 4, True)
+    for node in nodes:
+        found = await node.dht.find(body.key)
+        assert [(each.record.author, each.record.body) for each in found.records] == [
+            (nodes[1].peer, body)
+        ]
+    await stop(*nodes)
+
+
+@pytest.mark.trio
+async def test_a_look_up_tells_its_way(nursery: trio.Nursery) -> None:
+    nodes = await ring(nursery, 4)
+    found = await nodes[0].dht.find(name("nothing").key)
+    assert found.records == () and found.ended >= found.began
+    assert {step.contact.peer for step in found.path} == {node.peer for node in nodes[1:]}
+    assert {step.outcome for step in found.path} <= {"nothing", "contacts"}
+    await stop(*nodes)
+
+
+@pytest.mark.trio
+async def test_a_later_word_counts_and_what_is_taken_back_is_gone(nursery: trio.Nursery) -> None:
+    nodes = await ring(nursery, 4)
+    here = PeerBody(nodes[0].peer, ("/ip4/1.1.1.1/tcp/1",))
+    there = PeerBody(nodes[0].peer, ("/ip4/2.2.2.2/tcp/2",))
+    for body in (here, there):
+        nodes[0].dht.publish(body)
+        await nodes[0].dht.flushed(10)
+    (found,) = (await nodes[2].dht.find(here.key)).records
+    assert found.record.body == there and nodes[0].dht.own() == [there]
+    nodes[0].dht.withdraw(there)
+    await nodes[0].dht.flushed(10)
+    assert nodes[0].dht.own() == []
+    assert (await nodes[2].dht.find(here.key)).records == ()
+    await stop(*nodes)
+
+
+@pytest.mark.trio
+async def test_many_keys_at_once(nursery: trio.Nursery) -> None:
+    nodes = await ring(nursery, 6)
+    bodies = [name(f"model {number}") for number in range(50)]
+    for body in bodies:
+        nodes[0].dht.publish(body)
+    await nodes[0].dht.flushed(20)
+    found = await nodes[5].dht.find_many([body.key for body in bodies])
+    assert [found[body.key].records[0].record.body for body in bodies] == bodies
+    last = nodes[0].dht.view()["walk"]
+    assert last["keys"] == 50 and last["messages"] <= 3 * 5, "one message a node, not one a key"
+    await stop(*nodes)
+
+
+@pytest.mark.trio
+async def test_many_writers_to_one_key_are_all_read(nursery: trio.Nursery) -> None:
+    nodes = await ring(nursery, 8)
+    bodies = [name("crowd", f"{number:064x}") for number in range(12)]
+    async with trio.open_nursery() as writers:
+        for number, body in enumerate(bodies):
+            nodes[number % 8].dht.publish(body)
+            writers.start_soon(nodes[number % 8].dht.flushed, 10)
+    for node in nodes:
+        found = await node.dht.find(bodies[0].key, enough=8)
+        assert {each.record.body for each in found.records} == set(bodies)
+    await stop(*nodes)
+
+
+@pytest.mark.trio
+async def test_the_second_path_counts(nursery: trio.Nursery) -> None:
+    (alone,) = await alone_ring(nursery)
+    told = open_record(seal_record(Identity.from_seed(b"x" * 32), name("far"), made=1, ttl=600))
+    alone.dht.second_path = lambda key: [FoundRecord(told, 1.0, told.author)]
+    (found,) = (await alone.dht.find(told.key)).records
+    assert found.record is told
+    alone.dht.second_path = lambda key: ()
+    assert (await alone.dht.find(told.key)).records == ()
+    await stop(alone)
+
+
+async def alone_ring(nursery: trio.Nursery) -> list[Node]:
+    node = Node(1)
+    await nursery.start(node.run)
+    return [node]
+
+
+@pytest.mark.trio
+async def test_alone_nothing_is_lost(nursery: trio.Nursery) -> None:
+    """What was said before others came is announced to them."""
+    (alone,) = await alone_ring(nursery)
+    alone.dht.publish(name("early"))
+    assert not (await alone.dht.flushed(0.05)).done
+    other = Node(2)
+    await nursery.start(other.run, alone.address)
+    await until(lambda: len(other.dht._store))
+    assert (await other.dht.find(name("early").key)).records
+    await stop(alone, other)
+
+
+@pytest.mark.trio
+async def test_out_of_bounds_is_refused_at_once(nursery: trio.Nursery) -> None:
+    (alone,) = await alone_ring(nursery)
+    with pytest.raises(BadRecord):
+        alone.dht.publish(name("n" * 500))
+    with pytest.raises(BadRecord):
+        alone.dht.publish(PeerBody(Identity.from_seed(b"y" * 32).peer, ()))
+    await stop(alone)
+
+
+# Over a restart.
+
+
+@pytest.mark.trio
+async def test_rejoins_by_a_remembered_peer_and_announces_again(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No bootstrap is given the second time. Twin: without the file it stays alone."""
+    monkeypatch.setattr(defaults, "SHELVE_PAUSE", 0.02)
+    monkeypatch.setattr(defaults, "CONTACTS_PAUSE", 0.02)
+    nodes = await ring(nursery, 3)
+    restarting = Node(9, folder=tmp_path / "dht")
+    await nursery.start(restarting.run, nodes[0].address)
+    await restarting.dht.joined()
+    restarting.dht.publish(name("lasting"))
+    restarting.dht.publish(name("passing"), lasting=False)
+    await restarting.dht.flushed(10)
+    await trio.sleep(0.2)
+    restarting.stop()
+    nodes[0].stop()  # the bootstrap is gone for good
+    await until(lambda: restarting.endpoint.port and not restarting.endpoint.listening)
+    again = Node(9, folder=tmp_path / "dht")
+    await nursery.start(again.run)
+    with trio.fail_after(30):
+        await again.dht.joined()
+    await again.dht.flushed(20)
+    assert again.dht.own() == [name("lasting")]
+    assert (await nodes[1].dht.find(name("lasting").key)).records
+    assert (await nodes[1].dht.find(name("passing").key)).records == ()
+    again.stop()
+    forgetful = Node(9)
+    await nursery.start(forgetful.run)
+    with trio.move_on_after(2) as alone:
+        await forgetful.dht.joined()
+    assert alone.cancelled_caught
+    await stop(*nodes[1:], forgetful)
+
+
+@pytest.mark.trio
+async def test_a_disk_that_refuses_is_told_of_and_survived(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "SHELVE_PAUSE", 0.02)
+    folder = tmp_path / "dht"
+    folder.write_bytes(b"in the way")
+    told: list[OSError | None] = []
+    node = Node(1, folder=folder, trouble=told.append)
+    await nursery.start(node.run)
+    node.dht.publish(name("kept"))
+    await until(lambda: isinstance(told[-1] if told else None, OSError))
+    folder.unlink()
+    await until(lambda: told[-1] is None)
+    assert (folder / "records").exists()
+    await stop(node)
+
+
+@pytest.mark.trio
+async def test_leaving_takes_back_what_ends_with_the_process(nursery: trio.Nursery) -> None:
+    nodes = await ring(nursery, 3)
+    nodes[0].dht.publish(name("model"))
+    nodes[0].dht.publish(PeerBody(nodes[0].peer, ()), lasting=False)
+    await nodes[0].dht.flushed(10)
+    with trio.fail_after(2):
+        await nodes[0].dht.leave(1.5)
+    assert (await nodes[1].dht.find(PeerBody(nodes[0].peer, ()).key)).records == ()
+    assert (await nodes[1].dht.find(name("model").key)).records
+    await stop(*nodes)
+
+
+# Those who lie, ask too much, or say nothing.
+
+
+async def linked(nursery: trio.Nursery) -> tuple[Node, Node, Link]:
+    """A node, and one that speaks to it by hand."""
+    victim, liar = Node(1), Node(2)
+    await nursery.start(victim.run)
+    await nursery.start(liar.endpoint.run, "127.0.0.1", 0)
+    return victim, liar, await liar.endpoint.dial(victim.address, timeout=5)
+
+
+HOSTILE = [
+    b"",
+    b"\xc1",
+    b"\xdd\xff\xff\xff\xff",
+    b"\x91" * 5000,
+    msgpack.packb({}),
+    msgpack.packb({"keys": [b"short"]}),
+    msgpack.packb({"keys": [b"k" * 32] * 33}),
+    msgpack.packb({"keys": [], "most": -1}),
+    msgpack.packb({"keys": [], "near": [b"k" * 32] * 5}),
+    msgpack.packb({"keys": [], "kinds": ["\x1b[2J"]}),
+    msgpack.packb({"keys": [], "serves": b"x"}),
+    msgpack.packb({"keys": [], "serves": b"x" * 600}),
+    msgpack.packb({"records": [[0, b"x" * 3000]]}),
+    msgpack.packb({"records": [[-1, b"x"]]}),
+    msgpack.packb({"records": [[0, b"x"]] * 257}),
+    b"\x00" * 200_000,
+]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("method", ["dht.find", "dht.store"])
+async def test_nonsense_is_refused_by_a_code(nursery: trio.Nursery, method: str) -> None:
+    victim, liar, link = await linked(nursery)
+    for payload in HOSTILE:
+        with pytest.raises(CallRefused) as refused:
+            await link.call(method, payload=payload, timeout=5)
+        assert refused.value.code == "bad-request"
+    assert link.alive and len(victim.dht._store) == 0 and len(victim.dht._table) == 0
+    assert await link.call("dht.find", payload=Find(()).encode(), timeout=5)
+    await stop(victim, liar)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_each_bad_record_has_its_code_and_the_rest_is_kept(nursery: trio.Nursery) -> None:
+    victim, liar, link = await linked(nursery)
+    wall = int(liar.host.wall() * 1000)
+    good = seal_record(liar.identity, name("good"), made=wall, ttl=600)
+    other = seal_record(liar.identity, name("other"), made=wall, ttl=600)
+    late = seal_record(liar.identity, name("late"), made=wall - 10**8, ttl=600)
+    soon = seal_record(liar.identity, name("soon"), made=wall + 10**8, ttl=600)
+    records = [good, late, soon, b"junk", good[:-1] + b"!", other]
+    payload = Store(tuple(Aged(0, each) for each in records)).encode()
+    reply = await link.call("dht.store", payload=payload, timeout=5)
+    codes = decode_codes(bytes(reply.payload), len(records))
+    assert codes == ("", "expired", "far-future", "bad-signature", "bad-signature", "bad-signature")
+    assert len(victim.dht._store) == 1, "who brings what is forged need not bring more at once"
+    await stop(victim, liar)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_floods_are_slowed_down(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """Twin: without the rates every question is answered."""
+    if not defended:
+        for rate in ("FINDS", "FINDS_ALL", "STORES", "STORED", "STORED_ALL"):
+            monkeypatch.setattr(defaults, rate, (1e9, 1e9))
+    victim, liar, link = await linked(nursery)
+    refused: list[str] = []
+
+    async def ask(method: str, payload: bytes) -> None:
+        try:
+            await link.call(method, payload=payload, timeout=20)
+        except CallRefused as error:
+            refused.append(error.code)
+
+    async with trio.open_nursery() as flood:
+        for _ in range(300):
+            flood.start_soon(ask, "dht.find", Find(()).encode())
+        for _ in range(100):
+            flood.start_soon(ask, "dht.store", Store(()).encode())
+    assert ({"busy"} <= set(refused)) is defended
+    await stop(victim, liar)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_peer_that_accepts_and_says_nothing_costs_a_bounded_time(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others keep the record meanwhile, and a new one does not wait behind it."""
+    for what, seconds in (("STORE_S", 0.5), ("FIND_S", 0.5), ("STORE_PAUSE", 0.1)):
+        monkeypatch.setattr(defaults, what, seconds)
+    nodes = await ring(nursery, 5)
+
+    async def silent(_call: Any) -> Any:
+        await trio.sleep_forever()
+
+    nodes[4].endpoint.handle("dht.store", silent)
+    began = trio.current_time()
+    nodes[0].dht.publish(name("one"))
+    await nodes[0].dht.flushed(10, kept=3)
+    nodes[0].dht.publish(name("two"))
+    await nodes[0].dht.flushed(10, kept=3)
+    assert (await nodes[1].dht.find(name("two").key)).records
+    report = await nodes[0].dht.flushed(10)
+    assert report.done and report.kept_least == 3
+    assert trio.current_time() - began < 8
+    await stop(*nodes)
+
+
+@pytest.mark.trio
+async def test_a_node_that_lies_about_contacts_is_forgotten(nursery: trio.Nursery) -> None:
+    nodes = await ring(nursery, 4)
+    forged = seal_record(nodes[3].identity, name("x"), made=1, ttl=600)[:-1] + b"!"
+
+    def lie(_call: Any) -> Any:
+        from shoal.transport.calls import Reply
+
+        return Reply(payload=Found(((Aged(0, forged),),), ((), ())).encode())
+
+    nodes[3].endpoint.handle("dht.find", lie)
+    found = await nodes[0].dht.find(name("wanted").key)
+    assert found.records == () and nodes[3].peer not in nodes[0].dht._table
+    (step,) = [step for step in found.path if step.contact.peer == nodes[3].peer]
+    assert step.outcome == "bad-signature"
+    await stop(*nodes)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("yields", [True, False])
+async def test_a_full_message_does_not_hold_the_loop(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, yields: bool
+) -> None:
+    """64 KiB of records are over two hundred signatures. Twin: without turns nobody else gets
+    one meanwhile."""
+    monkeypatch.setattr(defaults, "TURN", 0.001 if yields else 1e9)
+    victim, liar, _ = await linked(nursery)
+    wall = int(liar.host.wall() * 1000)
+    records = [
+        seal_record(liar.identity, name(f"{n}"), made=wall, ttl=600)
+        for n in range(defaults.STORE_RECORDS)
+    ]
+    records = records[: defaults.MESSAGE_RECORDS // (len(records[-1]) + 1)]
+    payload = Store(tuple(Aged(0, each) for each in records)).encode()
+    turns, over = 0, False
+
+    async def beat() -> None:
+        nonlocal turns
+        while not over:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as beside:
+        beside.start_soon(beat)
+        await victim.dht._answering.on_store(_call(liar, payload))
+        over = True
+    assert (turns >= 3) is yields
+    assert len(victim.dht._store) == len(records) > 200
+    await stop(victim, liar)
+    nursery.cancel_scope.cancel()
+
+
+def _call(sender: Node, payload: bytes) -> Any:
+    from shoal.transport.calls import Call
+
+    return Call(sender.peer, {}, payload)
+
+
+@pytest.mark.trio
+async def test_a_stranger_of_a_private_swarm_gets_nothing(nursery: trio.Nursery) -> None:
+    """The one admission check of the hello; who has the key is a node like others."""
+    key = b"k" * 32
+    inside = [Node(number, admission=SwarmKey(key)) for number in (1, 2)]
+    stranger = Node(3)
+    await nursery.start(inside[0].run)
+    await nursery.start(inside[1].run, inside[0].address)
+    await nursery.start(stranger.run)
+    with trio.fail_after(10):
+        await inside[1].dht.joined()
+    inside[0].dht.publish(name("secret"))
+    await inside[0].dht.flushed(10)
+    with pytest.raises(DialFailed):
+        await stranger.connect(inside[0].peer, [inside[0].address])
+    assert (await stranger.dht.find(name("secret").key, timeout=2)).records == ()
+    assert (await inside[1].dht.find(name("secret").key)).records
+    await stop(*inside, stranger)

@@ -1,0 +1,109 @@
+"""`find` and `dht` of the control socket, on simulated daemons; what a daemon says in the DHT."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.netsim.daemons.daemon import DaemonHandle
+from shoal.netsim.faults import Faults
+from shoal.netsim.world import World
+from shoal.node.errors import ControlError
+
+
+async def swarm(world: World, count: int = 3) -> list[DaemonHandle]:
+    """Daemons that serve the embedded model and have announced it."""
+    first = await world.host("d0").start()
+    others = [await world.host(f"d{n}").start(bootstrap=[first]) for n in range(1, count)]
+    nodes = [first, *others]
+    for node in nodes:
+        await node.until(lambda status: status["peers"] == count - 1)
+        await node.serving()
+    await trio.sleep(10)
+    return nodes
+
+
+def by_kind(answer: dict[str, Any]) -> dict[str, set[str]]:
+    """Authors by kind of record."""
+    found: dict[str, set[str]] = {}
+    for search in answer["searches"]:
+        for record in search["records"]:
+            found.setdefault(record["kind"], set()).add(record["author"])
+    return found
+
+
+async def test_a_model_by_name_by_root_and_by_both(world: World) -> None:
+    nodes = await swarm(world)
+    everybody = {node.peer for node in nodes}
+    root = next(iter(nodes[0].node.library.roots()))
+    for key in ("tiny", root, f"tiny@{root[:8]}"):
+        answer = await nodes[1].ask("find", key=key)
+        assert by_kind(answer)["shard"] == by_kind(answer)["blob"] == everybody
+        shards = answer["searches"][0]
+        assert shards["about"] == f"who serves layers of {key}"
+        assert {step["peer"] for step in shards["path"]} <= everybody
+    shard = shards["records"][0]["says"]
+    assert (shard["root"], shard["start"], shard["precision"]) == (root, 0, "float32")
+
+
+async def test_a_peer_and_a_key(world: World) -> None:
+    nodes = await swarm(world)
+    (search,) = (await nodes[0].ask("find", key=nodes[2].peer))["searches"]
+    (record,) = search["records"]
+    assert str(nodes[2].address) in record["says"]["addresses"]
+    again = await nodes[0].ask("find", key=search["key"])
+    assert [each["author"] for each in again["searches"][-1]["records"]] == [nodes[2].peer]
+
+
+async def test_who_stops_takes_back_what_it_said(world: World) -> None:
+    nodes = await swarm(world)
+    gone = nodes[2].peer
+    await nodes[2].stop()
+    await trio.sleep(1)
+    answer = await nodes[0].ask("find", key=gone)
+    assert by_kind(answer) == {}
+    assert gone not in by_kind(await nodes[0].ask("find", key="tiny"))["shard"]
+
+
+async def test_who_crashes_is_found_until_its_records_end(world: World) -> None:
+    """Nobody takes them back; at its next start it does so itself, before it serves again."""
+    nodes = await swarm(world)
+    gone = nodes[2]
+    await Faults(world).crash(gone.host)
+    await trio.sleep(20)
+    answer = await nodes[0].ask("find", key="tiny")
+    assert gone.peer in by_kind(answer)["shard"]
+    assert any(step["answer"] in ("timeout", "not yet") for step in answer["searches"][0]["path"])
+    await trio.sleep(7_200)
+    assert gone.peer not in by_kind(await nodes[0].ask("find", key="tiny"))["shard"]
+
+
+async def test_a_name_that_nobody_knows(world: World) -> None:
+    (node,) = [await world.host("alone").start()]
+    (search,) = (await node.ask("find", key="no-such-model"))["searches"]
+    assert search["records"] == [] and search["about"] == "what no-such-model means"
+
+
+@pytest.mark.parametrize("key", [None, "", 7, ["tiny"], "x" * 401])
+async def test_nonsense_is_refused(world: World, key: object) -> None:
+    node = await world.host("alone").start()
+    with pytest.raises(ControlError, match="`key` is not a text"):
+        await node.ask("find", key=key)
+
+
+async def test_the_part_in_the_index(world: World) -> None:
+    nodes = await swarm(world)
+    view = await nodes[1].ask("dht")
+    assert (view["mode"], view["contacts"], view["servers"]) == ("server", 2, 2)
+    assert {own["kind"] for own in view["own"]} == {"peer", "shard"}
+    assert all(own["kept"] == 2 and own["due_s"] > 0 for own in view["own"])
+    assert view["stored"]["records"] >= 4 and view["walk"]["messages"] > 0
+
+
+async def test_the_disk_that_is_full_is_a_condition(world: World) -> None:
+    nodes = await swarm(world, 2)
+    nodes[0].node.discovery._trouble(OSError(28, "No space left on device"))
+    status = await nodes[0].status()
+    assert [item["name"] for item in status["health"]] == ["dht"]
+    nodes[0].node.discovery._trouble(None)
+    assert (await nodes[0].status())["health"] == []
