@@ -1,6 +1,7 @@
 """The daemon's part in the DHT: what it says of this node there, and what members say besides."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import trio
 
@@ -19,6 +20,7 @@ from . import defaults
 from .config import NodeConfig
 from .folder import disk_error
 from .health import Health
+from .naming import name_bodies
 
 MEMBERS_TTL = 600  # seconds; how long a member that is gone is remembered (state/defaults.py)
 
@@ -41,6 +43,9 @@ class Discovery:
         self._health = health
         self._folder = config.folder
         self._said: dict[tuple[Key, str], Body] = {}
+        self._speed = 0.0
+        self.speed: Callable[[], float] = lambda: 0.0
+        """Tokens a second of the shard that is served, as measured; 0: not yet."""
         self._leaving = False
         self.dht = Dht(
             host,
@@ -62,7 +67,8 @@ class Discovery:
             task_status.started()
             version = -1
             while True:
-                version = await self._directory.changed(version)
+                with trio.move_on_after(defaults.SPEED_LOOK):
+                    version = await self._directory.changed(version)
                 self._say()
                 await trio.sleep(defaults.SAY_PAUSE)
 
@@ -76,13 +82,23 @@ class Discovery:
         if self._leaving:
             return
         own = self._directory.own()
-        wanted = {(body.key, body.slot): body for body in bodies(own) if not _is_hearsay(body)}
+        said = [self._measured(body) for body in bodies(own) if not _is_hearsay(body)]
+        wanted = {(body.key, body.slot): body for body in said}
         for slot, body in self._said.items():
             if slot not in wanted:
                 self.dht.withdraw(body)
         for body in wanted.values():
             self.dht.publish(body, lasting=False)
         self._said = wanted
+
+    def _measured(self, body: Body) -> Body:
+        """A shard with how fast it is; told anew only where that has changed much."""
+        if not isinstance(body, ShardBody):
+            return body
+        speed = self.speed()
+        if abs(speed - self._speed) > defaults.SPEED_CHANGE * self._speed:
+            self._speed = float(f"{speed:.2g}")
+        return replace(body, speed=self._speed)
 
     # What the DHT needs.
 
@@ -122,6 +138,7 @@ def bodies(member: MemberRecord) -> Iterable[Body]:
             shard.dtype,
             speed=0.0,
         )
+    yield from name_bodies(member)
     for root in member.holdings:
         yield BlobBody(root, size=0, chunks=1, ranges=())
 
