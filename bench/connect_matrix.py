@@ -69,6 +69,8 @@ ALLOWED: Final[dict[str, Allowed]] = {
 }
 SETTLE_S: Final = 40.0
 PATIENCE_S: Final = 30.0
+VAIN_S: Final = 10.0
+"""For a cell that cannot be direct: what it was tried by is told all the same."""
 LATENCY_S: Final = 0.02
 _LINK: Final = LinkSpec(up=PipeSpec(delay=0.01), down=PipeSpec(delay=0.01))
 GOAL: Final = 15
@@ -122,7 +124,7 @@ def cell(one: str, other: str, blocked: Sequence[str], seed: int) -> dict[str, A
         for node in a, b:
             await town.introduce(node, town.relays)
         await trio.sleep(SETTLE_S)
-        patience = PATIENCE_S if possible(one, other, blocked) else 1.0
+        patience = PATIENCE_S if possible(one, other, blocked) else VAIN_S
         met, _ = await meet(a, b, patience=patience)
         found.update(
             connected=met.connected,
@@ -151,6 +153,15 @@ def grid(kinds: Sequence[str], blocked: Sequence[str], seed: int) -> Figures:
 def is_good(item: dict[str, Any]) -> bool:
     direct = item["direct"] is not None or not item["possible"]
     return item["connected"] is not None and direct
+
+
+def reasons(cells: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Why the cells among these that have no direct path have none, by their kinds."""
+    return {
+        " x ".join(item["kinds"]): item["why"] or "not tried"
+        for item in cells
+        if item["direct"] is None
+    }
 
 
 def show(title: str, found: Figures, names: dict[str, str]) -> None:
@@ -218,6 +229,8 @@ def main() -> int:
         "connected": sum(item["connected"] is not None for item in cells),
         "direct": sum(item["direct"] is not None for item in cells),
         "possible": sum(item["possible"] for item in cells),
+        "not_direct": reasons(four),
+        "failed": reasons([item for item in cells if not is_good(item)]),
         "kernel": kernel,
         "cpu_s": round(sum(found["cpu_s"] for found in figures), 1),
     }
@@ -300,7 +313,9 @@ def run_kernel() -> dict[str, Any] | str:
         ]
     for line in cells:
         print("  " + line["line"])
-    return {"direct": sum(line["direct"] for line in cells), "of": len(cells)}
+    direct = [line["direct"] for line in cells]
+    failed = [line["line"] for line in cells if not line["direct"]]
+    return {"direct": sum(direct), "of": len(cells), "not_direct": failed}
 
 
 def kernel_cell(one: str, other: str, a: KernelSide, b: KernelSide) -> dict[str, Any]:

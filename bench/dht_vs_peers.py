@@ -162,7 +162,8 @@ def started(python: str, name: str, nodes: int) -> Iterator[Theirs]:
 
 
 async def compare(nodes: int, pythons: dict[str, str], rounds: int, each: int) -> dict[str, object]:
-    """Figures of one size; the first round warms up and is dropped."""
+    """Figures of one size. Before, both sides store and find twice as often as they have nodes:
+    a node that has never asked another has no link to it."""
     found: dict[str, object] = {}
     async with trio.open_nursery() as nursery:
         ours: list[Node] = []
@@ -171,15 +172,19 @@ async def compare(nodes: int, pythons: dict[str, str], rounds: int, each: int) -
             await node.run(ours[0] if ours else None, nursery)
             ours.append(node)
         side = Ours(ours)
+        await side.rounds(2 * nodes, 1)
+        side.all.clear()
+        side.remote.clear()
         if not pythons:
             found |= figures(str(nodes), [await side.rounds(each, 1) for _ in range(rounds)], [])
         for name, python in pythons.items():
             with started(python, name, nodes) as theirs:
+                theirs.rounds(2 * nodes)
                 pairs = [
                     await turn(side, theirs, each, ACKNOWLEDGED[name], ours_first=bool(number % 2))
-                    for number in range(rounds + 1)
+                    for number in range(rounds)
                 ]
-                mine, others = zip(*pairs[1:], strict=True)
+                mine, others = zip(*pairs, strict=True)
                 found |= figures(f"{nodes}_{name}", list(mine), list(others))
                 if nodes == SIZES[0]:
                     (seen,) = theirs.ask(f"writers {WRITERS}")

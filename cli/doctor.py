@@ -13,7 +13,7 @@ import click
 from . import defaults, render
 from .options import data_option, example, json_option
 
-LOCAL = "loopback"  # the code of a node that nobody else can reach, so nobody measures it
+LOCAL = ("loopback", "offline")  # nobody else can reach such a node, so nobody measures it
 RUNG = "rung-"  # a finding of that code is about one way to reach others
 
 
@@ -60,7 +60,7 @@ def report(answer: dict[str, Any], width: int) -> Iterator[str]:
     if rungs:
         yield from ("", "ways to other nodes")
         yield from (f"  {line}" for line in render.fields(list(map(_rung, rungs))).splitlines())
-    if answer["verdict"]["code"] != LOCAL:
+    if answer["verdict"]["code"] not in LOCAL:
         yield from ("", *_wrapped("", _measured(answer), width))
 
 

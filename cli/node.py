@@ -74,8 +74,23 @@ def invite(data: Path, uses: int, address: str | None, as_json: bool) -> None:
         click.echo(json.dumps(answer))
         return
     click.echo(answer["code"])
-    note = f"on the other machine: shoal join {answer['code']}"
-    click.echo(render.coloured(note, "dim", sys.stderr), err=True)
+    for note in (f"on the other machine: shoal join {answer['code']}", *_narrow(answer)):
+        click.echo(render.coloured(note, "dim", sys.stderr), err=True)
+
+
+def _narrow(answer: dict[str, Any]) -> list[str]:
+    """Where a code leads that not everybody can follow, and what to do for the others."""
+    where = {
+        "private": "a machine on this network",
+        "loopback": "this machine itself",
+    }.get(answer["near"])
+    if where is None:
+        return []
+    return [
+        f"it leads to {answer['address']}, which only {where} can reach; for others make it on a "
+        "node that everybody reaches (`shoal doctor`), or name a port that the router forwards: "
+        "`shoal invite --address IP:PORT`"
+    ]
 
 
 @click.command(

@@ -119,6 +119,7 @@ class _Parsed(click.ParamType[Any]):
             "listen": config.parse_listen,
             "browsers": config.parse_browsers,
             "address": Address.parse,
+            "libp2p": config.parse_libp2p_relay,
         }
         return parsers[self.name](text)
 
@@ -163,7 +164,7 @@ def node_options(command: Command) -> Command:
         click.option("--no-port-mapping", is_flag=True,
                      help="Do not ask the router to open a port (UPnP, NAT-PMP, PCP)."),
         click.option("--no-udp", is_flag=True, help="Use TCP only."),
-        click.option("--libp2p-relay", "libp2p_relays", type=_Parsed("address"), metavar="ADDR",
+        click.option("--libp2p-relay", "libp2p_relays", type=_Parsed("libp2p"), metavar="ADDR",
                      multiple=True, help="Be reached through this relay of the libp2p kind as "
                      "well; may be repeated."),
         click.option("--browsers", type=_Parsed("browsers"), metavar="IP:PORT",

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from . import render
+from . import defaults, render
 from .options import data_option, example, json_option
 
 
@@ -41,7 +41,7 @@ def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("peer", safe(answer["peer"])),
         ("version", f"{safe(answer['version'])}, up {render.duration(answer['uptime_s'])}"),
         ("data", safe(answer["data"], 200)),
-        *(("address", safe(address, 120)) for address in answer["addresses"]),
+        *(("address", safe(address, defaults.ADDRESS_WIDTH)) for address in answer["addresses"]),
         ("reachable", safe(answer["reach"]["sentence"], 200)),
         *(("relays", _place_line(held)) for held in answer["relays"]),
         ("relaying", relaying_line(answer["relaying"])),
@@ -89,16 +89,19 @@ def rate(count: float | None) -> str:
     return f"{count:.1f} GB/s"
 
 
+NO_PATH = "none"  # of a link that nothing carries
 LINK_HEADS = ("PEER", "PATH", "RTT", "IN", "OUT", "UP FOR")
 
 
 def links_text(links: list[dict[str, Any]]) -> str:
-    """A table of links, and below it why some are not direct."""
+    """A table of links, and below it why some are not direct, or go nowhere."""
     if not links:
         return "no other node is linked"
     lines = [render.table(LINK_HEADS, [link_row(link) for link in links])]
     for link in links:
-        if link["why_relayed"]:
+        if link["path"] == NO_PATH:
+            lines.append(f"{render.safe(link['peer'])} cannot be reached now: a way is looked for")
+        elif link["why_relayed"]:
             why = render.safe(link["why_relayed"], 300)
             lines.append(f"{render.safe(link['peer'])} is not direct: {why}")
     return "\n".join(lines)

@@ -111,6 +111,7 @@ REGION_MOST = 96  # nodes of a region that are stored to, at most
 SUBNET_FOUR, SUBNET_SIX = 24, 48  # bits of an address that count as one network
 SUBNET_PER_BUCKET = 2  # contacts of one public network
 SUBNET_PER_TABLE = 10
+SPREAD_BITS = 4  # a full bucket is held even over 2^4 parts of its range
 FAILURES = 2  # in a row, then a contact makes room for another; one that is alone stays longer
 FAILURES_LAST = 6  # in a row, then it goes even if nobody takes its place
 REFRESH = 3_600.0  # seconds without a look-up in a bucket's range, then one is due

@@ -72,6 +72,9 @@ class Exchange:
         self.holder = Holder(host, endpoint, library)
         self._fetches: dict[str, list[Fetch]] = {}
         endpoint.handle("blob.news", self._hear)
+        self._asking: dict[trio.CancelScope, PeerId] = {}  # for manifests and trees
+        endpoint.on_link_quiet(self._link_quiet)
+        endpoint.on_link_back(self._link_back)
 
     def _hear(self, call: Call) -> Reply:
         """A peer that was asked to says what has come in."""
@@ -89,6 +92,20 @@ class Exchange:
         await Announcer(self._host, self._library, content, self.swarm).announce()
 
     # What a root is made of.
+
+    def _link_quiet(self, link: Caller) -> None:
+        for fetch in self._running():
+            fetch.quiet(link.peer)
+        for scope, peer in self._asking.items():
+            if peer == link.peer:
+                scope.cancel()
+
+    def _link_back(self, link: Caller) -> None:
+        for fetch in self._running():
+            fetch.back(link.peer)
+
+    def _running(self) -> list[Fetch]:
+        return [fetch for fetches in self._fetches.values() for fetch in fetches]
 
     async def fetch_manifest(
         self, root: str, peers: Peers, *, patience: float = PATIENCE
@@ -167,9 +184,15 @@ class Exchange:
         while True:
             for peer in peers():
                 link = self._endpoint.link(peer)
-                if link is None or peer in liars:
+                if link is None or link.quiet or peer in liars:
                     continue
-                data = await ask(link, digest)
+                data = None
+                with trio.CancelScope() as scope:
+                    self._asking[scope] = peer
+                    try:
+                        data = await ask(link, digest)
+                    finally:
+                        del self._asking[scope]
                 if data is not None and await self._host.offload(_has_digest, data, digest):
                     return data
                 if data is not None:

@@ -17,7 +17,9 @@ from .defaults import (
     BACKOFF_MAX,
     HAVE_REFRESH,
     HAVE_TIMEOUT,
+    NEWS_CHUNKS,
     NEWS_PAUSE,
+    NEWS_PER_S,
     PEERS_AT_ONCE,
     REMOVED_PAUSE,
     SETTLE_AFTER,
@@ -93,6 +95,7 @@ class Fetch:
         self._news = trio.Event()
         self._arrivals = trio.lowlevel.ParkingLot()
         self._untold: list[str] = []  # chunks that came and nobody was told of
+        self._heard: Counter[tuple[PeerId, int]] = Counter()  # news of a peer in this second
         self._full = False  # waiting for space
         self._told_full = False  # and nothing has come since that was said
         self._last_chunk = 0.0  # when one came; `run` begins it, this may run in a thread
@@ -142,6 +145,7 @@ class Fetch:
                     await self._host.offload(self._store.settle)
                 except ModelError as error:
                     self._refused(error)
+                    await trio.sleep(SPACE_LOOK)
 
     async def _pass_on(self) -> None:
         """Say what has come in: to those who asked at once, to the swarm now and then."""
@@ -156,8 +160,8 @@ class Fetch:
 
     def _tell_news(self) -> None:
         told, self._untold = self._untold, []
-        if told:
-            self._tell(self._content, told)
+        for start in range(0, len(told), NEWS_CHUNKS):
+            self._tell(self._content, told[start : start + NEWS_CHUNKS])
 
     def _refused(self, error: ModelError) -> None:
         """The disk did not take something: it is full, or cannot be written."""
@@ -227,14 +231,27 @@ class Fetch:
                 self._cancel(peer, digest)
 
     def _is_source(self, peer: PeerId) -> bool:
-        return peer not in self._transfer.liars and self._switchboard.link(peer) is not None
+        link = self._switchboard.link(peer)
+        return peer not in self._transfer.liars and link is not None and not link.quiet
+
+    def quiet(self, peer: PeerId) -> None:
+        """It is not heard of any more: what it was asked for is asked of others."""
+        for digest in self._transfer.quiet(peer):
+            self._cancel(peer, digest)
+        self._news.set()
+
+    def back(self, peer: PeerId) -> None:
+        """It is there again, and so is what it has."""
+        self._transfer.back(peer)
+        self._news.set()
 
     async def _watch(self, peer: PeerId, place: trio.CancelScope) -> None:
         with place:
             await self._keep_up(peer)
         if self._watches.get(peer) is place:
             del self._watches[peer]
-            self._transfer.offers(peer, ())  # who is gone counts as nobody's holder
+            if self._switchboard.link(peer) is None:
+                self._transfer.offers(peer, ())  # who is gone counts as nobody's holder
 
     async def _keep_up(self, peer: PeerId) -> None:
         """With what a peer has, until it leaves, lies, or falls silent."""
@@ -265,9 +282,13 @@ class Fetch:
 
     def hear(self, peer: PeerId, payload: Bytes) -> None:
         """A peer says what has come in at it; who was not asked is not listened to."""
-        if peer not in self._watches:
+        second = int(self._host.now())
+        if peer not in self._watches or self._heard[peer, second] >= NEWS_PER_S:
             return
-        has = read_ranges(payload, self._content.order)
+        if (peer, second) not in self._heard:
+            self._heard = Counter({key: n for key, n in self._heard.items() if key[1] == second})
+        self._heard[peer, second] += 1
+        has = read_ranges(payload, self._content.order, NEWS_CHUNKS)
         if has is not None and self._transfer.adds(peer, has):
             self._news.set()
 

@@ -29,8 +29,8 @@ class LookupSettings:
     paths: int = defaults.PATHS
     """Disjoint paths; 1: every answer feeds the whole look-up."""
     by_lot: bool = True
-    """The region's nodes in an order by lot, and random places of it asked for; else the nearest
-    first, until the `K` nearest are asked."""
+    """The region's nodes in an order by lot, and random places of it asked for. Else the nearest
+    first, until the `K` nearest have answered: for joining, and to see how dense it is there."""
     subnet_limits: bool = True
     """Contacts of networks that were asked often come last."""
     hedge: float = defaults.HEDGE
@@ -264,7 +264,7 @@ class Lookup:
 
     def _settled(self) -> bool:
         """Whether the region's nodes are known, where nothing else is wanted."""
-        if self._enough:
+        if self._enough or not self.settings.by_lot:
             return False
         return self._inside >= defaults.SETTLED_ASKED and self._quiet >= defaults.SETTLED_QUIET
 

@@ -82,6 +82,7 @@ class Lasting:
         self._table = table
         self._records = records
         self._trouble = trouble
+        self._known: frozenset[bytes] = frozenset()  # contacts in the file
         self._written = 0  # which state of the own records
 
     async def load(self) -> Sequence[Contact]:
@@ -117,7 +118,10 @@ class Lasting:
         self._written = changed
 
     async def _keep_contacts(self) -> None:
-        await self._shelf.keep_contacts(self._table.dump())
+        known = frozenset(contact.packed for contact in self._table.contacts())
+        if known != self._known:
+            await self._shelf.keep_contacts(self._table.dump())
+            self._known = known
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -46,12 +46,19 @@ class Table:
     """Contacts of one node."""
 
     def __init__(
-        self, own: Key, entropy: Callable[[int], bytes], *, subnet_limits: bool = True
+        self,
+        own: Key,
+        entropy: Callable[[int], bytes],
+        *,
+        subnet_limits: bool = True,
+        spread: bool = True,
     ) -> None:
-        """`subnet_limits`: how many of one public network are taken. For tests to switch off."""
+        """For tests to switch off: `subnet_limits`, how many of one public network are taken;
+        `spread`, that a bucket's contacts lie all over its range."""
         self._own = point(own)
         self._entropy = entropy
         self._limited = subnet_limits
+        self._spread = spread
         self._buckets: dict[int, _Bucket] = {}
         self._networks: Counter[str] = Counter()
         self._heard = -_WITNESS
@@ -164,11 +171,30 @@ class Table:
         others, for one that everybody can reach."""
         failing = [e for e in bucket.entries.values() if e.failures >= defaults.FAILURES]
         indirect = [e for e in bucket.entries.values() if not e.contact.networks]
-        leaving = failing or (indirect if entry.contact.networks else [])
+        leaving = (
+            failing or (indirect if entry.contact.networks else []) or self._packed(bucket, entry)
+        )
         if not leaving:
             return False
         self._remove(bucket, leaving[0].contact.peer)
         return True
+
+    def _packed(self, bucket: _Bucket, entry: _Entry) -> list[_Entry]:
+        """Who makes room for one in an emptier part of the bucket's range, the last heard first:
+        else those next to one key, of whom any number can be made, would fill it."""
+        if not self._spread:
+            return []
+        parts: dict[int, list[_Entry]] = {}
+        for each in bucket.entries.values():
+            parts.setdefault(self._part(each.contact), []).append(each)
+        fullest = max(parts.values(), key=len)
+        here = len(parts.get(self._part(entry.contact), []))
+        return fullest[::-1] if len(fullest) > here + 1 else []
+
+    def _part(self, contact: Contact) -> int:
+        """In which part of its bucket's range it lies."""
+        width = _BITS - 1 - self._index(contact.point)
+        return contact.point >> max(width - defaults.SPREAD_BITS, 0)
 
     def _remove(self, bucket: _Bucket, peer: PeerId) -> None:
         self._size = None
@@ -242,17 +268,21 @@ class Table:
     # How large the network is.
 
     def sample(self, key: Key, found: Sequence[Contact]) -> None:
-        """Contacts around a key, of which a look-up has found the nearest: how dense it is there.
+        """Contacts that answered around a key, the nearest among them: how dense it is there.
 
-        One sample counts for each 256th of the key space, so that many identities next to one
-        key change one of them, and the median little.
+        It is kept in proportion to our own surroundings, which are always known, so that it stays
+        right while the network grows. One sample counts for each 256th of the key space, so that
+        many identities next to one key change one of them, and the median little.
         """
         if len(found) < defaults.K:
+            return
+        around = self.nearest(self._own, defaults.K)
+        if len(around) < defaults.K:
             return
         self._size = None
         part = key[0]
         self._samples.pop(part, None)
-        self._samples[part] = _density(point(key), found)
+        self._samples[part] = _density(point(key), found) / _density(self._own, around)
         while len(self._samples) > defaults.SAMPLES:
             del self._samples[next(iter(self._samples))]
 
@@ -268,7 +298,7 @@ class Table:
         around = self.nearest(self._own, defaults.K)
         if len(around) < defaults.K:
             return known
-        return max(known, median([_density(self._own, around), *self._samples.values()]))
+        return max(known, _density(self._own, around) * median([1.0, *self._samples.values()]))
 
     def radius(self, nodes: float = defaults.REGION_NODES) -> int:
         """The distance from a key within which so many nodes are to be expected."""

@@ -79,6 +79,7 @@ class Transfer:
         self._asked: dict[str, set[PeerId]] = {}
         self._holders: Counter[str] = Counter()  # sources that have a chunk
         self._liars: set[PeerId] = set()
+        self._quiet: set[PeerId] = set()
         self.sources: dict[PeerId, Source] = {}
 
     @property
@@ -153,7 +154,9 @@ class Transfer:
         free = [
             (peer, source)
             for peer, source in self.sources.items()
-            if source.rest_until <= now and len(source.asked) < source.window()
+            if source.rest_until <= now
+            and len(source.asked) < source.window()
+            and peer not in self._quiet
         ]
         free.sort(key=lambda item: item[1].seconds(len(item[1].asked) + 1))
         for peer, source in free:
@@ -268,6 +271,20 @@ class Transfer:
         source.rest_until = now + min(BACKOFF_START * 2**source.failures, BACKOFF_MAX)
         source.failures = min(source.failures + 1, 16)
         self.abandoned(peer, digest)
+
+    def quiet(self, peer: PeerId) -> list[str]:
+        """The peer is not heard of: nothing is asked of it until it is `back`, and it is none the
+        worse for it. Its open requests, which are wanted of others now."""
+        self._quiet.add(peer)
+        source = self.sources.get(peer)
+        open_requests = list(source.asked) if source is not None else []
+        for digest in open_requests:
+            self.abandoned(peer, digest)
+        return open_requests
+
+    def back(self, peer: PeerId) -> None:
+        """It may be asked again, and for what it has said that it has."""
+        self._quiet.discard(peer)
 
     def lied(self, peer: PeerId) -> list[str]:
         """Other bytes than asked for: never ask this peer again. Its open requests."""

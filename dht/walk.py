@@ -5,7 +5,7 @@ gets all that belongs to it at once. What is not acknowledged is tried again, an
 a record its region is looked up anew. Sans-I/O, as `Lookup`.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -17,8 +17,10 @@ from .key import KEY_BYTES, SPACE, Key, point
 from .lookup import Lookup, LookupSettings, Query
 from .messages import Aged, Found, Store, batches
 from .record import Record
+from .table import lot
 
 _BITS = 8 * KEY_BYTES
+_AGAIN = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +40,7 @@ class Published:
     kept: list[PeerId] = field(default_factory=list)
     refused: dict[PeerId, str] = field(default_factory=dict)  # codes
     failed: list[PeerId] = field(default_factory=list)  # did not answer
-    sent: set[PeerId] = field(default_factory=set)  # the same, and those under way
+    sent: set[PeerId] = field(default_factory=set)  # these, and those under way
 
     def tried(self, peer: PeerId) -> bool:
         """Whether it need not be asked again."""
@@ -51,14 +53,14 @@ class _Cell:
 
     records: list[Record]
     lookup: Lookup
+    block: int  # which cells' messages are made together, -1: by itself, as it is looked up again
     stores: int = 0  # under way or waiting
     looked_up: bool = False
-    again: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Parcel:
-    cell: _Cell
+    cells: list[_Cell]
     query: StoreQuery
     tries: int = 0
     due: float = -inf
@@ -77,6 +79,11 @@ def cells(keys: Iterable[Key], radius: float) -> list[list[Key]]:
 def cell_radius(radius: float) -> float:
     """The farthest that two keys of a cell can be from each other."""
     return min((1 << min(max(int(radius), 1).bit_length(), _BITS)) - 1, SPACE)
+
+
+def _block(key: Key, radius: float) -> int:
+    """Two neighbouring cells, whose messages are made together."""
+    return point(key) >> (min(max(int(radius), 1).bit_length(), _BITS) + 1)
 
 
 class Walk:
@@ -100,8 +107,9 @@ class Walk:
         self.finds = 0  # queries
         self.stores = 0  # messages
         self._nearest = nearest
-        self._radius = radius
+        self._radius = radius if settings is None or settings.by_lot else 0.0
         self._entropy = entropy
+        self._nonce = entropy(16)
         self._settings = replace(settings or LookupSettings(), at_once=1)  # cells are many
         self._own = own
         self._serves = serves
@@ -111,9 +119,11 @@ class Walk:
         for record in records:
             by_key.setdefault(record.key, []).append(record)
         self._waiting = deque(
-            ([record for key in group for record in by_key[key]], False)
-            for group in cells(by_key, radius)
+            ([record for key in group for record in by_key[key]], _block(group[0], self._radius))
+            for group in cells(by_key, self._radius)
         )
+        self._blocks = Counter(block for _, block in self._waiting)  # cells not packed yet
+        self._packed: dict[int, list[tuple[_Cell, Contact, Record]]] = {}
         self._active: list[_Cell] = []
         self._seen: dict[PeerId, Contact] = {}  # of the cells before, which border on the next
         self._down: set[PeerId] = set()
@@ -164,23 +174,30 @@ class Walk:
             and len(self._active) < defaults.WALK_LOOKUPS
             and len(self._parcels) < 2 * defaults.WALK_STORES
         ):
-            records, again = self._waiting.popleft()
-            cell = _Cell(records, self._lookup(records[0].key), again=again)
-            if self._all_known and not again:
+            records, block = self._waiting.popleft()
+            cell = _Cell(records, self._lookup(records[0].key), block)
+            if self._all_known and block != _AGAIN:
                 cell.looked_up = True
                 self._pack(cell, self._nearest(records[0].key, defaults.REGION_MOST))
                 continue
-            if len(self.results) <= defaults.EAGER and not again:
-                self._pack(cell, self._near_already(records[0].key))
+            if len(self.results) <= defaults.EAGER and block != _AGAIN:
+                self._send(self._at_once(cell))
             self._active.append(cell)
 
-    def _near_already(self, key: Key) -> list[Contact]:
-        """Some of the table that are within the radius: of few records, they have them at once,
-        and the others when they have been found."""
+    def _at_once(self, cell: _Cell) -> list[tuple[_Cell, Contact, Record]]:
+        """Some of the table that are within the radius: of few records, they get them before the
+        others have been found."""
+        key = cell.records[0].key
         at = point(key)
         near = [each for each in self._nearest(key, defaults.K) if each.point ^ at <= self._radius]
         near.sort(key=lambda each: not self._linked(each.peer))
-        return near[: defaults.EAGER_STORES]
+        chosen = near[: defaults.EAGER_STORES]
+        return [
+            (cell, contact, record)
+            for record in cell.records
+            for contact in chosen
+            if contact.point ^ point(record.key) <= self._radius
+        ]
 
     def _lookup(self, key: Key) -> Lookup:
         at = point(key)
@@ -216,33 +233,50 @@ class Walk:
             del self._seen[next(iter(self._seen))]
 
     def _pack(self, cell: _Cell, region: Sequence[Contact]) -> None:
-        """A message a node, with each record that it does not keep already."""
-        parcels: dict[Contact, list[Record]] = {}
+        """Note who is to get each record and does not keep it already."""
+        packed = self._packed.setdefault(cell.block, [])
         for record in cell.records:
             done = self.results[record.place]
             alive = [contact for contact in region if contact.peer not in done.failed]
-            for contact in self._replicas(record.key, alive):
-                if not done.tried(contact.peer):
-                    done.sent.add(contact.peer)
-                    parcels.setdefault(contact, []).append(record)
-        for contact, records in parcels.items():
-            by_bytes = {record.sealed: record for record in records}
-            for batch in batches([Aged(0, record.sealed) for record in records]):
-                several = tuple(by_bytes[aged.sealed] for aged in batch)
+            packed += [
+                (cell, contact, record)
+                for contact in self._replicas(record.key, alive)
+                if not done.tried(contact.peer)
+            ]
+        self._blocks[cell.block] -= 1
+        if self._blocks[cell.block] <= 0:
+            self._send(self._packed.pop(cell.block))
+            self._close([cell])  # where nobody is left to send to
+
+    def _send(self, packed: Sequence[tuple[_Cell, Contact, Record]]) -> None:
+        """A message a node: a node on the border of two cells gets what both have for it."""
+        by_contact: dict[Contact, dict[bytes, tuple[_Cell, Record]]] = {}
+        for cell, contact, record in packed:
+            by_contact.setdefault(contact, {})[record.sealed] = cell, record
+            self.results[record.place].sent.add(contact.peer)
+        for contact, items in by_contact.items():
+            for batch in batches([Aged(0, sealed) for sealed in items]):
+                chosen = [items[aged.sealed] for aged in batch]
+                several = tuple(record for _, record in chosen)
                 query = StoreQuery(contact, Store(batch, self._serves), several)
-                self._parcels.append(_Parcel(cell, query))
-                cell.stores += 1
-        self._close(cell)
+                of = list({id(cell): cell for cell, _ in chosen}.values())
+                self._parcels.append(_Parcel(of, query))
+                for cell in of:
+                    cell.stores += 1
 
     def _replicas(self, key: Key, region: Sequence[Contact]) -> list[Contact]:
-        """The nodes within the radius of a key, and at least the `K` nearest."""
+        """The nodes within the radius of a key, and at least the `K` nearest. Where they are too
+        many, somebody makes identities there: then by lot."""
         at = point(key)
         near = sorted(region, key=lambda contact: contact.point ^ at)
-        return [
+        chosen = [
             contact
-            for index, contact in enumerate(near[: defaults.REGION_MOST])
+            for index, contact in enumerate(near)
             if index < defaults.K or contact.point ^ at <= self._radius
         ]
+        if len(chosen) > defaults.REGION_MOST:
+            chosen.sort(key=lambda contact: lot(self._nonce, contact.key))
+        return chosen[: defaults.REGION_MOST]
 
     # Answers.
 
@@ -295,17 +329,19 @@ class Walk:
         self._later.append(parcel)
 
     def _finish(self, parcel: _Parcel) -> None:
-        parcel.cell.stores -= 1
-        self._close(parcel.cell)
+        for cell in parcel.cells:
+            cell.stores -= 1
+        self._close(parcel.cells)
 
-    def _close(self, cell: _Cell) -> None:
+    def _close(self, ended: Iterable[_Cell]) -> None:
         """Where too few keep a record, its region is looked up once more: some have gone, and
         others are the nearest now."""
-        if cell.stores or cell.again or not cell.looked_up:
-            return
-        lacking = [record for record in cell.records if self._lacks(self.results[record.place])]
-        if lacking:
-            self._waiting.append((lacking, True))
+        for cell in ended:
+            if cell.stores or not cell.looked_up or cell.block == _AGAIN:
+                continue
+            lacking = [record for record in cell.records if self._lacks(self.results[record.place])]
+            if lacking:
+                self._waiting.append((lacking, _AGAIN))
 
     @staticmethod
     def _lacks(done: Published) -> bool:

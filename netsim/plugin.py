@@ -7,6 +7,8 @@ async def test_echo(world):
     alice, bob = world.host("alice"), world.host("bob")
     ...
 
+It stands without `@pytest.mark.trio`, which runs a test in real time, outside its world.
+
 `@pytest.mark.seeds(50)` repeats a test with the seeds 1 to 50 (`seeds(3, 7)`: with those two);
 `--sim-seed 7` runs every such test with that seed alone. A failure is shown with its seed and the
 command that repeats it.
@@ -23,6 +25,11 @@ from .world import World
 
 SEED: Final = 1
 _SEEN: Final = pytest.StashKey[World]()
+_TRIO: Final = (
+    "a test that takes `world` cannot have `@pytest.mark.trio`: it would run in real time, "
+    "outside its world\nhint: leave the mark out, the plugin of `world` runs async tests; "
+    "with `trio_mode = true` keep such tests elsewhere"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -81,6 +88,8 @@ def _names(given: str | Sequence[str]) -> list[str]:
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> World:
     """A new world with the test's seed."""
+    if request.node.get_closest_marker("trio") is not None:
+        pytest.fail(_TRIO, pytrace=False)
     made = World(seed=request.param)
     request.node.stash[_SEEN] = made
     return made

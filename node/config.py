@@ -183,6 +183,18 @@ def parse_browsers(text: str) -> tuple[str, int]:
     return host, int(found[3])
 
 
+def parse_libp2p_relay(text: str) -> Address:
+    """The address of a relay, which says whose it is: it speaks for others. Raises BadSetting,
+    and TransportError for what is no address."""
+    address = Address.parse(text)
+    if address.peer is None or address.transport != "tcp" or address.relay is not None:
+        raise BadSetting(
+            f"`{text}` does not say at which TCP port which relay is",
+            hint="`--libp2p-relay /ip4/192.0.2.7/tcp/4001/p2p/12D3…`, as the relay tells it",
+        )
+    return address
+
+
 def _is_ip(text: str) -> bool:
     import ipaddress
 

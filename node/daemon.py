@@ -33,6 +33,7 @@ from ..tasks.probe import probe
 from ..tasks.serving import NO_TORCH, RestartingEngine, Serving, ServingSettings
 from ..tasks.stage import Stage
 from ..transport.address import Address
+from ..transport.defaults import HTTPS_PORT
 from ..transport.endpoint import Endpoint
 from ..transport.errors import AddressInUse
 from ..transport.host import Host
@@ -82,7 +83,6 @@ EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, thread
 Say = Callable[[str], None]
 NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
 OWN_FIRST = 4  # addresses of interfaces that are published before those that others found
-HTTPS = 443  # the port that nearly every network lets out
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 
 
@@ -171,7 +171,9 @@ class Node:
             foreign=config.libp2p_relays,
         )
         self.discovery = Discovery(host, identity, self.ladder, self.directory, self.health, config)
-        self.diagnosis = Diagnosis(self.ladder, config.listen, port_443=config.port_443)
+        self.diagnosis = Diagnosis(
+            self.ladder, config.listen, host.interfaces, port_443=config.port_443
+        )
         self.providers = Providers(host, self.discovery.dht, self.ladder)
         self.names = names_of(self.discovery.dht, library, self.directory)
         self.kv = KvIndex(host, self.endpoint, self.discovery.dht, connect=self.providers.connect)
@@ -289,7 +291,7 @@ class Node:
     async def _bind(self, nursery: trio.Nursery, port: int) -> int:
         listen = self.config.listen
         places = ("0.0.0.0", "::") if listen == "0.0.0.0" else (listen,)
-        further = tuple((place, HTTPS) for place in places if self.config.port_443)
+        further = tuple((place, HTTPS_PORT) for place in places if self.config.port_443)
 
         async def run(*, task_status: TaskStatus[int]) -> None:
             await self.ladder.run(

@@ -4,11 +4,13 @@ The measurements are the ladder's; here they become one situation, one verdict a
 findings. Nothing is asked of anybody.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from ..transport.defaults import HTTPS_PORT
 from ..transport.endpoint import Endpoint
+from ..transport.host import Interface
 from ..transport.ladder import Ladder
 from ..transport.link import Link
 from ..transport.pipe import Way
@@ -21,7 +23,6 @@ from ..transport.reach.findings import Finding, PortMap, Rung, Situation, findin
 from ..transport.reach.reachability import Answer
 from .health import Condition
 
-HTTPS: Final = 443
 _PUNCHED: Final = {"tcp": Rung.TCP_PUNCH, "udp": Rung.UDP_PUNCH, "prediction": Rung.PREDICTION}
 _LOST: Final = ("reset", "quic", "symmetric-both")
 """Reasons of a rung that was tried, and did not lead to the peer."""
@@ -31,8 +32,16 @@ _SAID_BY_THE_MAPPER: Final = ("mapped", "map-refused", "no-map")
 class Diagnosis:
     """Of one node. Made before it runs: it takes note of every path that comes."""
 
-    def __init__(self, ladder: Ladder, listen: str, *, port_443: bool = False) -> None:
+    def __init__(
+        self,
+        ladder: Ladder,
+        listen: str,
+        interfaces: Callable[[], list[Interface]],
+        *,
+        port_443: bool = False,
+    ) -> None:
         self._ladder = ladder
+        self._interfaces = interfaces
         self._endpoint: Endpoint = ladder.endpoint
         self.local = way_to(listen) is Way.LOOPBACK  # nobody but this computer can come
         self._listen = listen
@@ -45,8 +54,15 @@ class Diagnosis:
     def situation(self) -> Situation:
         """All that findings rest on, as it is now."""
         worked, failed = self._rungs()
+        relays = self._ladder.relays.known
         return Situation(
-            self._ladder.reach.reachability, self._endpoint.port, self._portmap(), worked, failed
+            self._ladder.reach.reachability,
+            self._endpoint.port,
+            self._portmap(),
+            worked,
+            failed,
+            relays=len(relays),
+            relays_443=sum(each.everywhere is not None for each in relays),
         )
 
     def _path_came(self, link: Link, way: Way, medium: str) -> None:
@@ -76,7 +92,7 @@ class Diagnosis:
         for held in self._ladder.relays.relays:
             link = self._endpoint.link(held.relay)
             if link is not None:
-                yield any(leg.address[1] == HTTPS for leg in link.status.legs)
+                yield any(leg.address[1] == HTTPS_PORT for leg in link.status.legs)
 
     def _portmap(self) -> PortMap | None:
         """None where nothing was asked, or not everything has been answered yet."""
@@ -100,6 +116,10 @@ class Diagnosis:
         through = f"through {_count(held, 'relay')}" if held else ""
         if self.local:
             return Finding("loopback", f"by this computer alone: it listens on {self._listen} only")
+        if self._offline():
+            return Finding("offline", "by nobody: this computer is on no network")
+        if self._cut_off():
+            return Finding("cut-off", "nobody can tell: no linked node answers at the moment")
         if reach.public:
             ways = {item.transport for item in reach.dialled if item.answer is Answer.REACHED}
             named = " and ".join(name.upper() for name in sorted(ways))
@@ -120,6 +140,15 @@ class Diagnosis:
             return Finding("lan-only", words)
         return Finding("unknown", "not known: no linked node could try it from outside")
 
+    def _offline(self) -> bool:
+        """Whether this computer has no address but those that are its own affair."""
+        return all(way_to(each.address) is Way.LOOPBACK for each in self._interfaces())
+
+    def _cut_off(self) -> bool:
+        """Whether there are links, and all have lost their paths."""
+        links = self._endpoint.links()
+        return bool(links) and all(link.way is None for link in links)
+
     def _among_neighbours(self) -> bool:
         """Whether all that are linked are on its own networks."""
         return bool(self._endpoint.links()) and not self._has_company()
@@ -135,6 +164,9 @@ class Diagnosis:
             words = f"this node listens on {self._listen}, which other computers cannot reach"
             hint = f"start it without `--listen {self._listen}`"
             return [Finding("loopback", words, hint)]
+        if self._offline():
+            words = "no network interface of this computer is up and has an address"
+            return [Finding("offline", words, "plug it in; the node goes on by itself")]
         general = findings(self.situation())
         rungs = [each for each in general if each.code.startswith("rung-")]
         return [
@@ -161,7 +193,7 @@ class Diagnosis:
             )
         if ladder.lan is not None and ladder.lan.condition:
             yield Finding("lan-silent", ladder.lan.condition)
-        if self._port_443 and HTTPS not in {port for _, port in self._endpoint.listening}:
+        if self._port_443 and (self._listen, HTTPS_PORT) not in self._endpoint.listening:
             yield Finding(
                 "no-443",
                 "TCP port 443 cannot be had: another program has it, or this user may not",
@@ -184,6 +216,12 @@ class Diagnosis:
             yield Finding("port-mapping", said[0])
 
     def _company(self) -> Iterator[Finding]:
+        if self._cut_off():
+            yield Finding(
+                "cut-off",
+                "all linked nodes fell silent at once; ways to them are looked for",
+                "look whether this computer still reaches the internet",
+            )
         if not self._endpoint.links():
             yield Finding(
                 "alone",

@@ -27,16 +27,21 @@ def disk_errors(folder: DataFolder) -> Iterator[None]:
 def disk_error(folder: DataFolder, error: OSError) -> NodeError:
     """A refusal of the operating system, for a person."""
     if error.errno in _FULL:
-        message = f"the disk of the data folder `{folder.path}` is full"
+        message = f"the disk of {_named(folder)} is full"
         hint = "free some space there, or choose another folder with `--data DIR`"
     elif error.errno == errno.EROFS:
-        message = f"the disk of the data folder `{folder.path}` is read-only"
+        message = f"the disk of {_named(folder)} is read-only"
         hint = "make it writable again, or choose another folder with `--data DIR`"
     else:
-        where = error.filename or folder.path
-        message = f"cannot use `{where}` in the data folder: {error.strerror or error}"
+        inside = error.filename and str(error.filename) != str(folder.path)
+        what = f"`{error.filename}` in the data folder" if inside else _named(folder)
+        message = f"cannot use {what}: {error.strerror or error}"
         hint = f"look at its owner, its mode and its disk: ls -la '{folder.path}'"
     return NodeError("disk", message, hint=hint)
+
+
+def _named(folder: DataFolder) -> str:
+    return f"the data folder `{folder.path}`"
 
 
 async def open_folder(host: Host, folder: DataFolder) -> FileLock:

@@ -14,6 +14,7 @@ from ..tasks.generation import GatewayEvent, GenerateRequest, Routed, Summary
 from ..tasks.routing import Hop
 from ..transport.address import Address
 from ..transport.errors import TransportError
+from ..transport.place import nearness_at
 from . import defaults, linkviews, views
 from .control import Emit, Operation
 from .diagnosis import finding_view
@@ -151,7 +152,7 @@ class Operations:
 
         async def pass_on(event: GatewayEvent) -> None:
             if isinstance(event, Routed):
-                stages.extend(_hop_view(hop) for hop in event.stages)
+                stages[:] = [_hop_view(hop) for hop in event.stages]
                 await emit({"event": "routed", "stages": stages})
             elif event.text:
                 await emit({"event": "text", "text": event.text})
@@ -192,7 +193,13 @@ class Operations:
                 f"`{address.host}` is not an IP address, and a code holds no names",
                 hint="`shoal invite --address 192.0.2.7:4001`",
             ) from None
-        return {"code": code, "expires": expires, "uses": uses}
+        return {
+            "code": code,
+            "expires": expires,
+            "uses": uses,
+            "address": f"{address.host}:{address.port}",
+            "near": nearness_at(address.host).name.lower(),
+        }
 
     def _best_address(self) -> Address:
         if not self._node.addresses:

@@ -35,8 +35,28 @@ class Courier:
         """`callback(link, code)` when a peer's link has ended for good."""
         self._endpoint.on_link_lost(callback)
 
+    def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
+        """`callback(link)` when a peer has not been heard of for a while; it may come back."""
+        self._endpoint.on_link_quiet(callback)
+
+    def on_link_back(self, callback: Callable[[Link], None]) -> None:
+        """`callback(link)` when a peer that was quiet is there again."""
+        self._endpoint.on_link_back(callback)
+
+    def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
+        """Keep the silent link to a peer for longer where `holder(peer)`."""
+        self._endpoint.hold_links(holder)
+
     def reaches(self, peer: PeerId) -> bool:
-        return peer == self.peer or self._endpoint.link(peer) is not None
+        """Whether something new may be sent there."""
+        return peer == self.peer or (
+            self._endpoint.link(peer) is not None and not self.is_quiet(peer)
+        )
+
+    def is_quiet(self, peer: PeerId) -> bool:
+        """Whether there is a link to the peer, and nothing has been heard of it for a while."""
+        link = self._endpoint.link(peer) if peer != self.peer else None
+        return link is not None and link.quiet
 
     def post(
         self,

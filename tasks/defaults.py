@@ -23,6 +23,8 @@ OPEN_TIMEOUT = 10.0  # seconds for one stage to open
 CLOSE_TIMEOUT = 2.0  # seconds for all stages to close
 EMIT_PACE = 0.025  # seconds between two pieces of text of one generation
 TOKEN_TIMEOUT = 120.0  # seconds a gateway waits for the next sign of the chain
+STALLED = 3.0  # seconds without a sign of a chain with a quiet stage, then another is looked for
+QUIET_LOOK = 1.0  # seconds between two looks for one, while a stage is quiet
 OPEN_ATTEMPTS = 3  # routes tried when stages refuse
 ROUTE_AROUND = 60.0  # seconds for which a stage that did not open is taken only for want of others
 

@@ -3,6 +3,7 @@
 TaskError                   `code` is a short fixed word
 ├── SessionError            a generation could not start or go on; codes: docs/spec/session.md
 │   ├── BadMessage          a peer's message is malformed or beyond a bound
+│   ├── StageLost           a stage of the chain is gone
 │   └── PromptTooLong       more tokens than the model's context
 ├── ServingError            this node cannot serve the shard it was to serve
 ├── TextError               tokens, text and chat templates; codes: docs/spec/text.md
@@ -30,6 +31,18 @@ class BadMessage(SessionError):
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-message", message)
+
+
+class StageLost(SessionError):
+    """A stage of the chain, `peer`, is gone, as the stage `by` says, or as this node has seen
+    itself; another replica may hold its layers."""
+
+    def __init__(self, peer: str, message: str, *, by: str | None = None) -> None:
+        super().__init__(
+            "stage-lost", message, hint="run it again: another replica may hold those layers"
+        )
+        self.peer = peer
+        self.by = by
 
 
 class PromptTooLong(SessionError):

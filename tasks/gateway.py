@@ -4,33 +4,30 @@ docs/spec/session.md. The gateway is not on the path of a token: it feeds the pr
 first stage, and the stages go round without it until the head or the gateway stops them.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from typing import Protocol
-
-import trio
 
 from ..state.directory import Directory
 from ..transport.calls import Call, Refusal, Reply
-from ..transport.errors import CallRefused, LinkClosed
+from ..transport.errors import LinkClosed
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from ..transport.link import Link
+from .chain import Chains, Refused
 from .courier import Courier
 from .defaults import (
-    CLOSE_TIMEOUT,
     MAX_NEW_TOKENS,
-    MAX_STOP_IDS,
     OPEN_ATTEMPTS,
-    OPEN_TIMEOUT,
     PREFILL_BYTES,
     PREFILL_TOKENS,
-    ROUTE_AROUND,
+    QUIET_LOOK,
     SPANS_UNDER_WAY,
     TOKEN_TIMEOUT,
 )
-from .engine.interface import Sampling, SessionId
-from .errors import NoRoute, PromptTooLong, SessionError
+from .engine.interface import SessionId
+from .errors import NoRoute, PromptTooLong, SessionError, StageLost
 from .generation import (
     Answer,
     Arrived,
@@ -42,19 +39,15 @@ from .generation import (
     Run,
     Summary,
 )
-from .routing import Hop, find_route
+from .routing import find_route
 from .session import (
     SESSION_BYTES,
-    Close,
     Failed,
-    Open,
     Progress,
+    Quiet,
     SpanMessage,
     Token,
     pack_tokens,
-    parse_cached,
-    parse_dtype,
-    stage_code,
 )
 from .text.process import Message, TextDelta
 
@@ -79,13 +72,18 @@ class ModelSource(Protocol):
         ...
 
 
-class _Refused(Exception):
-    """A stage did not open; another chain may."""
+@dataclass(slots=True)
+class _Talk:
+    """One request: what it asks for, and which chain is at it."""
 
-    def __init__(self, peer: PeerId, error: SessionError) -> None:
-        super().__init__(error.message)
-        self.peer = peer
-        self.error = error
+    model: Model
+    request: GenerateRequest
+    ids: list[int]
+    new: int  # tokens to generate at most, by all its chains together
+    answer: Answer
+    run: Run | None = None  # opened and not closed
+    refused: dict[PeerId, SessionError] = field(default_factory=dict)
+    lost: set[PeerId] = field(default_factory=set)
 
 
 class Gateway:
@@ -99,11 +97,13 @@ class Gateway:
         self._directory = directory
         self._models = models
         self._runs: dict[SessionId, tuple[Run, Model]] = {}
-        self._unopened: dict[PeerId, float] = {}  # stages that did not open a session, and when
+        self._chains = Chains(host, courier)
         courier.handle("session.token", self._on_token)
         courier.handle("session.progress", self._on_progress)
         courier.handle("session.failed", self._on_failed)
+        courier.handle("session.quiet", self._on_quiet)
         courier.on_link_lost(self._link_lost)
+        courier.on_link_quiet(self._link_quiet)
 
     @property
     def sessions(self) -> int:
@@ -126,17 +126,16 @@ class Gateway:
     ) -> Summary:
         ids = await self._encode(model, request)
         new = _room(model, len(ids), request.max_tokens)
-        refused: dict[PeerId, SessionError] = {}
-        while True:
-            session = self._host.entropy(SESSION_BYTES)
-            route = self._route(session, model, len(ids) + new, refused)
-            run = Run(session, route, ids, new)
-            try:
-                return await self._attempt(run, model, request, emit, began)
-            except _Refused as refusal:
-                refused[refusal.peer] = refusal.error
-                if len(refused) == OPEN_ATTEMPTS:
-                    raise refusal.error from None
+        answer = Answer(ids, model, request, emit, began)
+        talk = _Talk(model, request, ids, new, answer)
+        try:
+            await self._start(talk)
+            await answer.prepare()
+            while not await self._converse(talk):
+                continue
+            return answer.summary()
+        finally:
+            await self._leave(talk)
 
     async def _encode(self, model: Model, request: GenerateRequest) -> list[int]:
         if request.messages is None and request.prompt is None:
@@ -151,123 +150,151 @@ class Gateway:
             raise SessionError("bad-request", "the prompt is empty")
         return ids
 
-    def _route(
-        self,
-        session: SessionId,
-        model: Model,
-        tokens: int,
-        refused: Mapping[PeerId, SessionError],
-    ) -> Sequence[Hop]:
-        everyone = self._directory.members().items()
-        members = {peer: record for peer, record in everyone if peer not in refused}
+    # Which chain.
+
+    async def _start(self, talk: _Talk) -> None:
+        """Open a chain, where none is open."""
+        while talk.run is None:
+            run = self._next_run(talk, talk.lost)
+            try:
+                await self._open(talk, run, run.peers)
+            except Refused:
+                if len(talk.refused) >= OPEN_ATTEMPTS:
+                    raise talk.refused[next(reversed(talk.refused))] from None
+        await talk.answer.begin(talk.run.route)
+
+    def _next_run(self, talk: _Talk, without: Collection[str]) -> Run:
+        """A session over the best chain for what is still to do. Raises NoRoute."""
+        session = self._host.entropy(SESSION_BYTES)
+        new = talk.new - talk.answer.made
+        without = {*talk.refused, *without}
+        members = {
+            peer: record
+            for peer, record in self._directory.members().items()
+            if peer not in without and not self._courier.is_quiet(peer)
+        }
         try:
-            return find_route(
+            route = find_route(
                 members,
-                model.root,
-                model.layers,
-                tokens,
+                talk.model.root,
+                talk.model.layers,
+                len(talk.ids) + new,
                 own=self._courier.peer,
                 session=session,
-                avoid=self._avoided(),
+                avoid=self._chains.avoided(),
             )
         except NoRoute:
-            for error in refused.values():  # why the last chain was refused says more
+            for error in talk.refused.values():  # why the last chain was refused says more
                 raise error from None
             raise
+        return Run(session, route, talk.ids, new, self._host.now())
 
-    def _avoided(self) -> Collection[PeerId]:
-        """Who did not open a session lately: a stage that refuses all shall not cost each
-        request one of its attempts."""
-        since = self._host.now() - ROUTE_AROUND
-        self._unopened = {peer: at for peer, at in self._unopened.items() if at > since}
-        return self._unopened.keys()
-
-    async def _attempt(
-        self, run: Run, model: Model, request: GenerateRequest, emit: Emit, began: float
-    ) -> Summary:
-        with self._registered(run, model):
-            try:
-                cached = await self._open(run, model, request.sampling)
-                await emit(Routed(run.route))
-                start = min(cached, run.prompt - 1)  # the last one is computed for its answer
-                answer = Answer(run, model, request, emit, began)
-                await answer.prepare()
-                await self._converse(run, model, start, answer)
-                return answer.summary()
-            finally:
+    async def _open(self, talk: _Talk, run: Run, fresh: Collection[PeerId]) -> None:
+        """Open a run, its `fresh` stages first: only once they are there, the chain before is
+        given up and the others, which are in both, change over. Raises Refused."""
+        before, began = talk.run, self._host.now()
+        self._runs[run.session] = run, talk.model
+        try:
+            await self._chains.open(run, talk.model, talk.request.sampling, fresh)
+            if before is not None and before.has_gone_on(began):
+                return  # who was quiet is back in time
+            await self._leave(talk)
+            rest = set(run.peers) - set(fresh)
+            await self._chains.open(run, talk.model, talk.request.sampling, rest)
+            run.heard_at = self._host.now()
+            talk.run = run
+        except Refused as refusal:
+            talk.refused[refusal.peer] = refusal.error
+            raise
+        finally:
+            if talk.run is not run:
                 await self._close(run)
 
-    @contextmanager
-    def _registered(self, run: Run, model: Model) -> Iterator[None]:
-        self._runs[run.session] = run, model
+    async def _move(self, talk: _Talk, before: Run, error: StageLost | None = None) -> bool:
+        """Go on over another chain, without who is quiet; False where there is none to be had, or
+        who was quiet has come back."""
+        most = len(talk.refused) + OPEN_ATTEMPTS
+        for without in self._suspects(before, error):
+            while len(talk.refused) < most:
+                try:
+                    run = self._next_run(talk, {*talk.lost, *without})
+                except (NoRoute, SessionError):
+                    break
+                try:
+                    await self._open(talk, run, set(run.peers) - set(before.peers))
+                except Refused:
+                    if talk.run is not None:
+                        continue
+                    await self._start(talk)
+                    return True
+                if talk.run is run:
+                    await talk.answer.begin(run.route)
+                return talk.run is run
+        return False
+
+    def _suspects(self, run: Run, error: StageLost | None) -> Iterator[Collection[str]]:
+        """Whom to leave out, the likeliest first: where a stage has lost another one, it may be
+        itself that cannot be reached, and to leave out one of the two will do."""
+        lost: set[str] = {error.peer} if error is not None else set()
+        parted = {*run.parted, *lost, *({error.by} if error is not None else ())}
+        lost |= run.missed
+        yield lost
+        yield from ({peer} for peer in run.peers if peer in parted and {peer} != lost)
+
+    async def _leave(self, talk: _Talk) -> None:
+        run, talk.run = talk.run, None
+        if run is not None:
+            await self._close(run)
+
+    async def _close(self, run: Run) -> None:
         try:
-            yield
+            await self._chains.close(run)
         finally:
             del self._runs[run.session]
 
-    async def _open(self, run: Run, model: Model, sampling: Sampling) -> int:
-        """Open all stages at once; the session starts at the shortest cached prefix."""
-        cached: list[int] = []
-        failures: list[_Refused] = []
+    # What is said.
 
-        async def open_one(index: int) -> None:
-            try:
-                cached.append(await self._open_stage(run, index, model, sampling))
-            except _Refused as refusal:
-                failures.append(refusal)
-                nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            for index in range(len(run.route)):
-                nursery.start_soon(open_one, index)
-        if failures:
-            raise failures[0]
-        return min(cached)
-
-    async def _open_stage(self, run: Run, index: int, model: Model, sampling: Sampling) -> int:
-        hop = run.route[index]
-        message = Open(
-            session=run.session,
-            epoch=run.epoch,
-            root=model.root,
-            parts=hop.parts,
-            dtype=parse_dtype(hop.dtype),
-            stages=run.peers,
-            index=index,
-            tokens=run.prompt + run.new,
-            steps=run.new,
-            stop_ids=model.text.info.stop_ids[:MAX_STOP_IDS],
-            sampling=sampling,
-        )
+    async def _converse(self, talk: _Talk) -> bool:
+        """Feed the prompt, a few spans ahead of the head's progress, and take the tokens; False
+        where another chain has taken over."""
+        run = talk.run
+        assert run is not None
+        spans = _spans(run, talk.model.hidden)
         try:
-            reply = await self._courier.call(
-                hop.peer, "session.open", message.header(), timeout=OPEN_TIMEOUT
-            )
-            return parse_cached(reply.header, message.tokens)
-        except (CallRefused, LinkClosed, SessionError) as error:
-            self._unopened[hop.peer] = self._host.now()
-            code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
-            reason = SessionError(code, f"{run.describe(index)}: {error.message}")
-            raise _Refused(hop.peer, reason) from None
+            for _ in range(min(len(run.route) + 1, SPANS_UNDER_WAY)):
+                self._feed(run, spans)
+            while True:
+                items = await self._hear(run)
+                tokens = [item for item in items if isinstance(item, Arrived)]
+                if tokens and await talk.answer.add(tokens):
+                    return True
+                for item in items:
+                    if isinstance(item, SessionError):
+                        raise item
+                    if isinstance(item, Progress):
+                        self._feed(run, spans)
+                if not items and await self._move(talk, run):
+                    return False
+        except StageLost as error:
+            if error.by is None:
+                talk.lost.add(PeerId(error.peer))
+            if not await self._move(talk, run, error):
+                raise
+            return False
 
-    async def _converse(self, run: Run, model: Model, start: int, answer: Answer) -> None:
-        """Feed the prompt, a few spans ahead of the head's progress, and take the tokens."""
-        spans = _spans(run, start, model.hidden)
-        for _ in range(min(len(run.route) + 1, SPANS_UNDER_WAY)):
-            self._feed(run, spans)
+    async def _hear(self, run: Run) -> list[Arrived | Progress | SessionError]:
+        """What has come; nothing where the chain stands still and one of it is quiet."""
         while True:
-            with trio.move_on_after(TOKEN_TIMEOUT) as scope:
-                items = await run.heard()
-            if scope.cancelled_caught:
+            quiet = run.missed or any(map(self._courier.is_quiet, run.peers))
+            items = await run.heard(QUIET_LOOK if quiet else TOKEN_TIMEOUT)
+            if items:
+                return items
+            now = self._host.now()
+            if now >= run.heard_at + TOKEN_TIMEOUT:
                 raise SessionError("silent", f"no stage said anything for {TOKEN_TIMEOUT:g} s")
-            tokens = [item for item in items if isinstance(item, Arrived)]
-            if tokens and await answer.add(tokens):
-                return
-            for item in items:
-                if isinstance(item, SessionError):
-                    raise item
-                if isinstance(item, Progress):
-                    self._feed(run, spans)
+            quiet = run.missed or any(map(self._courier.is_quiet, run.peers))
+            if quiet and run.is_stalled(now):
+                return []
 
     def _feed(self, run: Run, spans: Iterator[SpanMessage]) -> None:
         if (span := next(spans, None)) is None:
@@ -277,21 +304,6 @@ class Gateway:
             self._courier.post(run.peers[0], "session.span", span.header(), payload)
         except LinkClosed as error:
             raise _lost(run, run.peers[0], error.message) from None
-
-    async def _close(self, run: Run) -> None:
-        """Free the session everywhere, also when this request is being cancelled."""
-        header = Close(run.session).header()
-
-        async def close_one(peer: PeerId) -> None:
-            try:
-                await self._courier.call(peer, "session.close", header, timeout=CLOSE_TIMEOUT)
-            except (CallRefused, LinkClosed):
-                return  # a stage that is gone has freed it by going
-
-        with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
-            async with trio.open_nursery() as nursery:
-                for peer in run.peers:
-                    nursery.start_soon(close_one, peer)
 
     # What stages say.
 
@@ -317,7 +329,16 @@ class Gateway:
             run, _ = self._find(call, progress.session, progress.epoch, head=True)
         except SessionError as error:
             return Refusal(error.code, error.message)
-        run.take_progress(progress)
+        run.take_progress(progress, self._host.now())
+        return Reply()
+
+    def _on_quiet(self, call: Call) -> Reply | Refusal:
+        try:
+            said = Quiet.parse(call.header)
+            run, _ = self._find(call, said.session, said.epoch, head=False)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        run.take_quiet(call.peer, said.peer, quiet=said.quiet)
         return Reply()
 
     def _on_failed(self, call: Call) -> Reply | Refusal:
@@ -328,10 +349,15 @@ class Gateway:
             return Refusal(error.code, error.message)
         stage = run.describe(run.peers.index(call.peer))
         if failed.lost in run.peers:
-            run.fail(_lost(run, failed.lost, f"{failed.message}, says {stage}"))
+            run.fail(_lost(run, failed.lost, f"{failed.message}, says {stage}", by=call.peer))
         else:
             run.fail(SessionError(failed.code, f"{stage}: {failed.message}"))
         return Reply()
+
+    def _link_quiet(self, link: Link) -> None:
+        for run, _ in self._runs.values():
+            if link.peer in run.peers:
+                run.look()
 
     def _link_lost(self, link: Link, code: str) -> None:
         for run, _ in self._runs.values():
@@ -339,12 +365,8 @@ class Gateway:
                 run.fail(_lost(run, link.peer, f"the link ended: {code}"))
 
 
-def _lost(run: Run, peer: PeerId, why: str) -> SessionError:
-    return SessionError(
-        "stage-lost",
-        f"{run.describe(run.peers.index(peer))} is gone: {why}",
-        hint="run it again: another replica may hold those layers",
-    )
+def _lost(run: Run, peer: PeerId, why: str, *, by: PeerId | None = None) -> StageLost:
+    return StageLost(peer, f"{run.describe(run.peers.index(peer))} is gone: {why}", by=by)
 
 
 def _room(model: Model, prompt: int, wanted: int | None) -> int:
@@ -356,10 +378,10 @@ def _room(model: Model, prompt: int, wanted: int | None) -> int:
     return min(wanted or MAX_NEW_TOKENS, model.context - prompt)
 
 
-def _spans(run: Run, start: int, hidden: int) -> Iterator[SpanMessage]:
+def _spans(run: Run, hidden: int) -> Iterator[SpanMessage]:
     """The prompt in spans of bounded bytes; only after the last one a token is wanted."""
     step = max(1, min(PREFILL_TOKENS, PREFILL_BYTES // (4 * hidden)))
-    for first in range(start, run.prompt, step):
+    for first in range(run.start, run.prompt, step):
         count = min(step, run.prompt - first)
         last = first + count == run.prompt
         yield SpanMessage(run.session, None, run.epoch, first, count, last)

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import trio
 
 from ..transport.identity import PeerId
-from .defaults import EMIT_PACE
+from .defaults import EMIT_PACE, STALLED
 from .engine.interface import Sampling, SessionId
 from .errors import SessionError
 from .routing import Hop
@@ -90,15 +90,24 @@ class Arrived:
 
 
 class Run:
-    """One session as its gateway knows it. The token ids stay here, whatever else is lost."""
+    """One session as its gateway knows it. The token ids stay here, whatever else is lost.
 
-    def __init__(self, session: SessionId, route: Sequence[Hop], ids: list[int], new: int) -> None:
+    What another chain has generated before is prompt to this one.
+    """
+
+    def __init__(
+        self, session: SessionId, route: Sequence[Hop], ids: list[int], new: int, now: float
+    ) -> None:
         self.session = session
         self.route = tuple(route)
         self.ids = ids  # prompt and generated
         self.new = new  # tokens to generate at most
         self.prompt = len(ids)
+        self.start = self.prompt - 1  # the first position to compute
         self.epoch = 1
+        self.heard_at = now  # when the chain last gave a sign
+        self._quiet: set[tuple[PeerId, PeerId]] = set()  # a stage, and the neighbour it misses
+        self._looking = False
         self._expected = len(ids)
         self._progress = 0
         self._final = False
@@ -106,9 +115,10 @@ class Run:
         self._ended = trio.Event()  # the final token or an error has come
         self._next_at = 0.0  # when tokens are to be made text again
         # Unbounded, but receive() lets in no more than `new` tokens and one progress a position.
-        self._send, self._inbox = trio.open_memory_channel[Arrived | Progress | SessionError](
-            math.inf
-        )
+        # None, one at most, is no news but a reason to look at the quiet ones.
+        self._send, self._inbox = trio.open_memory_channel[
+            Arrived | Progress | SessionError | None
+        ](math.inf)
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
@@ -139,14 +149,50 @@ class Run:
         if token.final:
             self._final = True
             self._ended.set()
+        self.heard_at = now
         self._put(Arrived(token, now))
 
-    def take_progress(self, progress: Progress) -> None:
+    def take_progress(self, progress: Progress, now: float) -> None:
         if not self._progress < progress.position < self.prompt:
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an impossible progress"))
             return
         self._progress = progress.position
+        self.heard_at = now
         self._put(progress)
+
+    def take_quiet(self, sender: PeerId, peer: PeerId, *, quiet: bool) -> None:
+        """What a stage says of a neighbour."""
+        if peer not in self.peers or sender == peer:
+            return
+        if quiet:
+            self._quiet.add((sender, peer))
+            self.look()
+        else:
+            self._quiet.discard((sender, peer))
+
+    @property
+    def missed(self) -> frozenset[PeerId]:
+        """Whom other stages of the chain do not hear."""
+        return frozenset(peer for _, peer in self._quiet)
+
+    @property
+    def parted(self) -> frozenset[PeerId]:
+        """These, and who says so: one of each two has lost the other."""
+        return frozenset(peer for pair in self._quiet for peer in pair)
+
+    def has_gone_on(self, since: float) -> bool:
+        """Whether the chain has given a sign since then, and may give more."""
+        return self.heard_at > since and not self._broken
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether the chain has been still for longer than one that goes on in spite of it all."""
+        return now >= self.heard_at + STALLED
+
+    def look(self) -> None:
+        """Have `heard` return, perhaps with nothing."""
+        if not self._looking:
+            self._looking = True
+            self._put(None)
 
     def fail(self, error: SessionError) -> None:
         """End the session with the first error that comes."""
@@ -155,14 +201,17 @@ class Run:
             self._broken = True
             self._ended.set()
 
-    async def heard(self) -> list[Arrived | Progress | SessionError]:
-        """What has come, in order, at least one; an error is the last that ever comes.
+    async def heard(self, timeout: float) -> list[Arrived | Progress | SessionError]:
+        """What has come, in order; an error is the last that ever comes. Nothing after `timeout`
+        seconds, or when there is a reason to look.
 
         Tokens of a fast model are gathered for EMIT_PACE seconds, but for the first and the
         last: a person sees no difference, and making text of each costs more than the token.
         """
-        items = [await self._inbox.receive()]
-        if isinstance(items[0], Arrived):
+        items: list[Arrived | Progress | SessionError | None] = []
+        with trio.move_on_after(timeout):
+            items.append(await self._inbox.receive())
+        if items and isinstance(items[0], Arrived):
             if self._next_at > trio.current_time():
                 with trio.move_on_at(self._next_at):
                     await self._ended.wait()
@@ -170,9 +219,10 @@ class Run:
         with suppress(trio.WouldBlock):
             while True:
                 items.append(self._inbox.receive_nowait())
-        return items
+        self._looking = False
+        return [item for item in items if item is not None]
 
-    def _put(self, item: Arrived | Progress | SessionError) -> None:
+    def _put(self, item: Arrived | Progress | SessionError | None) -> None:
         if not self._broken:
             self._send.send_nowait(item)
 
@@ -185,12 +235,15 @@ class Run:
 
 
 class Answer:
-    """Tokens to text, and the figures of the summary."""
+    """Tokens to text, and the figures of the summary. `ids` begins as the prompt, and gets what
+    is generated."""
 
     def __init__(
-        self, run: Run, model: Model, request: GenerateRequest, emit: Emit, began: float
+        self, ids: list[int], model: Model, request: GenerateRequest, emit: Emit, began: float
     ) -> None:
-        self._run = run
+        self._ids = ids
+        self._prompt = len(ids)
+        self._hops = 1
         self._model = model
         self._stop = request.stop
         self._emit = emit
@@ -198,10 +251,23 @@ class Answer:
         self._text: list[str] = []
         self._times: list[float] = []
         self._computing = 0.0  # seconds the stages computed, after the first token
+        self._between = 0.0  # seconds that passed from one chain to the next
+        self._moved = False
         self._reason: Reason = "length"
 
     async def prepare(self) -> None:
         self._detokenizer = await self._model.text.detokenizer(self._stop)
+
+    @property
+    def made(self) -> int:
+        """Tokens taken so far."""
+        return len(self._ids) - self._prompt
+
+    async def begin(self, route: Sequence[Hop]) -> None:
+        """This chain is to answer, or to go on with the answer."""
+        self._hops = len(route)
+        self._moved = bool(self._times)
+        await self._emit(Routed(tuple(route)))
 
     async def add(self, arrived: Sequence[Arrived]) -> bool:
         """Take tokens; says whether the last was among them.
@@ -219,7 +285,7 @@ class Answer:
         last, fresh = False, list[int]()
         for item in arrived:
             self._measure(item)
-            self._run.ids.append(item.token.token)
+            self._ids.append(item.token.token)
             last = item.token.final
             if item.token.token in self._model.text.info.stop_ids:
                 self._reason, last = "stop", True
@@ -234,7 +300,10 @@ class Answer:
         return last or delta.stopped
 
     def _measure(self, arrived: Arrived) -> None:
-        if self._times:
+        if self._moved:
+            self._between += arrived.at - self._times[-1]
+            self._moved = False
+        elif self._times:
             self._computing += arrived.token.seconds
         self._times.append(arrived.at)
 
@@ -246,14 +315,14 @@ class Answer:
     def summary(self) -> Summary:
         took = self._times[-1] - self._times[0]
         further = len(self._times) - 1
-        on_the_way = max(0.0, took - self._computing)
+        on_the_way = max(0.0, took - self._computing - self._between)
         return Summary(
             reason=self._reason,
-            prompt_tokens=self._run.prompt,
+            prompt_tokens=self._prompt,
             tokens=len(self._times),
             ttft_s=self._times[0] - self._began,
             tokens_per_s=further / took if took > 0 else 0.0,
-            hop_ms=1e3 * on_the_way / (further * len(self._run.route)) if further else 0.0,
+            hop_ms=1e3 * on_the_way / (further * self._hops) if further else 0.0,
             text="".join(self._text),
-            token_ids=tuple(self._run.ids[self._run.prompt :]),
+            token_ids=tuple(self._ids[self._prompt :]),
         )

@@ -371,6 +371,30 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Quiet:
+    """`session.quiet`: a stage does not hear its neighbour `peer`, or (`quiet` False) hears it
+    again."""
+
+    session: SessionId
+    epoch: int
+    peer: PeerId
+    quiet: bool
+
+    def header(self) -> dict[str, Any]:
+        return {
+            "session": self.session,
+            "epoch": self.epoch,
+            "peer": self.peer,
+            "quiet": self.quiet,
+        }
+
+    @classmethod
+    def parse(cls, header: Header) -> "Quiet":
+        peer = PeerId(_text(header, "peer", _MAX_PEER_ID))
+        return cls(_session(header), _epoch(header), peer, _bool(header, "quiet"))
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """`session.close`: free everything of a session."""
 

@@ -6,6 +6,7 @@ payload goes to the engine in the call in which it arrived, unread and uncopied.
 
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import trio
@@ -46,6 +47,7 @@ from .session import (
     Feed,
     Open,
     Progress,
+    Quiet,
     SpanMessage,
     Token,
     unpack_tokens,
@@ -128,6 +130,9 @@ class Stage:
         self._budget = SentBudget(sent_bytes)
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
+        courier.hold_links(self._computes_for)
+        courier.on_link_quiet(lambda link: self._tell(link.peer, quiet=True))
+        courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
         courier.handle("session.span", _coded(self._on_span))
@@ -160,6 +165,10 @@ class Stage:
         for session in list(self._sessions.values()):
             self._fail(session, "shard-gone", "the stage's engine stopped or took another shard")
 
+    def _computes_for(self, peer: PeerId) -> bool:
+        """A gateway may sleep, and go on where it was."""
+        return any(session.gateway == peer for session in self._sessions.values())
+
     def _link_lost(self, link: Link, code: str) -> None:
         """Ends the sessions of a gateway that is gone, reports those whose chain is broken."""
         for session in list(self._sessions.values()):
@@ -167,6 +176,20 @@ class Stage:
                 self._drop(session)
             elif link.peer in (session.previous, session.next):
                 self._fail(session, "stage-lost", f"the link ended: {code}", lost=link.peer)
+
+    def _tell(self, peer: PeerId, *, quiet: bool) -> None:
+        """The gateways of chains in which it is a neighbour; only they can go another way."""
+        for session in self._sessions.values():
+            if peer != session.gateway and peer in (session.previous, session.next):
+                order = session.open
+                message = Quiet(order.session, order.epoch, peer, quiet)
+                with suppress(LinkClosed):  # the gateway is gone as well
+                    self._courier.post(
+                        session.gateway,
+                        "session.quiet",
+                        message.header(),
+                        priority=Priority.CONTROL,
+                    )
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Frees what was closed and closes what is idle, until cancelled."""

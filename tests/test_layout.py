@@ -77,6 +77,9 @@ REAL_CALLS = {"stdlib.socket", "stdlib.socketpair", "stdlib.getaddrinfo", "socke
 EXECUTES = {
     "pickle", "marshal", "dill", "cloudpickle", "shelve", "yaml", "joblib",
 }  # fmt: skip
+OF_A_DAEMON = {"transport", "state", "dht", "tasks", "node"}
+READS = {"receive_some", "recv", "recvfrom", "readline", "readlines", "read_bytes", "read_text"}
+INFLATES = {"decompress", "decompressobj"}
 EXECUTING_CALLS = {"eval", "exec", "compile", "torch.load", "os.system", "__import__"}
 
 
@@ -166,6 +169,20 @@ def executions(path: str, tree: ast.Module) -> list[str]:
     return found
 
 
+def unbounded_reads(path: str, tree: ast.Module) -> list[str]:
+    """Reads that do not say of how many bytes, and anything that inflates."""
+    if path.split("/")[0] not in OF_A_DAEMON or path in BEYOND_THE_SEAM:
+        return []
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        method, bare = node.func.attr, not node.args and not node.keywords
+        if method in INFLATES or (method in READS and bare):
+            found.append(f"{path}:{node.lineno}: calls `{method}`: what arrives is bounded first")
+    return found
+
+
 def torch_imports(path: str, tree: ast.Module) -> list[str]:
     if path in ENGINE_WORKER:
         return []
@@ -189,7 +206,7 @@ def broad_excepts(path: str, tree: ast.Module) -> list[str]:
 
 
 Rule = Callable[[str, ast.Module], list[str]]
-RULES: list[Rule] = [upward_imports, world_touches, executions, torch_imports]
+RULES: list[Rule] = [upward_imports, world_touches, executions, unbounded_reads, torch_imports]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -211,6 +228,8 @@ def test_rule(rule: Rule) -> None:
         (world_touches, "import trio\nasync def f(): await trio.to_thread.run_sync(print)"),
         (executions, "import pickle"),
         (executions, "import torch\ntorch.load('x')"),
+        (unbounded_reads, "async def f(stream): return await stream.receive_some()"),
+        (unbounded_reads, "import zlib\nzlib.decompress(b'x', 15, 10)"),
         (torch_imports, "import torch.nn"),
     ],
 )

@@ -1,6 +1,6 @@
 """What the C library does with freed memory, as far as it can be told (glibc).
 
-A batch of a lane is some 256 KiB, and so are the buffers it passes through. By default glibc gives
+A batch of a lane is up to 512 KiB, and so are the buffers it passes through. By default glibc gives
 blocks of that size back to the kernel when they are freed, at once or with the end of the heap,
 and the next batch pays for them again, page by page: 96 page faults for a call of 256 KiB, which
 made it cost nearly twice as much (measured). With fixed thresholds the process keeps a few

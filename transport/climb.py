@@ -49,9 +49,11 @@ def order(
     peer: PeerId,
     allows: Allows,
     linked: Collection[PeerId] = (),
+    own: Sequence[Address] = (),
 ) -> list[Attempt]:
     """What to try, and when; at most `defaults.CLIMB_ADDRESSES` addresses, and
-    `defaults.CLIMB_CIRCUITS` through relays, those that are `linked` first."""
+    `defaults.CLIMB_CIRCUITS` through relays, those that are `linked` first. `own` are relays at
+    which this node has a place: they may know the peer or find it, whether it says so or not."""
     tcp = [each for each in addresses if each.relay is None and each.transport == "tcp"]
     udp = [each for each in addresses if each.relay is None and each.transport == "udp"]
     circuits = [each for each in addresses if each.relay is not None]
@@ -70,6 +72,13 @@ def order(
         found += [
             Attempt(peer, address, Way.RELAYED, first + index * step)
             for index, address in enumerate(_spread(circuits, linked)[: defaults.CLIMB_CIRCUITS])
+        ]
+        named = {each.relay.peer for each in circuits if each.relay is not None}
+        ours = [each for each in own if each.peer not in named and each.peer != peer]
+        first = defaults.OWN_RELAYS_S if found else 0.0
+        found += [
+            Attempt(peer, relay.through(peer), Way.RELAYED, first + index * step)
+            for index, relay in enumerate(ours[: defaults.CLIMB_OWN])
         ]
     return sorted(found, key=lambda each: each.after)
 

@@ -16,6 +16,7 @@ from .defaults import (
     DOUBT_S,
     FRAME_OVERHEAD_BYTES,
     FRAME_PAYLOAD_BYTES,
+    HINTED_S,
     PING_S,
     SLEPT_S,
     STALL_S,
@@ -35,7 +36,6 @@ class Connection:
     the bulk under way (None: nothing does)."""
 
     __slots__ = (
-        "_acked",
         "_hinted",
         "_least_idle_s",
         "_looked",
@@ -48,6 +48,7 @@ class Connection:
         "_silent_s",
         "_ticked",
         "_unacked",
+        "acked",
         "bulk_at",
         "bulk_bytes",
         "bulk_waits",
@@ -83,7 +84,7 @@ class Connection:
         # and makes us change to and fro must not have us count them one by one.
         self._unacked: deque[Entry | int] = deque()
         self._sent = 0
-        self._acked = 0
+        self.acked = 0  # of the frames sent, as the peer has told
         self._ticked = now
         self._pinged = now
         self._ping_sent: float | None = None
@@ -110,12 +111,13 @@ class Connection:
         """Whether counted frames are under way."""
         return bool(self._unacked)
 
-    def keep(self, entry: Entry, now: float) -> None:
-        """A counted frame leaves: it is kept until the peer says that it has it."""
+    def keep(self, entry: Entry, length: int, now: float) -> None:
+        """A counted frame leaves, its head and payload `length` bytes: it is kept until the peer
+        says that it has it."""
         self._sent = (self._sent + 1) & _COUNT
         self._unacked.append(entry)
         if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
-            size = _size(entry)
+            size = FRAME_OVERHEAD_BYTES + length
             self.bulk_bytes += size
             if self.yielding is not None:
                 self.yielding.spend(size, now)
@@ -129,12 +131,12 @@ class Connection:
     def acknowledge(self, received: int) -> int:
         """The peer has so many of our counted frames; the bytes that need not be kept any
         more, with each frame's overhead. Raises Fault."""
-        fresh = (received - self._acked) & _COUNT
+        fresh = (received - self.acked) & _COUNT
         if not fresh:
             return 0
-        if fresh > (self._sent - self._acked) & _COUNT:
+        if fresh > (self._sent - self.acked) & _COUNT:
             raise Fault("bad-count")
-        self._acked = received
+        self.acked = received
         freed = 0
         while fresh:
             entry = self._unacked.popleft()
@@ -144,7 +146,7 @@ class Connection:
                 fresh -= min(entry, fresh)
                 continue
             fresh -= 1
-            size = _size(entry)
+            size = FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
             freed += size
             if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
                 self.bulk_bytes -= size
@@ -154,7 +156,7 @@ class Connection:
     def give_back(self) -> list[Entry]:
         """What may be lost, to be sent again elsewhere; acknowledgements may still come."""
         lost = [entry for entry in self._unacked if not isinstance(entry, int)]
-        count = (self._sent - self._acked) & _COUNT
+        count = (self._sent - self.acked) & _COUNT
         self._unacked = deque([count] if count else ())
         self.bulk_bytes = 0
         self.bulk_waits = False
@@ -211,7 +213,8 @@ class Connection:
         self.ping_soon(now)
 
     def hint(self, now: float) -> None:
-        """The peer has left this one for a worse: is it well? Half of the doubt is there."""
+        """The peer has left this one for a worse, or answers on another: is it well? Most of the
+        doubt is there."""
         self._hinted = True
         self.ping_soon(now)
 
@@ -253,16 +256,21 @@ class Connection:
                 self._ticked = ping_at
                 return ping_at
             self.ping(now)
-        self._ticked = max(now + _TICK_S, min(self.heard + self._silent_s, now + self._look()))
+        sent = now if self._ping_sent is None else self._ping_sent
+        self._ticked = max(now + _TICK_S, min(self.heard + self._silent_s, sent + self._look()))
         return self._ticked
+
+    def look_at(self, now: float) -> float:
+        """When what leaves now should have been acknowledged."""
+        return now + self._look() if self._unacked else inf
 
     def _quiet_for(self) -> float:
         """With frames under way nobody waits for long: a path that has died shows."""
         return self.idle_s if not self._unacked else min(self.idle_s, self._look())
 
     def _look(self) -> float:
-        rtts = 1 if self._hinted else DOUBT_RTTS
-        return DOUBT_S + rtts * (UNKNOWN_RTT_S if self.rtt is None else self.rtt)
+        rtt = UNKNOWN_RTT_S if self.rtt is None else self.rtt
+        return HINTED_S + rtt if self._hinted else DOUBT_S + DOUBT_RTTS * rtt
 
     def is_silent(self, now: float) -> bool:
         """Whether it counts as lost: nothing came for long, and a ping has had its time."""
@@ -270,6 +278,11 @@ class Connection:
         if sent is None or now < self.heard + self._silent_s:
             return False
         return now >= sent + max(self._silent_s - self._least_idle_s, self._look())
+
+    def is_outrun(self, other: "Connection") -> bool:
+        """Whether the other has been heard of since a ping was sent here in vain."""
+        sent = self._ping_sent
+        return sent is not None and other.heard > max(sent, self.heard)
 
     def is_overdue(self, now: float) -> bool:
         """Whether frames are under way, and nothing has come for longer than round trips take."""
@@ -286,7 +299,3 @@ class Connection:
         longer than round trips take."""
         sent = self._ping_sent
         return sent is not None and now >= max(sent, self.heard) + self._look()
-
-
-def _size(entry: Entry) -> int:
-    return FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)

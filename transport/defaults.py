@@ -33,9 +33,9 @@ HALF_OPEN: Final = 128
 HALF_OPEN_PER_SUBNET: Final = 8
 HALF_OPEN_LOOPBACK: Final = 128
 ARRIVALS_BURST: Final = 64
-ARRIVALS_PER_S: Final = 16.0
-ALL_ARRIVALS_BURST: Final = 512
-ALL_ARRIVALS_PER_S: Final = 256.0
+ARRIVALS_PER_S: Final = 8.0
+ALL_ARRIVALS_BURST: Final = 1024
+ALL_ARRIVALS_PER_S: Final = 20.0
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 2.0
 SILENT_S: Final = 3.5
@@ -57,6 +57,9 @@ DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
 """A connection is pinged after so many seconds and round trips with frames under way and nothing
 heard, and left for another one as long after that."""
+HINTED_S: Final = 0.1
+"""So many seconds and one round trip instead where the peer has left it for a worse one, or another
+one was answered meanwhile."""
 SUSPECT_S: Final = 1.5
 """So long, in seconds, after the last byte a way beside a doubtful relayed one is looked for."""
 UNKNOWN_RTT_S: Final = 0.3
@@ -78,16 +81,16 @@ FRAME_OVERHEAD_BYTES: Final = 64
 """What a frame costs beside its bytes, so that empty ones are bounded too."""
 
 # The shell's own pace.
-BATCH_BYTES: Final = 256 * KIB
+BATCH_BYTES: Final = 512 * KIB
 SMALL_BATCH_BYTES: Final = 16 * KIB
 """Bytes encrypted ahead of the kernel, which a token may have to wait behind."""
 BATCH_S: Final = (0.005, 0.02)
 """A full batch that left faster, in seconds, doubles the next; one that left slower halves it."""
-READ_BYTES: Final = 256 * KIB
+READ_BYTES: Final = 512 * KIB
 SMALL_READ_BYTES: Final = 16 * KIB
 TURN_S: Final = 0.01
 """A batch of frames that took longer, in seconds, makes the next read a small one."""
-SEND_AHEAD_BYTES: Final = 128 * KIB
+SEND_AHEAD_BYTES: Final = 512 * KIB
 """Bytes a stream's sender may run ahead of the wire."""
 SMALL_PAYLOAD_BYTES: Final = 16 * KIB
 """Payloads up to this are copied, so that they do not pin the buffer they came in."""
@@ -98,7 +101,7 @@ GIVE_BACK_BYTES: Final = 1 * MIB
 TICK_S: Final = 0.25
 """Between two looks, in seconds, at which links are quiet; well under `STALL_S`."""
 HURRY_S: Final = 0.05
-"""The same while one of them has gone quiet with frames under way."""
+"""The same while frames are under way on one of them."""
 ALARM_S: Final = 0.005
 """A call's timeout may be so much late, in seconds, where another one came just before."""
 COALESCE_S: Final = 100e-6
@@ -112,6 +115,9 @@ ROUND_S: Final = (3.0, 10.0)
 later."""
 PROBE_S: Final = 1.0
 """Between two looks, in seconds, whether the peer that dialled still listens."""
+HELLO_S: Final = 3.5
+"""How long the hello of a first connection to a peer may take, in seconds: other dials to that
+peer wait for it."""
 DUPLICATE_S: Final = 2.0
 """How long a dial that met the peer's own waits, in seconds, for that link."""
 STALL_S: Final = 0.5
@@ -119,11 +125,20 @@ STALL_S: Final = 0.5
 ACCEPT_PAUSE_S: Final = 0.01
 ACCEPT_BURST: Final = 16
 """With more half-open connections than this, accepts are this many seconds apart."""
+REFUSALS_BURST: Final = 128
+REFUSALS_PER_S: Final = 20.0
+"""Connections closed as soon as they were accepted, at once (a count) and per second in the long
+run; with more of them accepts are `ACCEPT_PAUSE_S` apart, and the kernel turns the others away."""
 LINGER_S: Final = 0.25
 """How long a connection stays, in seconds, for the peer to read our last words."""
 REFUSAL_S: Final = 1.0
 """How long a refusal may take to leave before its connection is closed."""
 
+HTTPS_PORT: Final = 443
+"""The TCP port that nearly every network lets out."""
+LOW_PORT: Final = 1024
+"""Ports below are of a system's own services: nothing is sent to one, `HTTPS_PORT` apart, because
+a peer says that it is there."""
 RATE_KEYS: Final = 4096
 """Keys whose rate is remembered, a count (rates.py)."""
 
@@ -139,8 +154,14 @@ CLIMB_S: Final = 10.0
 """How long one address may take, in seconds."""
 CLIMB_ADDRESSES: Final = 8
 CLIMB_CIRCUITS: Final = 4
+CLIMB_OWN: Final = 3
+"""Relays of this node's own that are tried though the peer does not name them, a count."""
+OWN_RELAYS_S: Final = 1.5
+"""After so many seconds, when what the peer names has had its chance."""
 FOREIGN_S: Final = 15.0
 """Between two looks whether the place at a relay of libp2p's is still held, in seconds."""
+FETCH_LOOK_S: Final = 0.1
+"""Between two looks, in seconds, whether whom a relay wants to reach for others is linked."""
 BOTH_S: Final = 0.3
 """How long a relay's other IP version is waited for, in seconds, once one has answered."""
 FAMILY_S: Final = 60.0
@@ -150,6 +171,12 @@ FIND_S: Final = 0.5
 PUNCH_PAUSES_S: Final = (4.0, 10.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 """After which a relayed link is punched for again, in seconds, the last one for ever; a change of
 the network comes between."""
+WHERE: Final = (16, 0.5)
+"""Questions of one peer, where another one is seen, that are answered: at once and per second."""
+WHERE_S: Final = 2.0
+"""How long an answer to that may take, in seconds."""
+VOUCHERS: Final = 6
+"""Linked peers that are asked, a count."""
 NETWORK_S: Final = 2.0
 """Between two looks at the own addresses, in seconds."""
 SLEPT_S: Final = 5.0

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from typing import Final
 
@@ -33,6 +34,7 @@ from .meeting import Connected, Door, Refused
 from .path import Path, PathLost
 from .pipe import Pipe, TcpPipe, Way
 from .place import way_to
+from .rates import Bucket, Rate
 from .relay.book import RelayBook
 from .rescue import Finder, Rescue
 from .serving import StreamHandler
@@ -90,6 +92,8 @@ class Endpoint:
         """What answers libp2p programs; None where nothing does."""
         if libp2p:
             self.relay_for_libp2p(None)
+        self.punched: Callable[[PeerId, str], bool] = lambda peer, ip: False
+        """Whether a TCP connection from a peer at an IP address came through a hole of ours."""
         self._firsts: dict[int, Greeter] = {}
         self._admission_news = trio.lowlevel.ParkingLot()
 
@@ -170,6 +174,11 @@ class Endpoint:
     def on_link_back(self, callback: Callable[[Link], None]) -> None:
         """`callback(link)` when a link that was quiet has a path again."""
         self._links.back.append(callback)
+
+    def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
+        """Where `holder(peer)`, somebody needs the link to that peer: without a path it is kept for
+        as long as if calls were open on it (`Limits.hold_s`)."""
+        self._links.holders.append(holder)
 
     def on_observed(self, callback: Callable[[Connected], None]) -> None:
         """`callback(connected)` for every hello that says where the peer sees this node."""
@@ -299,7 +308,8 @@ class Endpoint:
         if server and pipe.medium == "circuit":  # a libp2p program may come that way as well
             first = await self._first_of(pipe, name)
             if first[:1] == MULTISTREAM_BYTE and self.libp2p is not None:
-                await self.libp2p.serve_pipe(pipe, first, relayed=True)
+                serve = partial(self.libp2p.serve_pipe, pipe, first, relayed=True)
+                self._nursery.start_soon(serve)  # for longer than whoever joins it waits
                 raise DialFailed("libp2p", f"`{name}` was a libp2p program")
         path = await self._secure(pipe, expect, name, server=server, first=first)
         if path.tls.server:
@@ -318,6 +328,8 @@ class Endpoint:
     # Accepting.
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        rate = Rate(defaults.REFUSALS_BURST, defaults.REFUSALS_PER_S)
+        refusals = Bucket(rate, self._host.now())
         while True:
             try:
                 stream = await listener.accept()
@@ -325,18 +337,25 @@ class Endpoint:
             except OSError:  # no file descriptor left, or gone before it was looked at
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
                 continue
-            subnet = self._half_open.enter(address)
+            now = self._host.now()
+            subnet = self._let_in(address, now)
             if subnet is None:
                 stream.socket.close()
-                continue
-            if not self._arrivals.allow(subnet, self._host.now()):
-                self._half_open.leave(subnet)
-                stream.socket.close()
-                continue
-            nursery.start_soon(self._greet, stream, subnet)
+                pause = not refusals.take(now)  # they cost little, and a flood is many
+            else:
+                nursery.start_soon(self._greet, stream, subnet)
+                pause = self._half_open.count > defaults.ACCEPT_BURST  # nor must handshakes
             del stream  # or it stays until the next one comes
-            if self._half_open.count > defaults.ACCEPT_BURST:  # handshakes must not fill the loop
+            if pause:
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
+
+    def _let_in(self, address: str, now: float) -> str | None:
+        """The subnet for which it counts as half open; None where it is one too many."""
+        subnet = self._half_open.enter(address)
+        if subnet is not None and not self._arrivals.allow(subnet, now):
+            self._half_open.leave(subnet)
+            return None
+        return subnet
 
     async def _greet(self, stream: trio.SocketStream, subnet: str) -> None:
         """From accept to a link, a libp2p conversation, or nothing."""
@@ -357,6 +376,8 @@ class Endpoint:
                 stream.socket.close()
         if connected is not None and self._nursery is not None:
             way = way_to(connected.path.address[0])
+            if way is Way.DIRECT and self.punched(connected.peer, connected.path.address[0]):
+                way = Way.PUNCHED
             self._links.take_up(connected, way, self._nursery)
         elif first[:1] == MULTISTREAM_BYTE:
             await self._serve_libp2p(stream, first)
@@ -460,7 +481,7 @@ class Endpoint:
             try:
                 if (known := self.link(peer)) is not None:
                     return await self._carry_on(known, path, way)
-                connected = await self._door.introduce(path, None)
+                connected = await self._say_hello(path, name)
                 link = self._links.register(connected, port)
             finally:
                 proving.done()
@@ -475,6 +496,12 @@ class Endpoint:
         assert self._nursery is not None
         await self._nursery.start(self._links.run, link, connected, way)
         return link
+
+    async def _say_hello(self, path: Path, name: str) -> Connected:
+        """Before others that dial the same peer have lost their patience: they wait."""
+        with trio.move_on_after(defaults.HELLO_S):
+            return await self._door.introduce(path, None)
+        raise DialFailed("timeout", f"`{name}` did not answer our hello")
 
     async def _carry_on(self, link: Link, path: Path, way: Way) -> Link:
         """A further connection of a link. Another one may come up meanwhile: no dial waits for

@@ -93,18 +93,19 @@ class Cutter:
         size = len(self._rest)
         return size, min(self._rest[5] & PRIORITY_MASK, Priority.BULK) if size > 5 else 0
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
+    def feed(self, data: Bytes) -> Iterator[Frame]:
         """The frames that `data` completes."""
-        at = 0
-        if self._rest:
-            at = self._missing(data)
-            if at < 0:
-                self._rest += data
-                return
-            yield from self._cut(self._rest + data[:at], 0)
+        return self._go_on(data) if self._rest else self._cut(data, 0)
+
+    def _go_on(self, data: Bytes) -> Iterator[Frame]:
+        at = self._missing(data)
+        if at < 0:
+            self._rest += data
+            return
+        yield from self._cut(self._rest + data[:at], 0)
         yield from self._cut(data, at)
 
-    def _missing(self, data: bytes) -> int:
+    def _missing(self, data: Bytes) -> int:
         """How many bytes of `data` complete the frame that has begun, -1 for more than all.
 
         Only these are joined to it: the rest of a large read is cut where it lies.
@@ -122,7 +123,7 @@ class Cutter:
             raise Fault("frame-too-large")
         return length
 
-    def _cut(self, data: bytes, at: int) -> Iterator[Frame]:
+    def _cut(self, data: Bytes, at: int) -> Iterator[Frame]:
         view, end = memoryview(data), len(data)
         while end - at >= PREFIX_BYTES:
             fields = PREFIX.unpack_from(data, at)
@@ -133,7 +134,7 @@ class Cutter:
             _, kind, flags, head, received, ident, offset = fields
             at, split = stop, body + head
             yield Frame(kind, flags, received, ident, offset, view[body:split], view[split:stop])
-        self._rest = data[at:]
+        self._rest = bytes(view[at:])
 
 
 def encode(kind: int, *, head: bytes = b"", ident: int = 0, offset: int = 0) -> bytes:

@@ -1,6 +1,6 @@
 """From a relayed path to a direct one: who punches, and when again."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import trio
 
@@ -13,10 +13,12 @@ from .punch.puncher import Puncher
 
 class Improving:
     """Punches for every link that is carried by a relay, again and again with longer pauses, until
-    it is direct or over."""
+    it is direct or over. `look(peer)` finds out where others see a peer, which both ends must
+    know before."""
 
-    def __init__(self, puncher: Puncher) -> None:
+    def __init__(self, puncher: Puncher, look: Callable[[PeerId], Awaitable[None]]) -> None:
         self._puncher = puncher
+        self._look = look
         self._under_way: dict[PeerId, tuple[Link, trio.Event]] = {}
 
     def begin(self, link: Link, nursery: trio.Nursery, *, at_once: bool) -> None:
@@ -34,11 +36,13 @@ class Improving:
 
     async def _run(self, link: Link, at_once: bool) -> None:
         try:
+            await self._look(link.peer)
             if at_once:
                 await self._puncher.punch(link)
             for pause in _pauses():
                 if not await self._wait(link, pause):
                     return
+                await self._look(link.peer)
                 await self._puncher.punch(link)
         finally:
             if self._is_mine(link):

@@ -50,6 +50,7 @@ from .rescue import pace
 from .rounds import Rounds
 from .udp.port import UdpPort
 from .udp.quic import QuicPipe
+from .vouching import Vouching
 from .whereabouts import Whereabouts
 
 _DIALBACK_BYTES: Final = len(DIALBACK_BYTE) + NONCE_BYTES
@@ -108,7 +109,7 @@ class Ladder:
         self.mapper = PortMapper(host, key=key)
         self.lan: LanDiscovery | None = None
         self.relays = RelayClient(host, endpoint, reach=self._reach_relay)
-        self.relaying = RelayService(host, endpoint, relaying or RelayLimits())
+        self.relaying = RelayService(host, endpoint, relaying or RelayLimits(), fetch=self._fetch)
         self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
         self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
         self._families = Families(host, endpoint, book, self.aim)
@@ -125,6 +126,7 @@ class Ladder:
             self._punched,
             limits=limits,
         )
+        endpoint.punched = self.puncher.opened
         if endpoint.libp2p is not None:
             endpoint.relay_for_libp2p(self.relaying.book)
         self.foreign = CircuitClient(
@@ -136,7 +138,8 @@ class Ladder:
         self._foreign_relays = tuple(foreign)
         self.foreign.on_circuit(self._foreign_circuit_came)
         self.foreign.on_change(self._changed)
-        self._improving = Improving(self.puncher)
+        self.vouching = Vouching(host, endpoint, self.knowledge)
+        self._improving = Improving(self.puncher, self.vouching.ask)
         endpoint.finder = self._find
         endpoint.handle_first_byte(DIALBACK_BYTE[0], self._dialled_back)
         endpoint.on_observed(self._observed)
@@ -277,10 +280,7 @@ class Ladder:
         if everywhere:
             further = (("::", 0), *further)
         for turn in range(_PORT_TRIES):
-            scope = trio.CancelScope()
-            number = port
-            if self.udp is not None:
-                number = await self._listen_udp(nursery, scope, listen, port)
+            number, scope = await self._listen_udp(nursery, listen, port)
             try:
                 bound: int = await nursery.start(
                     lambda task_status, number=number: self.endpoint.run(
@@ -297,11 +297,15 @@ class Ladder:
         raise AssertionError("the last try raises")
 
     async def _listen_udp(
-        self, nursery: trio.Nursery, scope: trio.CancelScope, listen: str, port: int
-    ) -> int:
-        """The number that UDP has got; `port` where there is no UDP to be had."""
-        assert self.udp is not None
+        self, nursery: trio.Nursery, listen: str, port: int
+    ) -> tuple[int, trio.CancelScope]:
+        """The number that UDP has got, and what ends it again; `port` where there is no UDP to
+        be had. A machine without IPv6 has it over IPv4."""
+        scope = trio.CancelScope()
+        if self.udp is None:
+            return port, scope
         for addresses in (["0.0.0.0", "::"], ["0.0.0.0"]) if listen == "0.0.0.0" else ([listen],):
+            scope = trio.CancelScope()  # that of a try that failed has been used up
             try:
                 number: int = await nursery.start(self._run_udp, self.udp, scope, addresses, port)
             except AddressInUse:
@@ -310,8 +314,8 @@ class Ladder:
                 self.without_udp = error.message
             else:
                 self.without_udp = ""
-                return number
-        return port
+                return number, scope
+        return port, scope
 
     async def _run_udp(
         self,
@@ -374,11 +378,20 @@ class Ladder:
         self._nursery.start_soon(self._run_climb, climb, addresses, timeout)
         return climb
 
-    def _attempts(self, peer: PeerId, addresses: Sequence[Address]) -> list[Attempt]:
-        """What to try, and when."""
+    def _attempts(
+        self, peer: PeerId, addresses: Sequence[Address], *, own: bool = True
+    ) -> list[Attempt]:
+        """What to try, and when; `own`: at this node's own relays too."""
         found = self.knowledge.found_at(peer)
         linked = {link.peer for link in self.endpoint.links() if not is_relayed(link)}
-        return order(self.whereabouts.dialable(addresses, found), peer, self.rungs, linked)
+        ours = [self.relays.address(held.relay) for held in self.relays.relays if own]
+        return order(
+            self.whereabouts.dialable(addresses, found),
+            peer,
+            self.rungs,
+            linked,
+            [each for each in ours if each is not None],
+        )
 
     async def _run_climb(self, climb: Climb, addresses: Sequence[Address], timeout: float) -> None:
         attempts = self._attempts(climb.peer, addresses)
@@ -434,6 +447,19 @@ class Ladder:
             known = [relay, *(each for each in self.book(relay.peer) if each.relay is None)]
             await self._climb(relay.peer, known, defaults.CLIMB_S).first()
         await self._families.meet(relay, self._nursery)
+
+    async def _fetch(self, peer: PeerId) -> None:
+        """A direct link to a peer whom somebody wants to reach through here, if there is a way;
+        by a relay at first where need be, but by none that would look for the peer in its turn."""
+        attempts = self._attempts(peer, self.book(peer), own=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Climb(peer, self.endpoint).run, attempts, self._attempt)
+            while nursery.child_tasks or self.endpoint.link(peer) is not None:
+                link = self.endpoint.link(peer)
+                if link is not None and link.connected and not is_relayed(link):
+                    break
+                await trio.sleep(defaults.FETCH_LOOK_S)
+            nursery.cancel_scope.cancel()
 
     async def _through(self, relay: Address, peer: PeerId) -> Link:
         try:
@@ -517,11 +543,11 @@ class Ladder:
 
     async def _join(self, pipe: Pipe, way: Way, expect: PeerId | None, server: bool) -> None:
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
-            await self.endpoint.join(pipe, way, expect=expect, server=server)
+            link = await self.endpoint.join(pipe, way, expect=expect, server=server)
             if isinstance(pipe, QuicPipe):
                 pipe.trust()
-            return
-        pipe.close()
+            if way is Way.RELAYED:
+                self._improve(link, at_once=False)
 
     def _punched(self, pipe: Pipe, peer: PeerId, client: bool, way: Way) -> None:
         # TCP that both opened finds its sides by itself; what only one opened was dialled.
@@ -550,8 +576,6 @@ class Ladder:
             link = await self.endpoint.join(pipe, Way.RELAYED, expect=source, server=True)
             self.knowledge.vouch(source, seen, relay)
             self._improve(link, at_once=False)
-            return
-        pipe.close()
 
     def _stun(self, data: bytes, source: Place, socket: Datagrams) -> None:
         if not self.puncher.on_stun(data, source, socket):
@@ -580,14 +604,17 @@ class Ladder:
         self._search_again()
         if way is not Way.RELAYED:
             self.puncher.met(link.peer, medium)
-        if link.identities.dialled and way is not Way.RELAYED:
+        if way is not Way.RELAYED:
             self._offer_relay(link, medium)
 
     def _offer_relay(self, link: Link, medium: str) -> None:
-        """Whoever was dialled, and so can be, may relay."""
+        """Whoever was dialled, and so can be, may relay; who came, if it says that it can be
+        dialled where it is seen."""
         known = [each for each in self.book(link.peer) if each.relay is None]
         ip, port = link.address
-        if ip and medium == "tcp" and link.identities.port:
+        if not link.identities.dialled:
+            known = [each for each in known if each.host == ip]
+        elif ip and medium == "tcp" and link.identities.port:
             known.append(Address(ip, link.identities.port, link.peer))
         elif ip and medium == "udp":
             known.append(Address(ip, port, link.peer, transport="udp"))

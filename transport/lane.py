@@ -105,6 +105,12 @@ class Lane:
         arrived for sure. Not cheap; asked while nothing carries it."""
         return bool(self.streams) or self.outbox.at_stake
 
+    @property
+    def has_output(self) -> bool:
+        """Whether frames wait that the connection in use may take."""
+        carrier = self.outbox.carrier
+        return carrier is not None and self.outbox.has_output(carrier)
+
     # Connections.
 
     def attach(self, now: float, yielding: Yielding | None = None) -> Connection:
@@ -241,7 +247,7 @@ class Lane:
 
     # What comes.
 
-    def receive(self, connection: Connection, data: bytes, now: float) -> list[Event]:
+    def receive(self, connection: Connection, data: Bytes, now: float) -> list[Event]:
         """Take plaintext of a connection. A peer's mistake ends the link by its code."""
         events: list[Event] = []
         self.heard = self._now = connection.heard = now
@@ -264,13 +270,15 @@ class Lane:
             raise Fault("bad-kind")
         if frame.flags & wire.PRIORITY_MASK > Priority.BULK:
             raise Fault("bad-flags")
-        if self._from.intake is not None:
-            self._classify(frame, self._from.intake)
-        self.outbox.acknowledged(self._from.acknowledge(frame.received))
+        source = self._from
+        if source.intake is not None:
+            self._classify(frame, source.intake)
+        if frame.received != source.acked:
+            self.outbox.acknowledged(source.acknowledge(frame.received))
         if self.outbox.starved and self.outbox.link_room > 0:
             self._feed_streams()
         if frame.kind >= wire.FIRST_COUNTED:
-            self._from.count(len(frame.head) + len(frame.payload))
+            source.count(len(frame.head) + len(frame.payload))
         return handler(frame)
 
     def _classify(self, frame: Frame, intake: list[int]) -> None:
@@ -429,7 +437,8 @@ class Lane:
         if fresh and stream.held == held:  # read by nobody: give the credit back at once
             self._consumed(stream, fresh, unread=0)
         self._forget_if_done(stream)
-        return StreamReady(stream)
+        # Who reads waits for the first byte and for the end, not for more.
+        return StreamReady(stream) if not held or stream.receive_done else None
 
     def _on_credit(self, frame: Frame) -> Event | None:
         if frame.ident == 0:

@@ -41,6 +41,8 @@ def best(legs: Sequence[Leg], now: float, used: Leg | None = None) -> Leg | None
     dials anew has lost what it had, or the one that the peer chose last, where this side is the
     one that follows. Where the one in `used` does not answer, another one must have been heard
     later."""
+    if len(legs) < 2:
+        return legs[0] if legs else None
     likely = "udp" if is_long(legs) else "tcp"
     heard = -inf
     if used is not None and used.connection.is_doubtful(now):
@@ -60,14 +62,17 @@ def best(legs: Sequence[Leg], now: float, used: Leg | None = None) -> Leg | None
             leg.path.medium != likely,
             -leg.wanted,
         ),
-        default=None,
     )
 
 
 def is_long(legs: Sequence[Leg]) -> bool:
     """Whether the shortest round trip that any of them has seen is a long one."""
-    trips = [trip for leg in legs if (trip := leg.connection.least_rtt) is not None]
-    return bool(trips) and min(trips) >= defaults.LONG_S
+    least = inf
+    for leg in legs:
+        trip = leg.connection.least_rtt
+        if trip is not None and trip < least:
+            least = trip
+    return defaults.LONG_S <= least < inf
 
 
 def worst(legs: Sequence[Leg], keep: Leg | None) -> Leg:

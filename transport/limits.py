@@ -38,14 +38,16 @@ class Limits:
     half_open_loopback: int = defaults.HALF_OPEN_LOOPBACK
     """The same from this machine, where a local swarm starts all at once; a count."""
     arrivals_burst: float = defaults.ARRIVALS_BURST
-    """Connections accepted at once from one subnet, a count: a handshake costs us a millisecond,
+    """Connections accepted at once from one subnet, a count: a handshake costs us two milliseconds,
     and who ends it at once is not half open for long."""
     arrivals_per_s: float = defaults.ARRIVALS_PER_S
     """The same per second, in the long run."""
     all_arrivals_burst: float = defaults.ALL_ARRIVALS_BURST
-    """Connections accepted at once from everywhere, a count."""
+    """Connections accepted at once from everywhere, a count: all peers of a relay come back at
+    once, some by two ways."""
     all_arrivals_per_s: float = defaults.ALL_ARRIVALS_PER_S
-    """The same per second, in the long run."""
+    """The same per second, in the long run: a flood takes a twentieth of a core, and the links
+    have the rest."""
     handshake_s: float = defaults.HANDSHAKE_S
     """Seconds from accept to an acceptable hello."""
     idle_s: float = defaults.IDLE_S

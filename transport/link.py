@@ -24,6 +24,7 @@ from .errors import CallRefused, LinkClosed
 from .events import Answered, Called, Cancelled, Ended, Opened, StreamReady
 from .frame import Bytes, Priority
 from .host import Host
+from .identity import PeerId
 from .lane import Lane
 from .lanestream import LaneStream
 from .leg import Leg, best, is_long, redundant, worst
@@ -75,15 +76,18 @@ class Link:
         quiet: Told,
         back: Told,
         path: Callable[["Link", Way, str], None],
+        held: Callable[[PeerId], bool],
         alarm: Callable[[float], None],
+        due: Told,
         shaper: Shaper | None = None,
         brief: bool = False,
         kept: Told = lambda link: None,
     ) -> None:
         """`quiet` is told when the peer has not been heard of for so long that nothing new
         should be sent to it, `back` when it is there again, `path` of every path that comes.
-        `alarm` is told when `expire` should be called; `shaper` holds the node's caps. `kept` is
-        told once when somebody wants to keep it."""
+        `held` is asked whether somebody else needs the link to this peer though nothing is open.
+        `alarm` is told when `expire` should be called, `due` when `tick` should be sooner than it
+        was; `shaper` holds the node's caps, `kept` is told once when somebody wants to keep it."""
         self.identities = identities
         self.brief = brief
         """Whether this side dialled it for a few questions only, and may end it after them."""
@@ -101,7 +105,9 @@ class Link:
         self._tell_path = path
         self._tell_kept = kept
         self._kept = False
+        self._held = held
         self._alarm = alarm
+        self._tell_due = due
         self._shaper = shaper
         self._since = host.now()
         self._legs: list[Leg] = []
@@ -111,8 +117,8 @@ class Link:
         self._heard = self._since  # when the last byte came, over connections that are gone
         self.quiet = False  # not heard of for `Limits.quiet_s`
         self.broken = False  # the last leg was closed by the other end, not lost in silence
-        self.due = 0.0  # when a leg wants the next tick
-        self.hurry = False  # the leg in use has gone quiet: the next tick is not to be late
+        self.due = inf  # when a leg wants the next tick
+        self.hurry = False  # the leg in use has gone quiet with frames under way
         self._nursery: trio.Nursery | None = None
         self._rescue_scope: trio.CancelScope | None = None
         self._bytes_in = 0  # over connections that are gone
@@ -141,6 +147,11 @@ class Link:
     def connected(self) -> bool:
         """Whether something carries it, or is just about to; without it, it is in its grace."""
         return self._leg is not None or self._new
+
+    @property
+    def prompt(self) -> bool:
+        """Whether the next tick is not to be late: frames are under way."""
+        return self._leg is not None and self._leg.connection.unacknowledged
 
     @property
     def way(self) -> Way | None:
@@ -315,12 +326,12 @@ class Link:
         meter = None
         if self._shaper is not None and not path.inside:  # else the link outside has one
             meter = Meter(self._shaper)
-        writer = Writer(self._host, self._lane, connection, path, self._wake_senders, meter)
+        writer = Writer(self._host, self._lane, connection, path, self._wrote, meter)
         leg = Leg(path, way, connection, writer, now, meter)
         self._legs.append(leg)
         self._new = self._silent = self.broken = False
-        self.due = now
         self._choose(now)
+        self._tick_at(now)
         if len(self._legs) > defaults.LEGS:
             self._drop(worst(self._legs, self._leg))
         if not path.tls.server:  # else the peer may still give up its dial: until it is heard
@@ -344,7 +355,12 @@ class Link:
             leg.connection.look(now)
             leg.due = now
             leg.writer.flush()
-        self.due = now
+        self._tick_at(now)
+
+    def _tick_at(self, at: float) -> None:
+        if at < self.due:
+            self.due = at
+            self._tell_due(self)
 
     def tick(self, now: float) -> None:
         """Ping a peer that is quiet, leave a leg that is silent. Called once `due` is over, by
@@ -368,18 +384,22 @@ class Link:
         if len(self._legs) > 1 and self.identities.dialled:  # one side alone, or both are dropped
             for leg in redundant(self._legs, self._leg, now):
                 self._drop(leg)
-        if self._legs:
-            self.due = min(leg.due for leg in self._legs)
+        self.due = min([leg.due for leg in self._legs], default=inf)
         if self._rescue_scope is None and self._is_suspect(now):
             self._changed.unpark_all()
 
     def _ask_others(self, used: Leg, now: float) -> None:
-        """Nothing comes by the one in use: what cuts it may have cut others, too."""
-        for leg in self._legs:
-            if leg is not used and leg.connection.heard <= used.connection.heard:
+        """Nothing comes by the one in use: what cuts it may have cut others, too. Where one of
+        them is answered, the rest has little time left."""
+        used.connection.ping_soon(now)
+        silent = [leg for leg in self._legs if not used.connection.is_outrun(leg.connection)]
+        for leg in silent:
+            if len(silent) < len(self._legs):
+                leg.connection.hint(now)
+            else:
                 leg.connection.ping_soon(now)
-                leg.due = now
-                leg.writer.flush()
+            leg.due = now
+            leg.writer.flush()
 
     def _is_suspect(self, now: float) -> bool:
         """Whether to look for another path before this one is given up: it has not been heard
@@ -445,7 +465,7 @@ class Link:
 
     @property
     def _at_stake(self) -> bool:
-        return self._server.busy or self._lane.at_stake
+        return self._server.busy or self._lane.at_stake or self._held(self.peer)
 
     async def _serve(self, leg: Leg, early: bytes) -> None:
         """Read and write one connection until it is lost or replaced."""
@@ -521,13 +541,14 @@ class Link:
     # Reading.
 
     async def _read(self, leg: Leg, early: bytes) -> None:
-        data, path = early, leg.path
+        data: Bytes = early
+        path = leg.path
         try:
             while True:
                 if data:
                     began = self._host.now()
                     self._take_in(leg, data, began)
-                    if self._host.now() - began > defaults.TURN_S:
+                    if path.reads_much and self._host.now() - began > defaults.TURN_S:
                         path.read_less()
                 if leg not in self._legs:
                     return
@@ -553,7 +574,7 @@ class Link:
             leg.connection.heard = now = self._host.now()
         meter.paused = False
 
-    def _take_in(self, leg: Leg, data: bytes, now: float) -> None:
+    def _take_in(self, leg: Leg, data: Bytes, now: float) -> None:
         backlog = self._lane.outbox.backlog
         received = leg.connection.received
         if self._rescue_scope is not None or self.quiet:
@@ -565,6 +586,8 @@ class Link:
         if leg.writer.has_output:
             leg.writer.flush(at_once=True)
         if leg is not self._leg and self._leg is not None:
+            if self.hurry:
+                self._tick_at(now)
             if received != leg.connection.received:
                 self._preferred(leg, now)
             self._leg.writer.flush(at_once=True)
@@ -578,16 +601,20 @@ class Link:
         if not self.identities.dialled:
             leg.wanted = now
             self._choose(now)
-        ours = self._leg
-        if ours is not None and ours is not leg:
-            if leg.way.rank > ours.way.rank:
+        if self._leg is leg:
+            return
+        for ours in self._legs:
+            if ours.way.rank < leg.way.rank:  # it has found none of these to be better
                 ours.connection.hint(now)
-            else:
+            elif ours is self._leg:
                 ours.connection.ping_soon(now)
-            ours.due = self.due = now
+            else:
+                continue
+            ours.due = now
+            self._tick_at(now)
 
     def _account(self) -> None:
-        if self.alive:
+        if self.code is None:
             if self._lane.outbox.backlog > 2 * self._limits.backlog_bytes:
                 self.close("backlog")
                 return
@@ -632,6 +659,15 @@ class Link:
     def _flush(self) -> None:
         if self._leg is not None:
             self._leg.writer.flush()
+
+    def _wrote(self) -> None:
+        """What is under way now does not wait for the look at an idle link."""
+        if (leg := self._leg) is not None:
+            at = leg.connection.look_at(self._host.now())
+            if at < leg.due:
+                leg.due = at
+                self._tick_at(at)
+        self._wake_senders()
 
     def _wake_senders(self) -> None:
         for core in self._lane.streams.values():
@@ -705,7 +741,7 @@ class Link:
             self._lane,
             core,
             flush=self._flush,
-            ended=lambda: None if self.alive else self._closed(),
+            ended=self._ended,
         )
         return stream
 
@@ -719,6 +755,9 @@ class Link:
     def _check_alive(self) -> None:
         if self.code is not None:
             raise self._closed()
+
+    def _ended(self) -> LinkClosed | None:
+        return None if self.code is None else self._closed()
 
     def _closed(self) -> LinkClosed:
         return LinkClosed(self.code or "closed", f"the link to {self.peer} ended ({self.code})")

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable
-from math import inf
+from heapq import heappop, heappush
+from itertools import count
+from math import floor, inf
 
 import trio
 
@@ -41,6 +43,7 @@ class Links:
         self.back: list[Told] = []
         self.kept: list[Told] = []
         self.briefly: Counter[PeerId] = Counter()  # who is dialled for a few questions only
+        self.holders: list[Callable[[PeerId], bool]] = []
         self.news = trio.lowlevel.ParkingLot()  # a link came up, or a dial ended
         self._host = host
         self._peer = peer
@@ -50,6 +53,10 @@ class Links:
         self._shaper = shaper
         self._budget = Budget(limits.total_bytes)
         self._alarm = Alarm(host, self._expire)
+        self._ticks = Alarm(host, self._tick)
+        self._turns: list[tuple[float, int, float, Link]] = []  # a heap; the third is `Link.due`
+        self._number = count()
+        self._began = 0.0
         self._links: dict[PeerId, Link] = {}
         self._proving: dict[PeerId, trio.Event] = {}  # dials whose TLS has proven the peer
 
@@ -71,14 +78,31 @@ class Links:
 
     async def tick(self) -> None:
         """The one timer of all links; runs until cancelled."""
-        while True:
-            while not self._links:
-                await self.news.park()
-            now = self._host.now()
-            for link in [link for link in self._links.values() if link.due <= now]:
+        # Not all nodes of a simulation look at the same moments, but those that do cost less.
+        self._began = floor(self._host.now() / defaults.HURRY_S) * defaults.HURRY_S
+        await self._ticks.run()
+
+    def _tick(self, now: float) -> float:
+        turns, over = self._turns, []
+        while turns and turns[0][0] <= now:
+            over.append(heappop(turns))
+        for _, _, due, link in over:
+            if due == link.due and link.alive:  # else it has another turn, or needs none
                 link.tick(now)
-            hurry = any(link.hurry for link in self._links.values())
-            await trio.sleep(defaults.HURRY_S if hurry else defaults.TICK_S)
+                self._give_turn(link)
+        return turns[0][0] if turns else inf
+
+    def _tick_soon(self, link: Link) -> None:
+        self._ticks.set(self._give_turn(link))
+
+    def _give_turn(self, link: Link) -> float:
+        """At the first look after it is due: links that share one cost one wake-up."""
+        if link.due == inf:
+            return inf
+        step = defaults.HURRY_S if link.prompt else defaults.TICK_S
+        at = self._began + (floor((link.due - self._began) / step) + 1) * step
+        heappush(self._turns, (at, next(self._number), link.due, link))
+        return at
 
     async def give_back(self) -> None:
         """Give memory back that traffic has left, once it has ended; runs until cancelled."""
@@ -188,10 +212,12 @@ class Links:
             quiet=lambda link: _tell(self.quiet, link),
             back=lambda link: _tell(self.back, link),
             path=self._tell_path,
+            held=lambda peer: any(holder(peer) for holder in self.holders),
             shaper=self._shaper,
             alarm=self._alarm.set,
             brief=connected.dialled and connected.peer in self.briefly,
             kept=lambda link: _tell(self.kept, link),
+            due=self._tick_soon,
         )
         return link
 

@@ -173,7 +173,7 @@ class Door:
 
 async def _read_hello(path: Path) -> tuple[Hello, bytes]:
     """The peer's first frame, at most HELLO_BYTES, and what came behind it."""
-    data = path.early()
+    data = bytes(path.early())
     try:
         while (found := wire.first_frame(data, defaults.HELLO_BYTES)) is None:
             piece = await path.receive()

@@ -96,7 +96,9 @@ class Outbox:
     @property
     def link_room(self) -> int:
         """Bytes the streams together may send now."""
-        return min(self.link_limit - self._link_sent, self._backlog_limit - self.backlog)
+        granted = self.link_limit - self._link_sent
+        room = self._backlog_limit - self.backlog
+        return granted if granted < room else room
 
     @property
     def at_stake(self) -> bool:
@@ -199,7 +201,7 @@ class Outbox:
             pieces.append(payload)
             size += wire.PREFIX_BYTES + length
             if kind >= wire.FIRST_COUNTED:
-                connection.keep(entry, now)
+                connection.keep(entry, length, now)
             if allowance is not None:
                 allowance.count(flags & wire.PRIORITY_MASK, wire.PREFIX_BYTES + length)
         if carries and (mark := connection.probe(now)):
@@ -279,15 +281,17 @@ class Outbox:
         while queue.streams:
             stream = queue.streams.popleft()
             stream.scheduled = False
-            if not stream.has_output(self.link_room):  # another one used the link's credit
+            room = self.link_room
+            if not stream.has_output(room):  # another one used the link's credit
                 self._starve()
             else:
                 queue.turn = False
-                entry = stream.next_entry(self.link_room, self._fragment)
-                self._link_sent += len(entry.payload)
+                entry = stream.next_entry(room, self._fragment)
+                size = len(entry.payload)
+                self._link_sent += size
                 if allowance is not None and stream.lent:
-                    allowance.lend(stream.priority, len(entry.payload))
-                self.backlog += FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
+                    allowance.lend(stream.priority, size)
+                self.backlog += FRAME_OVERHEAD_BYTES + len(entry.head) + size
                 self.schedule(stream)
                 if stream.done:
                     stream.on_done(stream)

@@ -9,6 +9,7 @@ import trio
 from . import defaults
 from .browser.clear import Clear
 from .errors import TransportError
+from .frame import Bytes
 from .pipe import Pipe, TcpPipe
 from .tls import Tls
 
@@ -120,7 +121,7 @@ class Path:
         self.bytes_in -= len(data)  # it goes back to be received again
         return data
 
-    async def receive(self) -> bytes:
+    async def receive(self) -> Bytes:
         """Plaintext that has come, b"" at the end. Raises PathLost."""
         while True:
             data = await self._receive()
@@ -134,11 +135,16 @@ class Path:
             if plaintext or self.tls.closed:
                 return plaintext
 
+    @property
+    def reads_much(self) -> bool:
+        """Whether a read takes more than the least."""
+        return self._read_bytes > defaults.SMALL_READ_BYTES
+
     def read_less(self) -> None:
         """What came last took long: read little next time, so that others get their turn."""
         self._read_bytes = defaults.SMALL_READ_BYTES
 
-    def early(self) -> bytes:
+    def early(self) -> Bytes:
         """Plaintext that came with the end of the handshake."""
         return self.tls.read()
 
@@ -181,7 +187,7 @@ class Path:
         with trio.move_on_after(defaults.LINGER_S, shield=True), suppress(PathLost):
             await self.drain()
             self._end_sending()
-            while await self._read():
+            while await self._receive():
                 pass
 
     def _end_sending(self) -> None:
@@ -210,25 +216,25 @@ class Path:
             first, self._first = self._first, b""
             self.bytes_in += len(first)
             return first
-        data = await self._read()
-        self.bytes_in += len(data)
-        if len(data) == self._read_bytes:
-            self._read_bytes = min(self._read_bytes * 4, defaults.READ_BYTES)
-        elif len(data) < self._read_bytes // 8:
-            self._read_bytes = max(self._read_bytes // 4, defaults.SMALL_READ_BYTES)
-        return data
-
-    async def _read(self) -> bytes:
         try:
             while not self._closed:
                 await self._pipe.wait_readable()
                 try:
-                    return self._pipe.read_ready(min(self._read_bytes, self.read_most))
+                    data = self._pipe.read_ready(min(self._read_bytes, self.read_most))
                 except BlockingIOError:
                     continue
+                self.bytes_in += len(data)
+                self._adapt(len(data))
+                return data
             raise PathLost
         except (OSError, trio.ClosedResourceError):
             raise PathLost from None
+
+    def _adapt(self, size: int) -> None:
+        if size == self._read_bytes:
+            self._read_bytes = min(size * 4, defaults.READ_BYTES)
+        elif size < self._read_bytes // 8 and self._read_bytes > defaults.SMALL_READ_BYTES:
+            self._read_bytes = max(self._read_bytes // 4, defaults.SMALL_READ_BYTES)
 
     async def _wait(self, ready: Callable[[], Awaitable[None]]) -> None:
         if self._closed:

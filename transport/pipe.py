@@ -10,6 +10,7 @@ a frame.
 import os
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from typing import Protocol, cast
 
 import trio
@@ -98,24 +99,15 @@ class _Ready(Protocol):
 
 
 class _Descriptor:
-    """The same over a descriptor of the operating system."""
+    """The same over a descriptor of the operating system, with no step of ours in between."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("read_ready", "wait_readable", "wait_writable", "write_ready")
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def read_ready(self, size: int) -> bytes:
-        return os.read(self._fd, size)
-
-    def write_ready(self, data: memoryview) -> int:
-        return os.write(self._fd, data)
-
-    async def wait_readable(self) -> None:
-        await trio.lowlevel.wait_readable(self._fd)
-
-    async def wait_writable(self) -> None:
-        await trio.lowlevel.wait_writable(self._fd)
+        self.read_ready = partial(os.read, fd)
+        self.write_ready = partial(os.write, fd)
+        self.wait_readable = partial(trio.lowlevel.wait_readable, fd)
+        self.wait_writable = partial(trio.lowlevel.wait_writable, fd)
 
 
 class TcpPipe:

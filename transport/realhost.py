@@ -233,11 +233,10 @@ class TrioHost:
         return list(dict.fromkeys(str(item[4][0]) for item in found))
 
     async def listen(self, address: str, port: int) -> trio.SocketListener:
-        family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
-        sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+        sock = _socket_at(address, trio.socket.SOCK_STREAM)
         try:
             sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
-            if family == trio.socket.AF_INET6:
+            if sock.family == trio.socket.AF_INET6:
                 sock.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
             await _bind_and_listen(sock, address, port)
             sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
@@ -262,12 +261,11 @@ class TrioHost:
     async def datagrams(
         self, address: str, port: int, *, group: Group | None = None, shared: bool = False
     ) -> Datagrams:
-        family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
-        sock = trio.socket.socket(family, trio.socket.SOCK_DGRAM)
+        sock = _socket_at(address, trio.socket.SOCK_DGRAM)
         try:
             if shared:
                 _share_port(sock)
-            if family == trio.socket.AF_INET6:
+            if sock.family == trio.socket.AF_INET6:
                 sock.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
             _tune(sock)
             await _bind(sock, address, port)
@@ -413,6 +411,15 @@ def _join(sock: trio.socket.SocketType, group: Group) -> None:
         ) from error
 
 
+def _socket_at(address: str, kind: int) -> trio.socket.SocketType:
+    """A socket to listen at an address. Raises HostError where the kernel has no such network."""
+    family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
+    try:
+        return trio.socket.socket(family, kind)
+    except OSError as error:
+        raise HostError(f"cannot listen on {address}: {error.strerror}") from error
+
+
 async def _bind_and_listen(sock: trio.socket.SocketType, address: str, port: int) -> None:
     await _bind(sock, address, port, listen=True)
 
@@ -427,7 +434,16 @@ async def _bind(
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(f"port {port} on {address} is in use") from None
-        raise HostError(f"cannot listen on {address} port {port}: {error.strerror}") from error
+        raise HostError(
+            f"cannot listen on {address} port {port}: {error.strerror}",
+            hint=_LISTEN_HINTS.get(error.errno or 0),
+        ) from error
+
+
+_LISTEN_HINTS = {
+    errno.EADDRNOTAVAIL: "this machine does not have that address; 0.0.0.0 stands for all it has",
+    errno.EACCES: "ports below 1024 are not every user's: name another one, e.g. 4001",
+}
 
 
 def _default_gateways() -> list[str]:

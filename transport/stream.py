@@ -54,7 +54,7 @@ class Stream:
         self._core.lent = True
 
     async def send(self, data: Bytes | bytearray) -> None:
-        """Send bytes; returns when they have left, but for the last 128 KiB.
+        """Send bytes; returns when they have left, but for the last 512 KiB.
 
         Cancelled, it may have sent a part: the stream is then good for `aclose` only.
         """
@@ -102,7 +102,8 @@ class Stream:
         has."""
         data = self._lane.read(self._core, limit)
         if data:
-            self._flush()
+            if self._lane.has_output:  # credit
+                self._flush()
             return data
         if self._core.failed is None and self._core.receive_done:
             return b""
@@ -153,8 +154,10 @@ class Stream:
 
     def wake(self) -> None:
         """Something changed: let whoever waits look again."""
-        self._senders.unpark_all()
-        self._receivers.unpark_all()
+        if self._senders:
+            self._senders.unpark_all()
+        if self._receivers:
+            self._receivers.unpark_all()
 
     def wake_sender(self) -> None:
         """Bytes have left."""

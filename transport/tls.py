@@ -97,7 +97,7 @@ class Tls:
             if not self.established and self._fed > TLS_HANDSHAKE_BYTES:
                 raise TransportError("tls-failed", "the handshake is too long")
 
-    def read(self) -> bytes:
+    def read(self) -> Bytes:
         """All plaintext that has arrived, b"" if none. Raises `tls-failed`."""
         if not self._records or not self.established:
             return b""
@@ -112,6 +112,8 @@ class Tls:
                 break
             self._records -= 1
             size += got
+        if 2 * size >= room:  # what is kept of it pins no more than twice its size
+            return memoryview(ffi.buffer(buffer, size)).toreadonly()
         plaintext: bytes = ffi.unpack(buffer, size)
         return plaintext
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from .address import Address
 from .datagrams import Place
+from .defaults import HTTPS_PORT
 from .endpoint import Endpoint
 from .host import Host
 from .pipe import Way
@@ -14,7 +15,6 @@ from .reach.reachability import Answer, Ipv6
 from .reach.service import Reach
 from .relay.client import RelayClient
 
-HTTPS: Final = 443
 _EVERYWHERE: Final = ("0.0.0.0", "::")
 
 
@@ -85,7 +85,7 @@ class Whereabouts:
 
     def everywhere(self) -> bool:
         """Whether networks that let out nothing but the web reach it, if any do."""
-        return any(HTTPS in self._ports(ip) for ip in self._public() if ":" not in ip)
+        return any(HTTPS_PORT in self._ports(ip) for ip in self._public() if ":" not in ip)
 
     def _interfaces(self) -> list[str]:
         return [item.address for item in self._host.interfaces()]

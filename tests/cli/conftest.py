@@ -167,7 +167,13 @@ def answers() -> dict[str, Any]:
         "links": {"links": [LINK], "span_s": 1.0},
         "doctor": DOCTOR,
         "models": {"models": STATUS["models"]},
-        "invite": {"code": "ABCDE-FGHJK", "expires": 1.0, "uses": 1},
+        "invite": {
+            "code": "ABCDE-FGHJK",
+            "expires": 1.0,
+            "uses": 1,
+            "address": "5.5.5.5:4001",
+            "near": "public",
+        },
         "run": [
             {"event": "routed", "stages": ANSWER["nodes"]},
             {"event": "text", "text": "hel"},

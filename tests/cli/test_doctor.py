@@ -50,8 +50,9 @@ def test_who_measured(links: int, observers: int, measured: float | None, words:
     assert words in " ".join(report(answer, 100))
 
 
-def test_nobody_measures_a_node_of_this_computer_alone() -> None:
-    answer = {**DOCTOR, "verdict": {**DOCTOR["verdict"], "code": "loopback"}, "findings": []}
+@pytest.mark.parametrize("code", ["loopback", "offline"])
+def test_nobody_measures_a_node_of_this_computer_alone(code: str) -> None:
+    answer = {**DOCTOR, "verdict": {**DOCTOR["verdict"], "code": code}, "findings": []}
     assert list(report(answer, 80)) == ["reachable: through 1 relay"]
 
 

@@ -138,6 +138,23 @@ def test_examples_are_commands_that_exist(path: str) -> None:
             assert option in options, f"`{line}`: `{name}` has no {option}"
 
 
+@pytest.mark.parametrize(
+    ("near", "words"),
+    [("public", None), ("private", "only a machine on this network"), ("loopback", "only this m")],
+)
+def test_a_code_that_not_everybody_can_follow_says_so(
+    near: str, words: str | None, fake_daemon: Any, answers: dict[str, Any], capsys: Captured
+) -> None:
+    with fake_daemon({"invite": answers["invite"] | {"near": near}}):
+        assert invoke(["invite"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "ABCDE-FGHJK\n", "nothing but the code, for scripts"
+    first, *more = err.splitlines()
+    assert first == "on the other machine: shoal join ABCDE-FGHJK"
+    assert len(more) == (words is not None)
+    assert words is None or (words in more[0] and "`shoal invite --address IP:PORT`" in more[0])
+
+
 def test_version(capsys: Captured) -> None:
     assert invoke(["--version"]) == 0
     assert re.fullmatch(r"shoal \d+\.\d+\.\d+\n", capsys.readouterr().out)

@@ -19,6 +19,11 @@ def test_reach_and_relays_stand_in_the_status() -> None:
     assert "relays" not in dict(status_rows({**STATUS, "relays": []}))
 
 
+def test_an_address_through_a_relay_can_be_copied_whole() -> None:
+    relay = f"/ip4/192.0.2.7/tcp/4001/p2p/{'R' * 52}/p2p-circuit/p2p/{'P' * 52}"
+    assert dict(status_rows({**STATUS, "addresses": [relay]}))["address"] == relay
+
+
 def test_relaying_is_off() -> None:
     assert relaying_line({**STATUS["relaying"], "on": False}).startswith("off")
 
@@ -38,6 +43,8 @@ def test_links_and_why_one_is_not_direct() -> None:
 def test_a_link_without_a_path() -> None:
     lost = {**LINK, "path": "none", "medium": None, "rtt_ms": None, "rate_in": None}
     assert link_row(lost)[1:4] == ["none", "-", "-"]
+    said = links_text([lost]).splitlines()[-1]
+    assert said == "12D3KooWOther cannot be reached now: a way is looked for"
 
 
 def test_links_are_asked_for_only_where_they_are_wanted(

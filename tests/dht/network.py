@@ -26,6 +26,16 @@ class Network:
     def __init__(self) -> None:
         self.nodes: dict[PeerId, Node] = {}
         self.down: set[PeerId] = set()
+        # Nothing comes from them until then, or none of what has that name.
+        self.mute: dict[PeerId, tuple[str, trio.Event]] = {}
+
+    def hush(self, peer: PeerId, method: str = "") -> None:
+        """A peer dies without a word, once it is asked for that."""
+        self.mute[peer] = method, trio.Event()
+
+    def hear(self, peer: PeerId) -> None:
+        """And is back."""
+        self.mute.pop(peer)[1].set()
 
     def node(self, name: str, *, rate: float = 10e6, twist: Twist = honest) -> "Node":
         """A peer that sends `rate` bytes per second, all its answers together."""
@@ -49,6 +59,27 @@ class Node:
         self.served: Counter[str] = Counter()
         self.asked_of: Counter[PeerId] = Counter()
         self.wire = trio.Lock()
+        self.quiet: set[PeerId] = set()
+        self.on_quiet: list[Callable[[Any], None]] = []
+        self.on_back: list[Callable[[Any], None]] = []
+
+    def on_link_quiet(self, callback: Callable[[Any], None]) -> None:
+        self.on_quiet.append(callback)
+
+    def on_link_back(self, callback: Callable[[Any], None]) -> None:
+        self.on_back.append(callback)
+
+    def miss(self, peer: PeerId) -> None:
+        """The link to it grows quiet."""
+        self.quiet.add(peer)
+        for callback in self.on_quiet:
+            callback(self.link(peer))
+
+    def find(self, peer: PeerId) -> None:
+        """And is back."""
+        self.quiet.discard(peer)
+        for callback in self.on_back:
+            callback(self.link(peer))
 
     def handle(self, method: str, handler: Handler) -> None:
         self.handlers[method] = handler
@@ -65,6 +96,11 @@ class Wire:
     def __init__(self, near: Node, far: Node) -> None:
         self.near = near
         self.far = far
+        self.peer = far.peer
+
+    @property
+    def quiet(self) -> bool:
+        return self.far.peer in self.near.quiet
 
     async def call(
         self,
@@ -107,6 +143,8 @@ class Wire:
             raise CallRefused(answer.code, answer.message)
         async with self.far.wire:
             await trio.sleep(0.001 + len(answer.payload) / self.far.rate)
+        if (mute := self.near.network.mute.get(self.far.peer)) is not None and mute[0] in method:
+            await mute[1].wait()
         if self.network_is_down():
             raise LinkClosed("silent", "the peer is gone")
         self.far.served[method] += 1

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 from shoal.dht import exchange as exchange_module
 from shoal.dht import holder as holder_module
+from shoal.dht import transfer
 from shoal.dht.chunkstore import ChunkStore
 from shoal.dht.defaults import (
     CHUNK,
@@ -175,6 +176,80 @@ async def test_a_half_dead_peer_times_out_and_is_replaced(
     assert getter.holds(manifest)
 
 
+async def silence(swarm: Swarm, *, back: float | None = None) -> tuple[Member, FetchReport]:
+    """Two of three holders, who are asked for all that may be asked for at once, die without a
+    word; their links grow quiet after 4.5 s."""
+    dead = [PeerId("one"), PeerId("two")]
+    for peer in dead:
+        _, manifest = await swarm.seed(peer)
+    getter = await swarm.member("getter")
+    await getter.exchange.fetch_manifest(manifest.root, swarm.network.peers)
+    for peer in dead:
+        swarm.network.hush(peer, "blob.chunk")
+    found: list[FetchReport] = []
+
+    async def get() -> None:
+        found.append(await getter.get(manifest))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(get)
+        await trio.sleep(0.5)
+        if back is None:
+            await swarm.seed("three")
+        await trio.sleep(4)
+        for peer in dead:
+            getter.node.miss(peer)
+        if back is not None:
+            await trio.sleep(back)
+            for peer in dead:
+                swarm.network.hear(peer)
+                getter.node.find(peer)
+    assert getter.holds(manifest)
+    return getter, found[0]
+
+
+async def test_quiet_holders_hold_nothing_up(
+    swarm: Swarm, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "IN_FLIGHT", 4)
+    _, report = await silence(swarm)
+    assert 4.5 < report.seconds < 9
+    assert set(report.by_peer) == {"three"}
+
+
+async def test_else_their_chunks_have_to_time_out(
+    swarm: Swarm, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "IN_FLIGHT", 4)
+    monkeypatch.setattr(Exchange, "_link_quiet", lambda exchange, link: None)
+    _, report = await silence(swarm)
+    assert report.seconds > CHUNK_TIMEOUT
+
+
+async def test_who_was_quiet_is_asked_at_once_when_it_is_back(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    getter, report = await silence(swarm, back=10)
+    assert 14.5 < report.seconds < 17
+    assert set(report.by_peer) == {"one", "two"} and not getter.liars
+
+
+async def test_a_manifest_is_not_waited_for_from_a_quiet_peer(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    _, manifest = await swarm.seed("dead")
+    await swarm.seed("well")
+    getter = await swarm.member("getter")
+    swarm.network.hush(PeerId("dead"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(getter.exchange.fetch_manifest, manifest.root, swarm.network.peers)
+        await trio.sleep(4)
+        assert manifest.root not in getter.library.roots()
+        getter.node.miss(PeerId("dead"))
+    assert trio.current_time() < 5
+    assert manifest.root in getter.library.roots()
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -206,7 +281,7 @@ async def test_unverified_bytes_would_be_stored_without_the_check(
     """The twin: a store that believes its peers takes the liar's bytes."""
 
     def believing(store: ChunkStore, digest: str, data: bytes, now: float) -> bool:
-        return store._stage(digest, data)
+        return store._stage(digest, data, now)
 
     _, manifest = await swarm.seed("liar", twist=of_chunk(lambda data: Reply({}, bytes(len(data)))))
     getter = await swarm.member("getter")

@@ -1,5 +1,6 @@
 """Contacts and own records over a restart, and files that are damaged."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from shoal.dht import defaults
 from shoal.dht.contact import Contact
 from shoal.dht.key import node_key
-from shoal.dht.persistence import Remembered, Shelf
+from shoal.dht.ownrecords import OwnRecords
+from shoal.dht.persistence import Lasting, Remembered, Shelf
 from shoal.dht.record import PeerBody, seal_record
 from shoal.dht.table import Table
 from shoal.transport.address import Address
@@ -90,3 +92,30 @@ async def test_the_files_are_read_and_written_in_threads(
     await Shelf(host, tmp_path).keep_records([(SEALED, True)])
     await Shelf(host, tmp_path).load()
     assert work == ["_write", "_load"]
+
+
+@pytest.mark.trio
+async def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+    written: list[str] = []
+
+    class Watched(Shelf):
+        async def keep_contacts(self, dumped: bytes) -> None:
+            written.append("contacts")
+            await super().keep_contacts(dumped)
+
+        async def keep_records(self, records: Sequence[tuple[bytes, bool]]) -> None:
+            written.append("records")
+            await super().keep_records(records)
+
+    host = RealHost()
+    table = Table(node_key(ME.peer), lambda size: bytes(size))
+    contact = Contact(OTHER.peer, [Address("1.2.3.4", 4001, OTHER.peer)])
+    table.answered(contact, 1.0)
+    records = OwnRecords(ME)
+    lasting = Lasting(host, Watched(host, tmp_path), table, records, lambda error: None)
+    await lasting.save()
+    await lasting.save()
+    assert written.count("contacts") == 1
+    table.answered(Contact(OTHER.peer, [Address("1.2.3.5", 4001, OTHER.peer)]), 2.0)
+    await lasting.save()
+    assert written.count("contacts") == 2

@@ -14,8 +14,8 @@ from tests.dht.nodes import address, contact, contacts, entropy, peer, random_ke
 OWN = node_key(peer(0))
 
 
-def table(*, subnet_limits: bool = True) -> Table:
-    return Table(OWN, entropy(), subnet_limits=subnet_limits)
+def table(*, subnet_limits: bool = True, spread: bool = True) -> Table:
+    return Table(OWN, entropy(), subnet_limits=subnet_limits, spread=spread)
 
 
 def far(count: int, first: int = 1) -> list[Contact]:
@@ -32,7 +32,7 @@ def far(count: int, first: int = 1) -> list[Contact]:
 
 def full(now: float = 0.0) -> tuple[Table, list[Contact], Contact]:
     """A table whose bucket 0 is full, who is in it, and one that waits."""
-    made, listed = table(), far(defaults.K + 1)
+    made, listed = table(spread=False), far(defaults.K + 1)
     for one in listed:
         made.answered(one, now)
     return made, listed[:-1], listed[-1]
@@ -228,6 +228,19 @@ def test_identities_ground_next_to_keys_move_the_size_little() -> None:
     for _ in range(100):
         made.sample(victim, ground)
     assert made.size == pytest.approx(before, rel=0.3)
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_those_next_to_one_key_do_not_fill_a_bucket(spread: bool) -> None:
+    """Even if they were there first."""
+    made = table(spread=spread)
+    victim = point(OWN) ^ (SPACE >> 1) ^ 99
+    ground = [_Near(9000 + n, victim ^ n) for n in range(45)]
+    for one in (*ground, *far(200)):
+        made.answered(one, 0.0)
+    there = [one for one in made.contacts() if (one.point ^ point(OWN)).bit_length() == 256]
+    assert len(there) == defaults.K
+    assert (len(set(there) & set(ground)) <= 3) == spread
 
 
 def test_too_few_contacts_are_no_sample() -> None:

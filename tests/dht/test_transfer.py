@@ -267,3 +267,20 @@ def test_any_course_of_events_ends_with_every_chunk(seed: int, count: int) -> No
             stored.add(digest)
             found.arrived(peer, digest, now)
     assert stored == set(every)
+
+
+def test_who_is_quiet_owes_nothing_and_is_none_the_worse_for_it() -> None:
+    found = transfer(20, A, B)
+    asked = drain(found, 0.0)
+    of_a = [digest for peer, digest in asked if peer == A]
+    assert len(of_a) == WINDOW_START
+    assert found.quiet(A) == of_a and found.quiet(C) == []
+    for peer, digest in asked:
+        if peer == B:
+            found.arrived(B, digest, 1.0)
+    assert {peer for peer, _ in drain(found, 1.0)} == {B}
+    found.back(A)
+    source = found.sources[A]
+    assert source.failures == 0 and source.rest_until < 0 and len(source.has) == 20
+    choice = found.choose(2.0)
+    assert choice is not None and choice[0] == A

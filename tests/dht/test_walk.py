@@ -10,7 +10,7 @@ from shoal.dht import defaults
 from shoal.dht.key import SPACE, distance, key_at, point
 from shoal.dht.record import Record
 from shoal.dht.walk import StoreQuery, Walk, cell_radius, cells
-from tests.dht.nodes import Net, Node, blob, identity, record
+from tests.dht.nodes import Net, Node, blob, contacts, identity, record
 
 ME = identity(1).peer
 
@@ -174,6 +174,17 @@ def test_answers_that_nobody_asked_for_change_nothing(net: Net) -> None:
     task.failed(query, 0.0)
     assert task.answered(query, net.any().find(query.find), 0.0, 0.0) == ""
     assert not task.done
+
+
+def test_of_too_many_replicas_some_are_drawn_by_lot() -> None:
+    """Three hundred identities next to a key do not keep a record from twenty honest nodes."""
+    one = record(blob(1))
+    task = Walk([one], lambda key, count: [], SPACE, Random(2).randbytes)
+    region = sorted(contacts(320), key=lambda each: distance(each.key, one.key))
+    chosen = task._replicas(one.key, region)
+    assert len(set(chosen)) == defaults.REGION_MOST
+    assert len(set(chosen) & set(region[300:])) >= 2
+    assert task._replicas(one.key, region[:50]) == region[:50]
 
 
 def test_a_small_network_keeps_everything() -> None:

@@ -86,6 +86,30 @@ def test_a_wrong_marker_is_refused(pytester: pytest.Pytester, code: str, word: s
     assert word in result.stdout.str() + result.stderr.str()
 
 
+TRIO = """
+import pytest, trio
+
+MARK
+
+async def test_it(world):
+    await trio.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("mark", ["@pytest.mark.trio", "pytestmark = pytest.mark.trio"])
+def test_a_world_in_real_time_is_refused(pytester: pytest.Pytester, mark: str) -> None:
+    result = run(pytester, TRIO.replace("MARK\n\n" if mark[0] == "@" else "MARK", mark + "\n"))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*takes `world` cannot have `@pytest.mark.trio`*"])
+
+
+def test_trio_mode_is_no_way_around_it(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ntrio_mode = true")
+    result = run(pytester, TRIO.replace("MARK", ""))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*hint: leave the mark out*"])
+
+
 FOREIGN = """
 import pytest, trio
 

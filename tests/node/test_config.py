@@ -5,6 +5,7 @@ import pytest
 from shoal.node.config import (
     parse_browsers,
     parse_layers,
+    parse_libp2p_relay,
     parse_listen,
     parse_memory,
     parse_rate,
@@ -119,3 +120,27 @@ def test_bad_browsers(text: str) -> None:
     with pytest.raises(BadSetting, match="for browsers") as raised:
         parse_browsers(text)
     assert raised.value.hint
+
+
+RELAY = "12D3KooWCP6VZQiJUdnH7Wz6YoTWUQgVgC95rqWidK7U325vkzsS"
+
+
+def test_a_relay_of_the_libp2p_kind_is_named() -> None:
+    text = f"/ip4/192.0.2.7/tcp/4001/p2p/{RELAY}"
+    assert str(parse_libp2p_relay(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "192.0.2.7:4001",
+        "/ip4/192.0.2.7/tcp/4001",
+        f"/ip4/192.0.2.7/udp/4001/quic-v1/p2p/{RELAY}",
+        f"/ip4/192.0.2.7/tcp/4001/p2p/{RELAY}/p2p-circuit/p2p/"
+        "12D3KooWLmcSnhpLvg6sus3ieakAU2Q9AndtuM9d9rucAkewBXca",
+    ],
+)
+def test_nobody_knows_which_relay_that_is(text: str) -> None:
+    with pytest.raises(BadSetting, match="which relay") as raised:
+        parse_libp2p_relay(text)
+    assert "/p2p/" in str(raised.value.hint)

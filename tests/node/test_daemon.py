@@ -244,3 +244,7 @@ async def test_bad_requests(tmp_path: Path) -> None:
         assert "error" in missing
         invited = (await node.ask("invite", uses=3, address="192.0.2.7:4001"))["ok"]
         assert decode(invited["code"]).host == "192.0.2.7" and invited["uses"] == 3
+        for address, near in (("5.5.5.5:4001", "public"), ("192.168.1.5:4001", "private")):
+            invited = (await node.ask("invite", address=address))["ok"]
+            assert (invited["address"], invited["near"]) == (address, near)
+        assert (await node.ask("invite"))["ok"]["near"] == "loopback"

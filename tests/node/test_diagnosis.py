@@ -1,15 +1,17 @@
 """The verdict, the findings and the rungs of one node, from what its ladder knows."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from shoal.node.diagnosis import Diagnosis, finding_view
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import OpenSwarm
+from shoal.transport.host import Interface
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.ladder import ALL_RUNGS, Ladder, Rungs
 from shoal.transport.lan.mdns import LanDiscovery
+from shoal.transport.pipe import Way
 from shoal.transport.portmap.mapping import Mapping
 from shoal.transport.portmap.outcome import Outcome as MapOutcome
 from shoal.transport.punch.outcome import Outcome, Result
@@ -24,6 +26,8 @@ from tests.transport.reach.test_findings import HOME, PUBLIC
 pytestmark = pytest.mark.trio
 
 PEER, RELAY = PeerId("12D3KooWPeer"), PeerId("12D3KooWRelay")
+LOOPBACKS = [Interface("lo", "127.0.0.1", 8), Interface("lo", "::1", 128)]
+CABLE = Interface("eth0", "192.168.1.5", 24)
 
 
 def make(
@@ -32,12 +36,22 @@ def make(
     rungs: Rungs = ALL_RUNGS,
     relaying: RelayLimits | None = None,
     port_443: bool = False,
+    interfaces: list[Interface] | None = None,
 ) -> tuple[Ladder, Diagnosis]:
     """A ladder that does not run, which knows what a test tells it."""
     host = RealHost()
     endpoint = Endpoint(host, Identity.from_seed(b"d" * 32), admission=OpenSwarm(), libp2p=False)
     ladder = Ladder(host, endpoint, rungs=rungs, relaying=relaying)
-    return ladder, Diagnosis(ladder, listen, port_443=port_443)
+    found = [*LOOPBACKS, CABLE] if interfaces is None else interfaces
+    return ladder, Diagnosis(ladder, listen, lambda: found, port_443=port_443)
+
+
+@dataclass
+class Carried:
+    """A link, as far as a diagnosis looks at it."""
+
+    peer: PeerId
+    way: Way | None
 
 
 def hold_a_place(ladder: Ladder) -> None:
@@ -67,6 +81,28 @@ async def test_a_node_of_this_computer_alone_is_told_nothing_else() -> None:
     _, diagnosis = make("127.0.0.1")
     assert diagnosis.verdict().sentence == "by this computer alone: it listens on 127.0.0.1 only"
     assert codes(diagnosis) == ["loopback"]
+
+
+async def test_a_computer_on_no_network_is_told_nothing_else() -> None:
+    ladder, diagnosis = make(interfaces=LOOPBACKS)
+    ladder.reach.reachability = PUBLIC  # as it was before
+    assert diagnosis.verdict().code == "offline"
+    assert codes(diagnosis) == ["offline"]
+    assert make()[1].verdict().code != "offline"
+
+
+async def test_what_was_measured_does_not_count_while_nobody_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ladder, diagnosis = make()
+    ladder.reach.reachability = PUBLIC
+    links = [Carried(PEER, None), Carried(RELAY, None)]
+    monkeypatch.setattr(ladder.endpoint, "links", lambda: links)
+    assert diagnosis.verdict().code == "cut-off"
+    assert "cut-off" in codes(diagnosis)
+    links[0].way = Way.DIRECT
+    assert diagnosis.verdict().code == "public"
+    assert "cut-off" not in codes(diagnosis)
 
 
 async def test_public() -> None:
@@ -175,6 +211,8 @@ async def test_conditions_of_this_machine() -> None:
     assert set(found) == {"no-udp-port", "lan-silent", "no-443"}
     assert found["no-udp-port"].endswith(ladder.without_udp)
     assert {"no-udp-port", "lan-silent", "no-443"} <= set(codes(diagnosis))
+    ladder.endpoint.listening = [("0.0.0.0", 4001), ("::", 443)]
+    assert "no-443" in codes(diagnosis), "most come by IPv4"
     ladder.endpoint.listening = [("0.0.0.0", 4001), ("0.0.0.0", 443)]
     assert "no-443" not in codes(diagnosis)
     assert make()[1].conditions() == []

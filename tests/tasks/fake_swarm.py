@@ -28,7 +28,7 @@ from shoal.tasks.generation import Text
 from shoal.tasks.shard import Held
 from shoal.tasks.stage import Stage
 from shoal.tasks.text.process import TextInfo
-from shoal.transport.calls import Call, Handler, Refusal, Reply
+from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, LinkClosed
 from shoal.transport.frame import Priority
@@ -80,6 +80,7 @@ class Wire:
         self.steps = 0  # things delivered
         self.freeze_at: int | None = None
         self.delay = 0.0  # seconds before each
+        self.nursery: trio.Nursery | None = None  # of handlers that take their time
 
     def later(self, work: Callable[[], object]) -> None:
         self._send.send_nowait(work)
@@ -98,6 +99,7 @@ class FakeLink:
         self._wire = wire
         self._own = own
         self.peer = peer
+        self.quiet = peer in wire.endpoints[own].quiet if own in wire.endpoints else False
 
     def _target(self) -> "FakeEndpoint":
         target = self._wire.endpoints.get(self.peer)
@@ -117,6 +119,9 @@ class FakeLink:
             answer = target.handlers[method](Call(self._own, header, payload))
             if isinstance(answer, Refusal):
                 self._wire.refusals.append(answer)
+            elif not isinstance(answer, Reply):
+                assert self._wire.nursery is not None
+                self._wire.nursery.start_soon(_finish, answer)
 
     async def call(
         self,
@@ -138,13 +143,21 @@ class FakeLink:
         return answer
 
 
+async def _finish(answer: Awaitable[Answer]) -> None:
+    await answer
+
+
 class FakeEndpoint:
     def __init__(self, wire: Wire, peer: PeerId) -> None:
         self.peer = peer
         self.handlers: dict[str, Handler] = {}
         self._wire = wire
         self._lost: list[Callable[[Link, str], None]] = []
+        self._on_quiet: list[Callable[[Link], None]] = []
+        self._on_back: list[Callable[[Link], None]] = []
+        self.holders: list[Callable[[PeerId], bool]] = []
         self.cut: set[PeerId] = set()
+        self.quiet: set[PeerId] = set()
         wire.endpoints[peer] = self
 
     def handle(self, method: str, handler: Handler) -> None:
@@ -152,6 +165,28 @@ class FakeEndpoint:
 
     def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
         self._lost.append(callback)
+
+    def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
+        self._on_quiet.append(callback)
+
+    def on_link_back(self, callback: Callable[[Link], None]) -> None:
+        self._on_back.append(callback)
+
+    def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
+        self.holders.append(holder)
+
+    def hush(self, peer: PeerId) -> None:
+        """A peer is not heard of any more."""
+        self.quiet.add(peer)
+        self._tell(self._on_quiet, peer)
+
+    def hear(self, peer: PeerId) -> None:
+        self.quiet.discard(peer)
+        self._tell(self._on_back, peer)
+
+    def _tell(self, callbacks: list[Callable[[Link], None]], peer: PeerId) -> None:
+        for callback in callbacks:
+            callback(cast(Link, FakeLink(self._wire, self.peer, peer)))
 
     def link(self, peer: PeerId) -> FakeLink | None:
         there = peer in self._wire.endpoints and peer not in (*self.cut, self.peer)
@@ -392,6 +427,7 @@ class FakeSwarm:
     async def run(self, body: Callable[["FakeSwarm"], Awaitable[None]]) -> None:
         """Run the nodes while `body` runs; afterwards nothing may be left of any session."""
         async with trio.open_nursery() as nursery:
+            self.wire.nursery = nursery
             nursery.start_soon(self.wire.run)
             for node in self.nodes:
                 await nursery.start(node.stage.run)

@@ -11,9 +11,9 @@ import trio.testing
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import PromptTooLong, SessionError
 from shoal.tasks.gateway import GatewayEvent, GenerateRequest, Message, Routed, Summary, TextDelta
-from shoal.tasks.session import Failed, Progress, Token
+from shoal.tasks.session import Failed, Progress, Quiet, Token
 from shoal.transport.calls import Refusal
-from tests.tasks.fake_swarm import CONTEXT, EOS, VOCABULARY, FakeSwarm, Node
+from tests.tasks.fake_swarm import CONTEXT, EOS, VOCABULARY, FakeSwarm, Node, peer_of
 
 Body = Callable[[FakeSwarm], Awaitable[None]]
 
@@ -564,6 +564,8 @@ HOSTILE: list[tuple[int, str, Callable[[bytes], Any], str]] = [
     (3, "progress", lambda session: Progress(session, 1, 1), "not-yours"),
     (1, "progress", lambda session: Progress(session, 1, 1), "not-yours"),
     (3, "failed", lambda session: Failed(session, 1, "x", "x"), "not-yours"),
+    (3, "quiet", lambda session: Quiet(session, 1, peer_of(2), True), "not-yours"),
+    (1, "quiet", lambda session: Quiet(session, 2, peer_of(1), True), "stale-epoch"),
 ]
 
 

@@ -14,6 +14,7 @@ from shoal.tasks.session import (
     Feed,
     Open,
     Progress,
+    Quiet,
     SpanMessage,
     Token,
     pack_tokens,
@@ -48,6 +49,7 @@ MESSAGES = [
     Failed(SESSION, 1, "gap", "a gap"),
     Close(SESSION),
     Failed(SESSION, 1, "stage-lost", "it went", PEER),
+    Quiet(SESSION, 1, PEER, True),
 ]
 
 

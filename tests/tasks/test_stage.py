@@ -466,6 +466,48 @@ async def test_a_lost_gateway_frees_and_a_lost_neighbour_is_reported(
 
 
 @pytest.mark.trio
+async def test_a_quiet_neighbour_is_told_of_and_ends_nothing(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        first, second, head = swarm.stages
+        second.endpoint.hush(swarm.client.peer)  # it may be the gateway that is back
+        first.endpoint.hush(peer_of(99))  # nobody's business
+        head.endpoint.hush(second.peer)
+        head.endpoint.hear(second.peer)
+        await _settle()
+        said = [post for post in swarm.wire.posts if post[2] == "session.quiet"]
+        assert [post[:2] for post in said] == [(head.peer, swarm.client.peer)] * 2
+        assert [(post[3]["peer"], post[3]["quiet"]) for post in said] == [
+            (second.peer, True),
+            (second.peer, False),
+        ]
+        assert [node.stage.sessions for node in swarm.stages] == [1, 1, 1]
+        assert _failures(swarm) == []
+        second.endpoint.hear(swarm.client.peer)
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_nothing_opens_beside_a_quiet_neighbour(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        first, second = swarm.stages
+        first.endpoint.hush(second.peer)
+        header = _open(swarm).header()
+        assert await _refused(swarm.client, first, "session.open", header) == "unreachable"
+        first.endpoint.hear(second.peer)
+        await _open_all(swarm)
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_a_push_that_finds_no_link_is_reported(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4))
 

@@ -25,7 +25,7 @@ def fill(made: Connection, now: float) -> int:
     """Send all bulk that may leave; how many frames."""
     count = 0
     while piece := made.takes_bulk(now):
-        made.keep(frame(Priority.BULK, piece), now)
+        made.keep(frame(Priority.BULK, piece), piece, now)
         count += 1
     return count
 
@@ -55,15 +55,15 @@ def test_calls_pass_a_full_window() -> None:
     made = connection()
     fill(made, 0.0)
     before = made.bulk_bytes
-    made.keep(frame(Priority.CONTROL, 1 << 16), 0.0)
-    made.keep(frame(Priority.ACTIVATION, 1 << 16), 0.0)
+    made.keep(frame(Priority.CONTROL, 1 << 16), 1 << 16, 0.0)
+    made.keep(frame(Priority.ACTIVATION, 1 << 16), 1 << 16, 0.0)
     assert made.bulk_bytes == before
 
 
 def test_without_bulk_under_way_nothing_is_measured() -> None:
     made = connection()
     assert made.probe(0.0) == 0
-    made.keep(frame(Priority.CONTROL, 100), 0.0)
+    made.keep(frame(Priority.CONTROL, 100), 100, 0.0)
     assert made.probe(0.0) == 0
 
 
@@ -95,7 +95,7 @@ def test_without_yielding_nothing_waits() -> None:
     made = connection(yielding=False)
     for _ in range(1000):
         assert made.takes_bulk(0.0)
-        made.keep(frame(Priority.BULK, 1 << 16), 0.0)
+        made.keep(frame(Priority.BULK, 1 << 16), 1 << 16, 0.0)
     assert made.probe(0.0) == 0
 
 
@@ -113,3 +113,34 @@ def test_a_peer_has_time_to_answer(idle: float, least: float, most: float) -> No
     while not made.is_silent(now):
         now = max(now + 0.01, min(made.tick(now), now + 0.25))
     assert least < now < most + 0.25
+
+
+def overdue() -> Connection:
+    """A frame is under way, the round trip is 0.1 s, nothing came for so long that it pings."""
+    made = Connection(idle_s=2.0, silent_s=3.5, now=-0.1)
+    made.ponged(2, 0.0)
+    made.heard = 0.0
+    made.keep(frame(Priority.CONTROL, 1), 1, 0.0)
+    assert made.tick(0.3) == pytest.approx(0.8)  # 0.5 s and three round trips
+    made.tick(0.8)
+    return made
+
+
+def test_a_ping_has_half_a_second_and_three_round_trips() -> None:
+    made = overdue()
+    assert not made.is_doubtful(1.55) and made.is_doubtful(1.65)
+
+
+def test_one_round_trip_where_the_peer_is_known_to_answer() -> None:
+    made, other = overdue(), Connection(idle_s=2.0, silent_s=3.5, now=0.0)
+    other.heard = 0.7
+    assert not made.is_outrun(other)  # before the ping
+    other.heard = 0.9
+    assert made.is_outrun(other)
+    made.hint(0.9)
+    assert not made.is_doubtful(0.95) and made.is_doubtful(1.05)
+    made.ponged(made._ping_mark + 1, 1.1)
+    made.heard = 1.1
+    assert not made.is_outrun(other) and not made.is_doubtful(5.0)
+    made.tick(2.0)
+    assert not made.is_doubtful(2.0 + 1.3)  # the hint is over with the pong

@@ -113,6 +113,38 @@ async def test_both_dial_at_once_and_one_link_stays(seed: int) -> None:
         assert (await theirs.call("echo", {"n": 2}, timeout=5)).header == {"n": 2}
 
 
+@pytest.mark.parametrize("bounded", [True, False])
+async def test_an_address_that_says_no_hello_holds_up_others_for_a_moment(
+    virtual_time: object, monkeypatch: pytest.MonkeyPatch, bounded: bool
+) -> None:
+    """The twin waits for as long as the dial itself."""
+    if not bounded:
+        monkeypatch.setattr(defaults, "HELLO_S", 60.0)
+    a, b = make_node(1), make_node(2)
+    certificate = Certificate.generate(Identity.from_seed(bytes([2]) * 32), RealHost())
+
+    async def say_nothing(stream: trio.SocketStream) -> None:
+        await Path(TcpPipe(stream), Tls(certificate, server=True, expect=None)).handshake()
+        await trio.sleep_forever()
+
+    async with running(a, b) as nursery:
+        listener = await RealHost().listen(LOOPBACK, 0)
+        nursery.start_soon(trio.serve_listeners, say_nothing, [listener])
+        silent = Address(LOOPBACK, listener.socket.getsockname()[1], b.endpoint.peer)
+        codes: list[str] = []
+
+        async def dial_silent() -> None:
+            codes.append(await dial_code(a, silent, timeout=10))
+
+        nursery.start_soon(dial_silent)
+        await until(lambda: a.endpoint._links._proving)
+        began = trio.current_time()
+        await a.endpoint.dial(b.address, timeout=20)
+        assert (trio.current_time() - began < 4) is bounded
+        await until(lambda: codes)
+        assert codes == ["timeout"]
+
+
 async def test_many_nodes_become_a_mesh() -> None:
     nodes = [make_node(seed) for seed in range(1, 9)]
     async with running(*nodes):

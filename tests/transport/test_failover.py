@@ -14,6 +14,7 @@ from shoal.netsim.daemons.town import Town
 from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
 from shoal.transport import defaults, link
+from shoal.transport.connection import Connection
 from shoal.transport.errors import LinkClosed
 from shoal.transport.ladder import Rungs
 from shoal.transport.limits import Limits
@@ -108,6 +109,29 @@ async def test_a_direct_path_that_is_cut_one_way_is_not_gone_back_to(world: Worl
     for number in range(2, 12):
         assert await homes.ask(link, number, timeout=15) < 1
         await trio.sleep(0.5)
+
+
+async def deaf(world: World) -> float:
+    """Seconds for which a call of `a` waits where nothing of `b`'s comes to it directly."""
+    homes = Homes(world)
+    link = await homes.meet(PUNCHED)
+    homes.faults.partition(["b"], ["a"], oneway=True)
+    return await homes.ask(link, 1, timeout=15)
+
+
+async def test_a_path_is_left_sooner_where_another_one_is_answered(world: World) -> None:
+    assert await deaf(world) < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "off"),
+    [("is_outrun", lambda connection, other: False), ("hint", Connection.ping_soon)],
+)
+async def test_else_it_is_given_all_its_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, off: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(Connection, name, off)
+    assert await deaf(world) > 1
 
 
 async def test_a_path_that_stands_by_outlives_a_slow_pong(world: World) -> None:

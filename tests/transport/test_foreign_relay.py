@@ -1,17 +1,28 @@
 """Relays that are no shoal nodes, but libp2p's: a link over one of them, in the simulator."""
 
+from typing import Any, cast
+
+import pytest
 import trio
 
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
-from shoal.netsim.daemons.town import Town
+from shoal.netsim.daemons.town import Town, is_direct
 from shoal.netsim.world import World
+from shoal.transport import defaults
 from shoal.transport.address import Address
+from shoal.transport.calls import Refusal
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity
+from shoal.transport.ladder import Ladder, Rungs
 from shoal.transport.libp2p import Libp2pResponder
-from shoal.transport.pipe import Way
+from shoal.transport.libp2p.yamux import PING, SYN
+from shoal.transport.pipe import Pipe, Way
+from shoal.transport.realhost import RealHost
 from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits
+from tests.transport.libp2p.pipes import OURS, raw_peer
 from tests.transport.test_ladder import rungs, until
 
 
@@ -50,4 +61,63 @@ async def test_a_relay_of_the_libp2p_kind_carries_a_link(world: World) -> None:
         link = await a.connect(b.peer)
         assert link.way is Way.RELAYED
         assert (await a.call(link, header={"n": 1}, payload=bytes(40_000))).header == {"n": 1}
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("witnesses", [3, 0])
+async def test_and_becomes_direct_where_both_have_linked_peers_in_common(
+    world: World, witnesses: int
+) -> None:
+    """They have seen both; no relay of theirs has. The twin: nobody vouches for any address."""
+    async with trio.open_nursery() as nursery:
+        relay = await plain_relay(world, nursery)
+        town = Town(world)
+        known = [await town.node(world.host(f"w{n}"), rungs=rungs()) for n in range(3)]
+        a, b = [
+            await town.node(
+                world.host(name, behind=world.gateway(f"{name}-router", "linux-drop")),
+                rungs=rungs(),
+                foreign=[relay],
+            )
+            for name in ("a", "b")
+        ]
+        for node in (a, b):
+            await town.introduce(node, known)
+        if not witnesses:
+            for node in known:
+                node.endpoint.handle("reach.where", lambda call: Refusal("not-linked", ""))
+        await until(lambda: b.ladder.foreign.addresses())
+        await trio.sleep(15)
+        link = await a.connect(b.peer)
+        assert link.way is Way.RELAYED
+        with trio.move_on_after(20):
+            await until(lambda: is_direct(link), 21)
+        assert is_direct(link) is bool(witnesses)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_libp2p_program_that_comes_by_a_circuit_stays(autojump_clock: Any) -> None:
+    """For longer than a link would have for its handshake."""
+    endpoint = Endpoint(RealHost(), OURS, admission=OpenSwarm())
+    off = dict.fromkeys(Rungs.__dataclass_fields__, False)
+    ladder = Ladder(RealHost(), endpoint, rungs=Rungs(**off))
+
+    class Joins:
+        """As a circuit that comes from a relay is taken."""
+
+        async def serve_pipe(self, pipe: Pipe, first: bytes) -> str:
+            pipe.medium = "circuit"  # type: ignore[misc]
+            await ladder._join(pipe, Way.RELAYED, None, True)
+            await trio.sleep_forever()
+            return ""
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(ladder.run, "127.0.0.1", 0)
+        async with raw_peer(cast(Libp2pResponder, Joins())) as peer:
+            await trio.sleep(2 * defaults.HANDSHAKE_S)
+            await peer.frame(PING, SYN, 0, 7)
+            while (frame := await peer.next())[0] != PING:
+                pass
+            assert frame[3] == 7
         nursery.cancel_scope.cancel()

@@ -1,5 +1,6 @@
 """The real host: files, locks, sockets, child processes."""
 
+import errno
 import os
 import resource
 import signal
@@ -217,8 +218,23 @@ async def test_dials_can_leave_from_the_listening_port() -> None:
 
 @pytest.mark.trio
 async def test_listen_where_nobody_can() -> None:
-    with pytest.raises(HostError, match=r"cannot listen on 192\.0\.2\.1 port 0"):
+    with pytest.raises(HostError, match=r"cannot listen on 192\.0\.2\.1 port 0") as raised:
         await HOST.listen("192.0.2.1", 0)
+    assert "0.0.0.0" in str(raised.value.hint)
+
+
+@pytest.mark.trio
+async def test_a_kernel_without_ipv6_refuses_as_a_missing_address_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without(family: int, kind: int) -> None:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(trio.socket, "socket", without)
+    with pytest.raises(HostError, match="cannot listen on ::: Address family"):
+        await HOST.listen("::", 0)
+    with pytest.raises(HostError, match="cannot listen on ::: Address family"):
+        await HOST.datagrams("::", 0)
 
 
 @pytest.mark.trio

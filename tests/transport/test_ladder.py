@@ -14,10 +14,14 @@ from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.daemons.town import Town, is_direct
 from shoal.netsim.packet import TCP, UDP
 from shoal.netsim.world import World
+from shoal.transport.address import Address
 from shoal.transport.errors import DialFailed
 from shoal.transport.ladder import Rungs
 from shoal.transport.link import Link
 from shoal.transport.pipe import Way
+from shoal.transport.punch import puncher
+from shoal.transport.punch.preparing import Prepared
+from shoal.transport.punch.sockets import Sockets
 
 NO_UDP = frozenset((TCP, port) for port in range(65536))
 NO_TCP = frozenset((UDP, port) for port in range(65536))
@@ -207,6 +211,27 @@ async def test_not_without_searching_for_it(world: World) -> None:
     assert await two_homes(world, STRICT, prediction=False) == ("relayed", "circuit")
 
 
+@pytest.mark.parametrize("aside", [True, False])
+async def test_it_is_found_from_behind_a_router_that_an_early_packet_has_spoiled(
+    world: World, monkeypatch: pytest.MonkeyPatch, aside: bool
+) -> None:
+    """The twin searches from the port that is seen elsewhere by then."""
+
+    async def in_vain(mine: Prepared, sockets: Sockets | None) -> Prepared:
+        return mine
+
+    if not aside:
+        monkeypatch.setattr(puncher, "set_aside", in_vain)
+    street = Street(world)
+    await street.relays()
+    open_input = await street.home("a", "linux-accept")
+    early, drawing = await street.home("b", "linux-drop"), await street.home("c", "apdm-apdf")
+    await street.settle(open_input, early, drawing)
+    await way_of(early, open_input)
+    found = await way_of(drawing, open_input)
+    assert found == (("punched", "udp") if aside else ("relayed", "circuit"))
+
+
 # IPv6.
 
 
@@ -265,6 +290,98 @@ async def test_who_is_reached_has_a_place_at_a_relay_on_443_for_those_behind_a_c
     assert await way_of(a, b, 1.0) == ("relayed", "circuit")
 
 
+class Campus(Street):
+    """`a` gets out by TCP 443 alone, to the one relay that is there; nobody else knows that relay,
+    nor does it know them but from the book."""
+
+    async def meet(self, b: Climber, *, relays: Sequence[Climber] = ()) -> None:
+        self.a = await self.home("a", "udp-blocked")
+        self.b = b
+        await self.settle(self.a, relays=self.town.relays[:1])
+        await self.settle(b, relays=relays)
+        assert self.town.relays[0].endpoint.link(b.peer) is None
+
+    async def public(self, **only: bool) -> Climber:
+        return await self.town.node(self.world.host("b"), rungs=rungs(**only))
+
+
+async def test_a_public_node_is_reached_by_the_relay_of_who_gets_out_by_443_only(
+    world: World,
+) -> None:
+    street = Campus(world)
+    await street.relays(1, everywhere=True)
+    await street.meet(await street.public())
+    assert not street.b.ladder.relays.relays
+    assert await way_of(street.a, street.b, 1.0) == ("relayed", "circuit")
+    await until(lambda: street.b.ladder.relays.relays)  # and others find it without asking
+
+
+async def test_not_by_a_relay_that_looks_for_nobody(world: World) -> None:
+    street = Campus(world)
+    await street.relays(1, everywhere=True)
+    street.town.relays[0].ladder.relaying.fetch = None
+    await street.meet(await street.public())
+    assert (await way_of(street.a, street.b, 1.0))[0] == "none"
+
+
+async def test_not_if_it_takes_no_circuits(world: World) -> None:
+    street = Campus(world)
+    await street.relays(1, everywhere=True)
+    await street.meet(await street.public(relay=False))
+    assert (await way_of(street.a, street.b, 1.0))[0] == "none"
+
+
+async def test_a_public_node_reaches_who_gets_out_by_443_only(world: World) -> None:
+    street = Campus(world)
+    await street.relays(1, everywhere=True)
+    await street.meet(await street.public())
+    assert await way_of(street.b, street.a, 1.0) == ("relayed", "circuit")
+
+
+async def test_a_home_whose_relays_are_on_other_ports_is_reached_by_443_only(
+    world: World,
+) -> None:
+    street = Campus(world)
+    await street.relays(1, everywhere=True)
+    host = world.host("other-relay")
+    other = await street.town.relay(host, rungs=rungs())
+    await street.meet(await street.home("b", "linux-drop"), relays=[other])
+    assert await way_of(street.a, street.b, 1.0) == ("relayed", "circuit")
+
+
+@pytest.mark.parametrize("honest", [True, False])
+async def test_a_relay_that_came_by_itself_will_do_if_it_says_where_it_is(
+    world: World, honest: bool
+) -> None:
+    """Where it is seen, that is: at any other address it may be that nobody answers."""
+    street = Street(world)
+    await street.relays(1, everywhere=True)
+    (relay,) = street.town.relays
+    b = await street.town.node(world.host("b"), rungs=rungs())
+    if not honest:
+        b.ladder.book = lambda peer: [Address("99.9.9.9", 443, relay.peer)]
+    await relay.connect(b.peer)
+    await trio.sleep(5)
+    assert bool(b.ladder.relays.relays) is honest
+
+
+@pytest.mark.parametrize("through_a_hole", [True, False])
+async def test_who_is_accepted_through_a_hole_is_said_to_be_punched(
+    world: World, through_a_hole: bool
+) -> None:
+    town = Town(world)
+    a = await town.node(world.host("a"), rungs=rungs(udp=False))
+    b = await town.node(world.host("b"), rungs=rungs(udp=False))
+    assert b.endpoint.punched == b.ladder.puncher.opened
+    here = a.computer.addresses()[0], a.peer
+    b.endpoint.punched = lambda peer, ip: through_a_hole and (ip, peer) == here
+    await a.connect(b.peer)
+    await until(lambda: b.endpoint.link(a.peer))
+    link = b.endpoint.link(a.peer)
+    assert link is not None
+    assert link.way is (Way.PUNCHED if through_a_hole else Way.DIRECT)
+
+
 # What follows.
 
 
@@ -305,7 +422,7 @@ async def test_a_link_that_falls_back_to_a_relay_is_punched_for_again(world: Wor
 async def test_private_addresses_of_strangers_are_not_dialled(world: World) -> None:
     street = Street(world)
     await street.relays()
-    a = await street.home("a", "linux-drop", rungs(**UNPUNCHED))
+    a = await street.home("a", "linux-drop", rungs(relay=False, **UNPUNCHED))
     b = await street.home("b", "linux-drop", rungs(**UNPUNCHED))
     await street.settle(a, b)
     private = [each for each in b.addresses() if each.host.startswith("192.168.")]

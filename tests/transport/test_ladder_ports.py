@@ -3,11 +3,13 @@
 import pytest
 import trio
 
+from shoal.transport.datagrams import Datagrams
 from shoal.transport.endpoint import Endpoint
-from shoal.transport.errors import AddressInUse
+from shoal.transport.errors import AddressInUse, HostError
 from shoal.transport.hello import OpenSwarm
+from shoal.transport.host import Group
 from shoal.transport.identity import Identity
-from shoal.transport.ladder import Ladder
+from shoal.transport.ladder import Ladder, Rungs
 from shoal.transport.realhost import RealHost
 
 pytestmark = pytest.mark.trio
@@ -23,6 +25,39 @@ class Late(RealHost):
         if self.asked == 1:
             raise AddressInUse(f"port {port} on {address} is in use")
         return await super().listen(address, port)
+
+
+class WithoutIpv6(RealHost):
+    """A computer that has IPv4 only."""
+
+    async def datagrams(
+        self, address: str, port: int, *, group: Group | None = None, shared: bool = False
+    ) -> Datagrams:
+        if ":" in address:
+            raise HostError(f"cannot listen on {address} port {port}: no such address")
+        return await super().datagrams(address, port, group=group, shared=shared)
+
+
+class Taken(RealHost):
+    """Another program has every UDP port."""
+
+    async def datagrams(
+        self, address: str, port: int, *, group: Group | None = None, shared: bool = False
+    ) -> Datagrams:
+        raise AddressInUse(f"port {port} on {address} is in use")
+
+
+@pytest.mark.parametrize(("host", "udp"), [(WithoutIpv6(), True), (Taken(), False)])
+async def test_a_node_starts_with_what_udp_there_is(host: RealHost, udp: bool) -> None:
+    endpoint = Endpoint(host, Identity.from_seed(b"l" * 32), admission=OpenSwarm(), libp2p=False)
+    ladder = Ladder(host, endpoint, rungs=Rungs(lan=False, mapping=False))
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: ladder.run("0.0.0.0", 0, task_status=task_status)
+        )
+        assert port and bool(ladder.without_udp) is not udp
+        assert endpoint.udp_port == (port if udp else 0)
+        nursery.cancel_scope.cancel()
 
 
 async def test_udp_goes_along_where_tcp_has_to_take_another_port() -> None:

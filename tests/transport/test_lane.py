@@ -234,6 +234,26 @@ def test_pings_without_reading_cost_nothing() -> None:
 # Streams.
 
 
+def test_a_reader_is_told_of_the_first_bytes_and_of_the_end() -> None:
+    pair = Pair()
+    pair.b.reading = False
+    mine = pair.a.lane.open("s", {}, Priority.BULK)
+    assert mine is not None
+    pair.settle()
+    (theirs,) = pair.b.streams
+
+    def told(data: bytes) -> int:
+        mine.write(data)
+        pair.a.lane.outbox.schedule(mine)
+        return len(pair.b.receive(pair.a.take(1 << 16)))
+
+    assert told(b"one") == 1 and told(b"two") == 0
+    assert pair.b.lane.read(theirs, 100) == b"onetwo"
+    assert told(b"three") == 1
+    mine.finish()
+    assert told(b"") == 1
+
+
 def test_credit_bounds_what_an_idle_reader_holds() -> None:
     pair = Pair()
     pair.b.reading = False

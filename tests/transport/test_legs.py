@@ -1,6 +1,7 @@
 """A link over several paths: which one it sends by, how it leaves a dying one, nothing lost."""
 
 import random
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,8 @@ from shoal.transport.calls import Reply
 from shoal.transport.connection import Connection
 from shoal.transport.events import Called
 from shoal.transport.frame import ACK, PING, Fault, Priority
+from shoal.transport.lane import Lane
+from shoal.transport.lanestream import Entry
 from shoal.transport.link import Link
 from shoal.transport.pipe import TcpPipe, Way
 from shoal.transport.serving import IncomingStream
@@ -223,18 +226,37 @@ def test_what_left_by_a_slower_path_counts_there_even_after_it_was_sent_again() 
     assert len(pair.b.called) == 1
 
 
-def test_who_makes_us_change_to_and_fro_costs_no_memory() -> None:
-    """A peer that acknowledges nothing, and lets each path look dead in turn, gets everything
-    again each time; what left before is not kept by the frame. Counts go on as they were."""
-    side = Side(dialled=True)
-    lane, paths = side.lane, [side.lane.attach(0.0) for _ in range(2)]
+def to_and_fro() -> tuple[Lane, Connection, Connection]:
+    """50 posts that have left ten times by each of two paths, and were never acknowledged."""
+    lane = Side(dialled=True).lane
+    paths = [lane.attach(0.0) for _ in range(2)]
     for _ in range(50):
         lane.post("p", {}, b"x", Priority.CONTROL)
     for turn in range(20):
         lane.use(paths[turn % 2])
         while lane.take(paths[turn % 2], 1 << 16, 0.0):
             pass
-    first, last = paths
+    return lane, paths[0], paths[1]
+
+
+def test_else_each_frame_is_kept_once_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Connection.give_back
+
+    def listed(connection: Connection) -> list[Entry]:
+        items = list(connection._unacked)
+        lost = counted(connection)
+        connection._unacked = deque(item if isinstance(item, int) else 1 for item in items)
+        return lost
+
+    monkeypatch.setattr(Connection, "give_back", listed)
+    _, first, last = to_and_fro()
+    assert (len(first._unacked), len(last._unacked)) == (500, 500)
+
+
+def test_who_makes_us_change_to_and_fro_costs_no_memory() -> None:
+    """A peer that acknowledges nothing, and lets each path look dead in turn, gets everything
+    again each time; what left before is not kept by the frame. Counts go on as they were."""
+    lane, first, last = to_and_fro()
     assert len(first._unacked) == 1
     assert len(last._unacked) == 51
     assert first.acknowledge(499) == 0

@@ -1,8 +1,15 @@
 """Counting at the door."""
 
+from contextlib import suppress
+
+import pytest
+import trio
+
 from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.world import World
 from shoal.transport.address import Address
+from shoal.transport.defaults import ACCEPT_PAUSE_S, REFUSALS_BURST, REFUSALS_PER_S
+from shoal.transport.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
 from shoal.transport.hello import OpenSwarm, SwarmKey
 from shoal.transport.limits import Arrivals, Crowd, HalfOpen, Limits
@@ -92,3 +99,75 @@ def test_this_machine_may_be_counted_apart() -> None:
     assert crowd.enter("127.0.0.1") == crowd.enter("127.0.0.1") == "loopback"
     assert crowd.enter("192.0.2.1") is not None
     assert crowd.enter("198.51.100.1") is None
+
+
+def _let_in(limits: Limits, per_s: int, seconds: int) -> int:
+    """Connections accepted of so many, each from a subnet of its own."""
+    arrivals = Arrivals(limits)
+    return sum(
+        arrivals.allow(f"10.{n >> 8 & 255}.{n & 255}.0/24", n / per_s)
+        for n in range(per_s * seconds)
+    )
+
+
+def test_a_flood_from_everywhere_takes_a_twentieth_of_a_core() -> None:
+    """At two milliseconds a handshake, once what may come at once has come."""
+    assert _let_in(Limits(), 1000, 60) <= 1024 + 60 * 0.05 / 0.002
+
+
+def test_without_that_it_takes_what_it_likes() -> None:
+    assert _let_in(Limits(all_arrivals_per_s=1e9), 1000, 60) == 60_000
+
+
+def test_a_rush_of_honest_ones_gets_in() -> None:
+    """All peers of a relay at once, some by two ways; two hundred behind one router in a minute."""
+    assert _let_in(Limits(), 1000, 1) == 1000
+    arrivals = Arrivals(Limits())
+    assert all(arrivals.allow("192.0.2.0/24", n * 0.3) for n in range(200))
+
+
+async def _accepted(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Connections that a node looks at in ten seconds, of eight hundred a second for which it has
+    no room."""
+    looks = 0
+    let_in = Endpoint._let_in
+
+    def count(endpoint: Endpoint, address: str, now: float) -> str | None:
+        nonlocal looks
+        looks += 1
+        return let_in(endpoint, address, now)
+
+    monkeypatch.setattr(Endpoint, "_let_in", count)
+    member = Climber(world.host("member"), b"m" * 32, limits=Limits(half_open=0))
+    foe = world.host("foe")
+    await member.computer.start(member)
+
+    async def knock() -> None:
+        while True:
+            with trio.move_on_after(0.5), suppress(OSError):
+                stream = await trio.open_tcp_stream(member.computer.addresses()[0], 4001)
+                await trio.sleep(0.01)
+                await stream.aclose()
+
+    async def flood() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(16):
+                nursery.start_soon(knock)
+
+    with trio.move_on_after(10):
+        await foe.run(flood)
+    return looks
+
+
+async def test_a_flood_that_is_turned_away_waits_in_the_kernel(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_most = REFUSALS_BURST + 10 * (REFUSALS_PER_S + 1 / ACCEPT_PAUSE_S)
+    assert await _accepted(world, monkeypatch) <= at_most * 1.01
+
+
+async def test_without_that_each_is_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.transport.defaults.REFUSALS_PER_S", 1e9)
+    assert await _accepted(world, monkeypatch) > 4000

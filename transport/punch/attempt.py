@@ -67,7 +67,8 @@ class Attempt:
         self._rungs: dict[str, RungOutcome] = {}
         self._kept: Datagrams | None = None
         self._dialling = False
-        self._searched = False
+        self._shut = False  # nobody gets in to us from outside without our help
+        self.searched = False
         self._choice: Chosen[Socket] | None = None
         self._wake = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -124,6 +125,8 @@ class Attempt:
         """Start a round at the agreed moment; returns when it has begun."""
         self.checks.theirs = theirs.secret
         remote = probeable(theirs.candidates, self._seen)
+        tcp = [each.kind for each in mine.candidates if each.transport is Transport.TCP]
+        self._shut = not {Kind.PUBLIC, Kind.MAPPED} & {*tcp}
         for each in remote:
             self._ways[each.place] = _WAYS.get(each.kind, Way.PUNCHED)
         self.plan = plan(mine.nat, theirs.nat)
@@ -140,6 +143,11 @@ class Attempt:
     def may_be_at(self, ip: str) -> bool:
         """Whether the peer may be found at an IP address, and so may be sent to there."""
         return may_probe(ip, self._seen)
+
+    def opens(self, ip: str) -> bool:
+        """Whether our own dials have opened the way for those of the peer from there: anybody could
+        have dialled a public address, or a port that the router forwards."""
+        return self._shut and self.may_be_at(ip)
 
     # UDP.
 
@@ -161,11 +169,11 @@ class Attempt:
             case Plan.SPRAY if ip is not None and self._may_search():
                 left = self._tools.budget.datagrams_left(ip, at) - 100
                 count = min(defaults.BIRTHDAY_PROBES, left)
-                schedule.spray(checks, ip, count, self._tools.host.entropy, at)
+                schedule.spray(checks, mine.aside, ip, count, self._tools.host.entropy, at)
             case Plan.OPEN if main and self.sockets is not None and self._may_search():
                 many = await self.sockets.open(defaults.BIRTHDAY_SOCKETS)
                 at += schedule.OPEN_AFTER_S  # ordinary ones too: one that is early may spoil all
-                schedule.open_many(checks, many, main[0], at)
+                schedule.open_many(checks, many, theirs.search or main[0], at)
         if mine.fresh or theirs.comb:
             step = schedule.comb_step(theirs.round)
             place = main[0] if main else None
@@ -176,10 +184,10 @@ class Attempt:
     def _may_search(self) -> bool:
         """Once in an attempt, which is all that the budget allows, and in few at a time."""
         searching = self._tools.searching
-        if self._searched or len(searching) >= self._tools.limits.searches:
+        if self.searched or len(searching) >= self._tools.limits.searches:
             return False
         searching.add(self.name)
-        self._searched = True
+        self.searched = True
         return True
 
     async def _pump(self) -> None:
@@ -290,7 +298,7 @@ class Attempt:
             rungs["udp"] = RungOutcome(Result.NOT_POSSIBLE, str(self.plan))
         if self.plan is Plan.HOPELESS:
             rungs["prediction"] = RungOutcome(Result.NOT_POSSIBLE, str(self.plan))
-        elif self.plan in SEARCHES and not self._searched and not worked:
+        elif self.plan in SEARCHES and not self.searched and not worked:
             rungs["prediction"] = RungOutcome(Result.NOT_POSSIBLE, "busy")
         elif self.plan in _PREDICTS:
             rungs["prediction"] = rungs["udp"]

@@ -13,8 +13,9 @@ from ipaddress import ip_address, ip_network
 from typing import Final
 
 from ..datagrams import Place
+from ..defaults import HTTPS_PORT, LOW_PORT
 from ..place import Nearness, nearness_of, plain_ip
-from .defaults import CANDIDATES, LEAST_PORT, WELL_KNOWN_PORT
+from .defaults import CANDIDATES
 
 _PRIVATE: Final = tuple(
     ip_network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
@@ -66,7 +67,7 @@ def is_private(ip: str) -> bool:
 
 def may_probe_port(port: int) -> bool:
     """Ports of services that never are a peer stay untouched."""
-    return LEAST_PORT <= port <= 65535 or port == WELL_KNOWN_PORT
+    return LOW_PORT <= port <= 65535 or port == HTTPS_PORT
 
 
 def may_probe(ip: str, seen: Seen) -> bool:

@@ -14,9 +14,6 @@ SECRET_BYTES: Final = 20
 """Of the key with which the other side signs its checks (RFC 8445, 5.3: 128 bits at least)."""
 ATTEMPT_BYTES: Final = 8
 """Of the name of an attempt."""
-LEAST_PORT: Final = 1024
-WELL_KNOWN_PORT: Final = 443
-"""The one port below `LEAST_PORT` that may be probed: peers listen there too."""
 OFFER_BYTES: Final = 8 * 1024
 """The largest payload of an offer or of its answer."""
 

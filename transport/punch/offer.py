@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..datagrams import Place
+from ..defaults import LOW_PORT
 from ..place import plain_ip
 from ..reach.reachability import Behaviour
 from . import candidates, defaults
@@ -30,7 +31,8 @@ class Offer:
 
     `secret` signs what the other side sends to this one. `comb` are the outer places of fresh
     sockets, in order, None where that was not seen. `rtt` is the link's, in seconds, as the
-    offering side knows it.
+    offering side knows it. `search` is where this side will send a search from, None where that is
+    its port itself.
     """
 
     name: bytes
@@ -41,6 +43,7 @@ class Offer:
     comb: Sequence[Place | None] = ()
     counting: Counting | None = None
     rtt: float = 0.0
+    search: Place | None = None
 
     @property
     def places(self) -> list[Place]:
@@ -63,6 +66,8 @@ def encode(offer: Offer) -> dict[str, Any]:
         header["b"] = [None if place is None else [*place] for place in offer.comb]
     if offer.counting is not None:
         header["s"] = [offer.counting.ip, offer.counting.last, offer.counting.step]
+    if offer.search is not None:
+        header["f"] = [*offer.search]
     return header
 
 
@@ -80,6 +85,10 @@ def decode(header: Mapping[str, Any]) -> Offer | None:
     if nat is None or found is None or comb is None or rtt is None:
         return None
     offer = Offer(name, number, secret, nat, found, comb, None, rtt)
+    if "f" in header:
+        offer = replace(offer, search=_place(header["f"]))
+        if offer.search is None or offer.search[1] < LOW_PORT:
+            return None
     if "s" not in header:
         return offer
     counting = _counting(header["s"])

@@ -24,13 +24,16 @@ _COMB_OBSERVERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One side's part of a round, before it is told. `fresh` are the sockets of `comb`."""
+    """One side's part of a round, before it is told. `fresh` are the sockets of `comb`, `aside` is
+    the one for a search, which will be seen at `search`."""
 
     nat: Nat
     candidates: Sequence[Candidate]
     comb: Sequence[Place | None] = ()
     counting: Counting | None = None
     fresh: Sequence[Datagrams] = field(default=(), repr=False)
+    aside: Datagrams | None = field(default=None, repr=False)
+    search: Place | None = None
 
 
 class Observing:
@@ -135,3 +138,22 @@ async def prepare(
         return found
     seen = [asking.seen(socket) for socket in fresh]
     return replace(found, comb=[views[0] if views else None for views in seen], fresh=fresh)
+
+
+async def set_aside(mine: Prepared, sockets: Sockets | None) -> Prepared:
+    """With a socket for a search, where the NAT keeps port numbers, so that nobody need be asked
+    where it will be seen. The port's own may be spoiled: what some peer sent too early has a router
+    that answers for itself lead all new flows of the port elsewhere (docs/spec/punch.md)."""
+    nat = mine.nat
+    seen = [
+        each.place[0]
+        for each in mine.candidates
+        if each.kind is Kind.OBSERVED
+        and each.transport is Transport.UDP
+        and ":" not in each.place[0]
+    ]
+    if sockets is None or nat.hard or not nat.preserves or not nat.strict or not seen:
+        return mine
+    for socket in await sockets.open(1):
+        return replace(mine, aside=socket, search=(seen[0], socket.port))
+    return mine

@@ -29,7 +29,7 @@ from .needs import Channel, Knowledge, OnPipe, Serves, Socket, Tools, Udp
 from .offer import Offer, decode, encode
 from .outcome import Outcome, Result, failed
 from .predict import Plan
-from .preparing import Observing, Prepared, is_stale, prepare
+from .preparing import Observing, Prepared, is_stale, prepare, set_aside
 from .sockets import discard
 from .tcp import stays_silent
 
@@ -158,13 +158,16 @@ class Puncher:
             mine.comb,
             mine.counting,
             _UNKNOWN_RTT_S if rtt is None else rtt,
+            mine.search,
         )
 
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
         own = self._knowledge.own(attempt.peer)
         look = number > 1 or is_stale(own, self._host.now(), self.limits)
         comb = number > 1 and attempt.plan is Plan.CHECKS
-        return await prepare(own, self._observing, attempt.sockets, look=look, comb=comb)
+        mine = await prepare(own, self._observing, attempt.sockets, look=look, comb=comb)
+        may_search = number == 1 or (attempt.plan is Plan.SPRAY and not attempt.searched)
+        return await set_aside(mine, attempt.sockets) if may_search else mine
 
     async def _wait_for_theirs(self, peer: PeerId) -> Outcome:
         with trio.move_on_after(self.limits.offer_s):
@@ -296,6 +299,10 @@ class Puncher:
                 attempt.arrived(pipe)
                 return attempt.peer
         return None
+
+    def opened(self, peer: PeerId, ip: str) -> bool:
+        """Whether an accepted TCP connection of a peer came through a hole that we opened to it."""
+        return any(each.peer == peer and each.opens(ip) for each in self._attempts.values())
 
     def met(self, peer: PeerId, medium: str) -> None:
         """The peer has proven itself on a direct path, by whichever way it came: what is tried

@@ -73,13 +73,18 @@ def targets(remote: Sequence[Candidate]) -> list[Place]:
 
 
 def spray(
-    checks: Checks[Socket], ip: str, count: int, entropy: Callable[[int], bytes], at: float
+    checks: Checks[Socket],
+    socket: Socket,
+    ip: str,
+    count: int,
+    entropy: Callable[[int], bytes],
+    at: float,
 ) -> None:
     """Random ports of the hard side's address: most now, some when its sockets are open."""
     first = int(count * FIRST_SHOTS)
     for i, port in enumerate(random_ports(entropy, count)):
         begin, shot = (at, i) if i < first else (at + REST_AFTER_S, i - first)
-        checks.shot(None, (ip, port), at=begin + shot * SPRAY_S)
+        checks.shot(socket, (ip, port), at=begin + shot * SPRAY_S)
 
 
 def open_many(

@@ -79,9 +79,6 @@ CONNECT_S: Final = 5.0
 """How long a dial-back over TCP may take: a lost SYN is repeated after 1 s and 3 s."""
 COPIES_S: Final = (0.0, 0.15, 0.35)
 """When, after the first, the copies of a dial-back over UDP leave."""
-LOW_PORT: Final = 1024
-WEB_PORT: Final = 443
-"""Ports below `LOW_PORT` are not dialled, but for this one."""
 AWAITED: Final = 64
 """Nonces of this node's own requests that are waited for, a count."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..datagrams import Place
+from ..defaults import HTTPS_PORT, LOW_PORT
 from ..identity import PeerId
 from ..place import is_public, network, plain_ip
 from ..rates import Rate, Rates
@@ -98,7 +99,7 @@ class Gate:
         relay, so at none), `own` those of this node, `paid` the bytes that came with the request.
         """
         ip, port = wanted.place
-        if port < defaults.LOW_PORT and port != defaults.WEB_PORT:
+        if port < LOW_PORT and port != HTTPS_PORT:
             return No("forbidden", f"port {port} is not dialled")
         if ip != seen and (ip in own or not is_public(ip)):
             return No("forbidden", f"`{ip}` is not dialled")

@@ -48,13 +48,16 @@ class PortMap:
 class Situation:
     """All that the findings rest on. `port` is this node's TCP and UDP port. `portmap` is None
     where nothing was tried. `worked` are the rungs by which a link was made since the start,
-    `failed` those that were tried without any success."""
+    `failed` those that were tried without any success. `relays` are nodes that said that they
+    relay, a count, `relays_443` those of them on TCP 443."""
 
     reach: Reachability
     port: int
     portmap: PortMap | None = None
     worked: Collection[Rung] = ()
     failed: Collection[Rung] = ()
+    relays: int = 0
+    relays_443: int = 0
 
 
 def findings(now: Situation) -> list[Finding]:
@@ -244,6 +247,7 @@ class Hope(StrEnum):
     LIKELY = "likely"
     UNLIKELY = "unlikely"
     NO = "no"
+    NOBODY = "nobody"
     UNKNOWN = "unknown"
 
 
@@ -257,8 +261,8 @@ def ladder(now: Situation) -> dict[Rung, Hope]:
         Rung.TCP_PUNCH: _punch(reach.tcp_mapping),
         Rung.UDP_PUNCH: Hope.NO if reach.udp.blocked else _punch(reach.udp.mapping),
         Rung.PREDICTION: _prediction(reach),
-        Rung.RELAY: Hope.LIKELY,
-        Rung.TCP_443: Hope.LIKELY,
+        Rung.RELAY: Hope.LIKELY if now.relays else Hope.NOBODY,
+        Rung.TCP_443: Hope.LIKELY if now.relays_443 else Hope.NOBODY,
     }
     seen = dict.fromkeys(now.failed, Hope.UNLIKELY) | dict.fromkeys(now.worked, Hope.WORKS)
     return promised | seen
@@ -315,6 +319,7 @@ _WORDS = {
     Hope.LIKELY: "should work, and has not been needed yet",
     Hope.UNLIKELY: "seldom works from here",
     Hope.NO: "does not work from here",
+    Hope.NOBODY: "none is known yet",
     Hope.UNKNOWN: "not known yet",
 }
 

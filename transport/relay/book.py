@@ -201,12 +201,18 @@ class RelayBook:
         *,
         member: bool,
         relayed: bool = False,
+        visited: bool = False,
     ) -> Circuit | str:
-        """A circuit from `source`, seen at `ip`, to a peer with a reservation; else a code."""
+        """A circuit from `source`, seen at `ip`, to a peer with a reservation; else a code.
+
+        `visited`: the target is a member who is linked here, and will be asked whether it takes
+        the circuit: members need no reservation to be reached by members."""
         if (code := self._unwilling(relayed)) is not None:
             return self._refuse(code)
         self._expire(now)
         held = self._reservations.get(target)
+        if held is None and visited and member:
+            held = Reservation(target, "", now, member=True)
         if source == target:
             return self._refuse("self")
         if held is None:

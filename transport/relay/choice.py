@@ -66,6 +66,10 @@ class Choice:
         """What is known of one."""
         return self._known.get(peer)
 
+    def answered(self) -> list[Candidate]:
+        """Those that said that they relay, and did not fail since."""
+        return [each for each in self._known.values() if each.rtt is not None and not each.failures]
+
     def to_try(
         self, held: Collection[PeerId], linked: Collection[PeerId], count: int, now: float
     ) -> list[Candidate]:

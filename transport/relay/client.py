@@ -37,6 +37,8 @@ from .defaults import (
     IMPROVE_S,
     SPARE,
     TTL_S,
+    UNASKED,
+    UNASKED_PER_RELAY,
     WANTED,
     WINDOW_BYTES,
 )
@@ -83,7 +85,9 @@ class RelayClient:
         self._survey = Survey(host, endpoint, self._choice, reach=reach)
         self._held: dict[PeerId, Held] = {}
         self._asking: set[PeerId] = set()  # a reservation is on its way
+        self._running = False
         self._arriving: Counter[PeerId] = Counter()  # open circuits to here, by relay
+        self._unasked: Counter[PeerId] = Counter()  # those of them that came without a place
         self._sources: Counter[str] = Counter()  # the same by who says to have opened them
         self._arrivals = Rates(Rate(*ARRIVALS))
         self._improve = 0.0  # when to look for nearer ones
@@ -115,6 +119,11 @@ class RelayClient:
     def relays(self) -> list[Held]:
         """The reservations held now, the nearest first."""
         return sorted(self._held.values(), key=lambda held: held.rtt)
+
+    @property
+    def known(self) -> list[Candidate]:
+        """Nodes that said that they relay, with a place for this node or without."""
+        return self._choice.answered()
 
     def addresses(self) -> list[Address]:
         """Addresses of this node through its relays, to be published; the nearest relay's first,
@@ -203,11 +212,13 @@ class RelayClient:
     # Arriving circuits.
 
     async def _on_accept(self, incoming: IncomingStream) -> None:
-        """A relay brings a circuit: only one that was asked to may."""
+        """A relay brings a circuit: one that was asked to, or a few by any other: who lets out
+        nothing but the web reaches a public node by a relay of its own."""
         relay, stream = incoming.peer, incoming.stream
         stream.narrow(WINDOW_BYTES)
         link = self._endpoint.link(relay)
-        if link is None or not (relay in self._held or relay in self._asking):
+        asked = relay in self._held or relay in self._asking
+        if link is None or not (asked or self._may_come_unasked(relay)):
             stream.reset("no-reservation")
             return
         source = incoming.header["peer"]
@@ -222,6 +233,7 @@ class RelayClient:
         self._circuits[pipe] = opener
         self._arriving[relay] += 1
         self._sources[opener] += 1
+        self._unasked[relay] += not asked
         try:
             for callback in self._on_circuit:
                 callback(pipe, opener, relay, seen)
@@ -229,6 +241,13 @@ class RelayClient:
         finally:
             self._arriving -= Counter((relay,))  # drops what is 0
             self._sources -= Counter((opener,))
+            self._unasked[relay] -= not asked
+            self._unasked += Counter()
+
+    def _may_come_unasked(self, relay: PeerId) -> bool:
+        """Of a node that uses relays at all."""
+        few = self._unasked.total() < UNASKED and self._unasked[relay] < UNASKED_PER_RELAY
+        return self._running and few
 
     def _may_arrive(self, relay: PeerId, source: str) -> bool:
         return (
@@ -242,6 +261,7 @@ class RelayClient:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the reservations until cancelled."""
+        self._running = True
         task_status.started()
         try:
             while True:
@@ -250,6 +270,7 @@ class RelayClient:
                 with trio.move_on_at(due):
                     await self._news.wait()
         finally:
+            self._running = False
             self._release_all()
 
     async def _tend(self) -> float:

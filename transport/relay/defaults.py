@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from ..defaults import KIB
+from ..defaults import HTTPS_PORT, KIB
 
 # What an owner lends (`RelayLimits` says what each one bounds).
 RATE: Final = 1_000_000
@@ -78,6 +78,14 @@ WINDOW_BYTES: Final = 256 * KIB
 """The credit of a circuit's streams. Part of the protocol: both ends of each stream must agree."""
 PIECE_BYTES: Final = 128 * KIB
 """What is moved in one go, and what may wait to leave before more is read."""
+FETCH_S: Final = 6.0
+"""How long a relay tries to link itself, in seconds, to whom a member wants to reach by it."""
+FETCHES: Final = 8
+"""Such attempts at once, a count."""
+FETCHES_BY_ASKER: Final = (8, 0.1)
+"""The same for one member, at once and per second."""
+FETCHES_OF_TARGET: Final = (2, 0.1)
+"""The same to one peer, whoever asks: a dead one is not dialled for ever."""
 LOOK_S: Final = 2.0
 """While the target takes nothing, a relay looks this often whether the source is still there."""
 AHEAD_BYTES: Final = 64 * KIB
@@ -96,8 +104,8 @@ CANDIDATES: Final = 256
 """Nodes that may relay which are remembered, a count."""
 RELAY_ADDRESSES: Final = 4
 """Addresses remembered of each, a count."""
-RELAY_PORT: Final = 443
-"""The TCP port that nearly every network lets out."""
+RELAY_PORT: Final = HTTPS_PORT
+"""One relay at least is reached at this TCP port."""
 BACKOFF_S: Final = (5.0, 3600.0)
 """The first and the longest pause before a relay that failed is tried again, in seconds."""
 DIAL_S: Final = 5.0
@@ -120,3 +128,7 @@ ARRIVING_PER_SOURCE: Final = 4
 """The same of one peer, as the relay says."""
 ARRIVALS: Final = (32, 4.0)
 """Circuits by one relay, at once and per second: each may cost us a handshake."""
+UNASKED: Final = 16
+"""Of the open circuits to this node, those by relays at which it has no place, a count."""
+UNASKED_PER_RELAY: Final = 8
+"""The same by one such relay."""

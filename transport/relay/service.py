@@ -5,7 +5,7 @@ we open `relay.accept` to the first, and carry bytes both ways: no faster than t
 reads, no more than the book lends.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -17,18 +17,29 @@ from ..host import Host
 from ..identity import PeerId, parse_peer_id
 from ..link import Link
 from ..pipe import Way
+from ..rates import Rate, Rates
 from ..serving import IncomingStream
 from ..stream import Stream
 from .book import EXPIRED, Circuit, RelayBook
 from .circuit import encode_preface
-from .defaults import LOOK_S, PIECE_BYTES, WINDOW_BYTES, RelayLimits
+from .defaults import (
+    FETCH_S,
+    FETCHES,
+    FETCHES_BY_ASKER,
+    FETCHES_OF_TARGET,
+    LOOK_S,
+    PIECE_BYTES,
+    WINDOW_BYTES,
+    RelayLimits,
+)
 from .vouch import is_relayed, seen_at
 
 
 class RelayService:
     """Relays between peers that have links to this node. It needs no task of its own.
 
-    `member` says who is no stranger: whoever was let in, unless told otherwise.
+    `member` says who is no stranger: whoever was let in, unless told otherwise. `fetch(peer)` makes
+    a direct link to a peer, if it can, for whoever wants to reach it through here.
     """
 
     def __init__(
@@ -39,11 +50,16 @@ class RelayService:
         *,
         book: RelayBook | None = None,
         member: Callable[[PeerId], bool] = lambda peer: True,
+        fetch: Callable[[PeerId], Awaitable[None]] | None = None,
     ) -> None:
+        self.fetch = fetch
         self.book = book or RelayBook(limits, host.now(), endpoint.shaper)
         self._host = host
         self._endpoint = endpoint
         self._member = member
+        self._fetching = 0
+        self._asked_by = Rates(Rate(*FETCHES_BY_ASKER))
+        self._asked_for = Rates(Rate(*FETCHES_OF_TARGET))
         endpoint.handle("relay.info", self._on_info)
         endpoint.handle("relay.reserve", self._on_reserve)
         endpoint.handle("relay.release", self._on_release)
@@ -107,6 +123,8 @@ class RelayService:
         near.narrow(WINDOW_BYTES)
         near.lend()
         source, target = incoming.peer, parse_peer_id(_text(incoming.header["peer"]))
+        if not self.book.holds(target, self._host.now()):
+            await self._fetch(source, target)
         links = self._endpoint.link(source), self._endpoint.link(target)
         opened = self._open(source, target, *links)
         if isinstance(opened, str):
@@ -117,6 +135,24 @@ class RelayService:
             await self._join(circuit, near, here, there)
         finally:
             circuit.close()
+
+    async def _fetch(self, source: PeerId, target: PeerId) -> None:
+        """See to it that somebody is linked who has no place here, but may be reached from here
+        where the source cannot reach it. Bounded: the source decides who is dialled."""
+        link, now = self._endpoint.link(target), self._host.now()
+        if self.fetch is None or not self.book.limits.volunteer or not self._member(source):
+            return
+        if target == source or (link is not None and link.connected and not is_relayed(link)):
+            return
+        may = self._fetching < FETCHES and self._asked_by.take(source, now)
+        if not may or not self._asked_for.take(target, now):
+            return
+        self._fetching += 1
+        try:
+            with trio.move_on_after(FETCH_S):
+                await self.fetch(target)
+        finally:
+            self._fetching -= 1
 
     def _open(
         self, source: PeerId, target: PeerId, here: Link | None, there: Link | None
@@ -131,6 +167,7 @@ class RelayService:
             self._host.now(),
             member=self._member(source),
             relayed=is_relayed(here),
+            visited=there is not None and self._member(target),
         )
         if isinstance(circuit, str):
             return circuit

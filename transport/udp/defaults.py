@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
+from ..defaults import HANDSHAKE_S, KIB, MIB
 
 # Part of the protocol (docs/spec/udp.md): both sides must agree.
 ALPN: Final = "shoal-udp/1"
@@ -23,13 +22,16 @@ EXTRA_BYTES: Final = 64 * MIB
 WINDOW_ROUNDS: Final = 4
 """A window that is read within so many round trips is too small for the path."""
 CONNECTIONS: Final = 512
-HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 30.0
 RETRY_ABOVE: Final = 8
 UNPROVEN_PER_S: Final = 20.0
-BEGINNINGS_PER_S: Final = 200.0
+BEGINNINGS_PER_S: Final = 24.0
+BEGINNINGS_BURST: Final = 512
+LOOKS_PER_S: Final = 500.0
+LOOKS_BURST: Final = 256
+"""First packets at once, a count, before `LOOKS_PER_S` holds."""
 BURST: Final = 32
-"""First packets at once, a count, before those rates hold."""
+"""First packets at once, a count, before `UNPROVEN_PER_S` holds."""
 
 GAPS: Final = 512
 """Pieces of the stream that may lie beyond a gap, a count."""
@@ -123,7 +125,11 @@ class UdpLimits:
     """First packets a second after which the next ones prove their addresses: one that turns out
     to be no true one costs 0.2 ms and is not half open afterwards."""
     beginnings_per_s: float = BEGINNINGS_PER_S
-    """First packets a second in all; more are dropped."""
+    """First packets a second in all; more are dropped: each costs a handshake's cryptography."""
+    beginnings_burst: float = BEGINNINGS_BURST
+    """The same at once, a count: all peers of a relay come back at once."""
+    looks_per_s: float = LOOKS_PER_S
+    """First packets a second that are looked at, of those without a token; as many with one."""
     gaps: int = GAPS
     """Pieces of a stream beyond a gap, a count."""
     crypto_bytes: int = CRYPTO_BYTES

@@ -50,16 +50,21 @@ class Gate:
         self._limits = limits
         self._tokens = _Tokens(host)
         self._unproven = Bucket(Rate(defaults.BURST, limits.unproven_per_s), 0.0)
+        looks = Rate(defaults.LOOKS_BURST, limits.looks_per_s)
+        self._looks = Bucket(looks, 0.0), Bucket(looks, 0.0)  # without a token, with one
         self._arrivals = Arrivals(
             Limits(
-                all_arrivals_burst=max(defaults.BURST, limits.beginnings_per_s),
+                all_arrivals_burst=limits.beginnings_burst,
                 all_arrivals_per_s=limits.beginnings_per_s,
             )
         )
 
     def admit(self, data: bytes, place: Place, now: float) -> Welcome | bytes | None:
         """What to do with a datagram that belongs to no connection: begin one, answer with these
-        bytes (fewer than came), or drop it."""
+        bytes (fewer than came), or drop it. A flood of them costs no more than a look at some; who
+        has a token of ours is not held up by those who have none."""
+        if not self._looks[_has_token(data)].take(now):
+            return None
         header = _first_packet(data)
         if header is None:
             return None
@@ -102,6 +107,13 @@ class Gate:
             original_destination_cid=header.destination_cid,
             retry_token=token,
         )
+
+
+def _has_token(data: bytes) -> bool:
+    """Whether it says so: the length of the token follows the two connection ids."""
+    at = 6 + (data[5] if len(data) > 5 else 0)
+    at += 1 + (data[at] if len(data) > at else 0)
+    return len(data) > at and data[at] > 0
 
 
 def _first_packet(data: bytes) -> QuicHeader | None:

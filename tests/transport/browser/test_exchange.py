@@ -29,12 +29,32 @@ def test_an_answer_ends_the_connection() -> None:
     assert exchange.respond(Response(200)) == b""
 
 
+@pytest.mark.parametrize("status", [200, 404])
+def test_who_asks_for_the_head_gets_no_body(status: int) -> None:
+    exchange = Exchange()
+    exchange.receive(http("HEAD", "/", "localhost:1"))
+    said = exchange.respond(Response(status, b"page"))
+    assert b"Content-Length: 4\r\n" in said and said.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "OPTIONS", "TRACE", "A"])
+@pytest.mark.parametrize("upgrade", ["", "websocket"])
+@pytest.mark.parametrize("status", [200, 204, 403, 503])
+def test_no_request_is_without_an_answer(method: str, upgrade: str, status: int) -> None:
+    exchange = Exchange()
+    data = http(method, "/", "localhost:1", Connection="upgrade", Upgrade=upgrade)
+    assert exchange.receive(data) is not None
+    said = exchange.respond(Response(status, b"" if status == 204 else b"page"))
+    assert said.startswith(f"HTTP/1.1 {status} ".encode())
+
+
 @pytest.mark.parametrize(
     ("data", "status"),
     [
         (b"rubbish\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n", 400),  # TLS
         (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
+        (b"CONNECT 192.0.2.1:80 HTTP/1.1\r\nHost: a\r\n\r\n", 405),
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * defaults.REQUEST_HEAD_BYTES, 400),
         (b"GET /" + b"a" * defaults.REQUEST_HEAD_BYTES, 400),

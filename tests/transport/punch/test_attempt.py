@@ -93,6 +93,21 @@ def test_nothing_of_a_hard_side_goes_before_the_easy_side_has_begun() -> None:
     alone(body)
 
 
+def test_who_comes_where_nobody_else_gets_in_came_through_our_hole() -> None:
+    async def body(attempt: Attempt) -> None:
+        ip = next(iter(attempt._seen.vouched))
+        theirs = Offer(attempt.name, 1, bytes(20), Nat(), [])
+        assert not attempt.opens(ip), "nothing was sent yet"
+        for kind, opens in ((Kind.OBSERVED, True), (Kind.PUBLIC, False), (Kind.MAPPED, False)):
+            ours = [Candidate(("198.51.100.7", 4001), kind, Transport.TCP)]
+            await attempt.begin(Prepared(Nat(), ours), theirs, trio.current_time())
+            assert attempt.opens(ip) is opens
+            assert not attempt.opens("203.0.113.99")
+        attempt.give_up()
+
+    alone(body)
+
+
 def test_what_each_plan_says_of_prediction() -> None:
     async def body(attempt: Attempt) -> None:
         for plan, result, reason in (

@@ -20,6 +20,7 @@ OFFER = Offer(
     [("11.0.0.1", 5000), None, ("11.0.0.1", 5001)],
     Counting("11.0.0.1", 5000, -2),
     0.12,
+    ("11.0.0.1", 5002),
 )
 
 
@@ -70,6 +71,11 @@ def test_the_largest_offer_is_small() -> None:
         {"s": ["11.0.0.1", 4001, 1.5]},
         {"s": ["nowhere", 4001, 1]},
         {"s": None},
+        {"f": None},
+        {"f": ["11.0.0.1"]},
+        {"f": ["11.0.0.1", 80]},
+        {"f": ["11.0.0.1", 65536]},
+        {"f": ["nowhere", 4001]},
     ],
 )
 def test_anything_else_is_none(changed: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from shoal.transport.punch.defaults import COMB, PunchLimits
 from shoal.transport.punch.needs import Own
 from shoal.transport.punch.offer import Counting
 from shoal.transport.punch.predict import Nat
-from shoal.transport.punch.preparing import Prepared, is_stale, prepare, renewed
+from shoal.transport.punch.preparing import Prepared, is_stale, prepare, renewed, set_aside
 from shoal.transport.punch.sockets import Sockets
 from shoal.transport.reach.reachability import Behaviour
 from tests.transport.punch.street import APD, EI, Street
@@ -114,3 +114,31 @@ def test_without_udp_or_observers_what_is_known_is_told() -> None:
     mine = own(Nat())
     found = trio.run(lambda: prepare(mine, None, None, look=True, comb=True))
     assert found == Prepared(Nat(), mine.candidates)
+
+
+@pytest.mark.parametrize(
+    ("nat", "aside"),
+    [
+        (Nat(EI, APD, preserves=True), True),
+        (Nat(EI, Behaviour.UNKNOWN, preserves=True), True),
+        (Nat(EI, APD), False),  # nobody knows at which port it would be seen
+        (Nat(EI, EI, preserves=True), False),  # nothing is searched from there
+        (Nat(APD, APD, preserves=True), False),
+        (Nat(Behaviour.NONE, EI, preserves=True), False),
+    ],
+)
+def test_a_search_has_a_socket_of_its_own_where_ports_are_kept(nat: Nat, aside: bool) -> None:
+    async def body(street: Street) -> None:
+        side = street.a
+
+        async def go() -> Prepared:
+            sockets = Sockets(side.puncher._tools, side.udp)
+            return await set_aside(Prepared(nat, [LAN, TCP, OLD]), sockets)
+
+        found = await side.computer.run(go)
+        assert (found.aside is not None) is aside
+        port = found.aside.port if found.aside is not None else 0
+        assert found.search == (("11.0.0.1", port) if aside else None)
+        assert port != side.udp.port
+
+    Street(("linux-drop", "public")).run(body)

@@ -81,7 +81,7 @@ def test_who_has_no_comb_uses_its_own_port() -> None:
 
 def test_the_spray_is_within_the_budget_and_its_sockets_come_between() -> None:
     checks = new()
-    schedule.spray(checks, HARD, BIRTHDAY_PROBES, Random(1).randbytes, 0.0)
+    schedule.spray(checks, None, HARD, BIRTHDAY_PROBES, Random(1).randbytes, 0.0)
     found = sent(checks, 10.0)
     assert len({place for _, _, place in found}) == len(found) == 1400
     early = [at for at, _, _ in found if at < schedule.OPEN_AFTER_S]

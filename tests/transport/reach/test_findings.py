@@ -182,7 +182,16 @@ def test_the_ladder(
     found = hopes(reach, portmap=portmap)
     shown = Rung.PUBLIC, Rung.MAPPED, Rung.TCP_PUNCH, Rung.UDP_PUNCH, Rung.PREDICTION
     assert tuple(found[rung] for rung in shown) == expected
-    assert found[Rung.RELAY] is found[Rung.TCP_443] is L
+    assert found[Rung.RELAY] is found[Rung.TCP_443] is Hope.NOBODY
+
+
+def test_relays_are_promised_only_where_some_are_known() -> None:
+    sentences = told(BLOCKED)
+    assert sentences["rung-relay"].sentence == "relays: none is known yet"
+    assert sentences["rung-tcp-443"].sentence == "relays on TCP port 443: none is known yet"
+    found = hopes(BLOCKED, relays=2)
+    assert (found[Rung.RELAY], found[Rung.TCP_443]) == (L, Hope.NOBODY)
+    assert hopes(BLOCKED, relays=2, relays_443=1)[Rung.TCP_443] is L
 
 
 def test_what_was_seen_counts_more() -> None:

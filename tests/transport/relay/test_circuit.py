@@ -27,6 +27,7 @@ from shoal.transport.relay.defaults import (
     ARRIVING_PER_SOURCE,
     LOW_BYTES,
     TTL_S,
+    UNASKED_PER_RELAY,
 )
 from shoal.transport.serving import IncomingStream
 from shoal.transport.stream import Stream
@@ -162,17 +163,22 @@ async def test_a_lie_about_where_the_peer_is_seen_is_not_passed_on(seen: object)
         assert liar.arrived[0].seen is None
 
 
-async def test_only_a_relay_that_was_asked_brings_circuits() -> None:
+async def test_only_a_relay_that_was_asked_brings_more_than_a_few_circuits() -> None:
     async with lied_to(reserve=False) as liar:
         await liar.victim.endpoint.dial(liar.relay.address, timeout=5)
+        for number in range(UNASKED_PER_RELAY):
+            other = str(Identity.from_seed(bytes([20 + number]) * 32).peer)
+            await liar.accept({"peer": other, "seen": ["127.0.0.1", 1, 1]})
+        await until(lambda: len(liar.arrived) == UNASKED_PER_RELAY)
         stream = await liar.accept({"peer": OTHER, "seen": ["127.0.0.1", 1, 1]})
         with pytest.raises(CallRefused) as caught:
             await stream.receive(1)
-        assert caught.value.code == "no-reservation" and not liar.arrived
+        assert caught.value.code == "no-reservation"
+        assert len(liar.arrived) == UNASKED_PER_RELAY
         liar.client.offer([(liar.relay.endpoint.peer, liar.relay.address)])  # the twin
         await until(liar.client.addresses)
         await liar.accept({"peer": OTHER, "seen": ["127.0.0.1", 1, 1]})
-        await until(lambda: liar.arrived)
+        await until(lambda: len(liar.arrived) > UNASKED_PER_RELAY)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +223,34 @@ async def test_a_flood_of_circuits_is_bounded() -> None:
             await until(lambda: len(liar.arrived) == ARRIVING + 1)
 
 
+UNBOUNDED = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("name", "arrived"), [("ARRIVING", 3 * ARRIVING_PER_RELAY), ("ARRIVING_PER_RELAY", ARRIVING)]
+)
+async def test_each_bound_of_the_flood_is_needed(
+    monkeypatch: pytest.MonkeyPatch, name: str, arrived: int
+) -> None:
+    """Without the one three relays together bring more, without the other one alone as much."""
+    monkeypatch.setattr(client, "ARRIVALS", (1000, 1000.0))
+    monkeypatch.setattr(client, name, UNBOUNDED)
+    async with lied_to() as liar:
+        relays = [make_node(seed) for seed in range(20, 23)]
+        async with running(*relays):
+            streams = []
+            for node in relays:
+                link = await node.endpoint.dial(liar.victim.address, timeout=5)
+                liar.client._held[node.endpoint.peer] = liar.client.relays[0]
+                for number in range(60):
+                    header = {"peer": PEERS[number % 25]}
+                    streams.append(await link.open_stream("relay.accept", header))
+            await until(lambda: sum(each.failed == "busy" for each in streams) == 180 - arrived)
+            assert len(liar.arrived) == arrived
+            by_relay = Counter(each.relay for each in liar.arrived)
+            assert (max(by_relay.values()) > ARRIVING_PER_RELAY) == (arrived == ARRIVING)
+
+
 async def _circuits(count: int, sources: int, pause: float = 0.0) -> int:
     """Of so many that a relay brings, one after the other closed at once: those that came."""
     async with lied_to() as liar:
@@ -236,6 +270,11 @@ async def test_one_peer_gets_four_of_them() -> None:
     assert await _circuits(12, 1) == ARRIVING_PER_SOURCE
     assert await _circuits(12, 2) == 2 * ARRIVING_PER_SOURCE
     assert await _circuits(12, 12) == 12
+
+
+async def test_else_it_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ARRIVING_PER_SOURCE", UNBOUNDED)
+    assert await _circuits(12, 1) == 12
 
 
 async def test_a_relay_brings_so_many_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

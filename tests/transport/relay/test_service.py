@@ -10,10 +10,18 @@ import trio.testing
 from shoal.transport.errors import CallRefused
 from shoal.transport.frame import Priority
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.rates import Rate, Rates
 from shoal.transport.realhost import RealHost
+from shoal.transport.relay import client
 from shoal.transport.relay import service as relay_service
 from shoal.transport.relay.client import RelayClient
-from shoal.transport.relay.defaults import LOOK_S, WINDOW_BYTES, RelayLimits
+from shoal.transport.relay.defaults import (
+    FETCHES_BY_ASKER,
+    FETCHES_OF_TARGET,
+    LOOK_S,
+    WINDOW_BYTES,
+    RelayLimits,
+)
 from shoal.transport.relay.service import RelayService
 from tests.transport.fleet import Node, clock, make_node, running, until
 from tests.transport.pipes import read, receive, write
@@ -251,7 +259,10 @@ async def test_lies_in_the_header_are_refused(
         await trio_.dial()
 
 
-async def test_a_target_that_is_gone_or_never_asked(virtual_time: object) -> None:
+async def test_a_target_that_is_gone_or_takes_none_unasked(
+    virtual_time: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "UNASKED", 0)
     async with relayed(reserve=False) as trio_:
         link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
         header: dict[str, object] = {"peer": trio_.b.endpoint.peer}
@@ -260,10 +271,49 @@ async def test_a_target_that_is_gone_or_never_asked(virtual_time: object) -> Non
         assert await refused(link, header) == "no-reservation"
         book = trio_.service.book
         book.reserve(trio_.b.endpoint.peer, "127.0.0.1", trio.current_time(), member=True)
-        assert await refused(link, header) == "no-reservation"  # says b, who asked for none
+        assert await refused(link, header) == "no-reservation"  # says b
         trio_.link(trio_.b).close()
         await until(lambda: not book.figures().reservations)
         assert await refused(link, header) == "no-reservation"
+
+
+async def test_a_member_that_is_linked_is_reached_without_a_place(virtual_time: object) -> None:
+    async with relayed(reserve=False) as trio_:
+        await trio_.b.endpoint.dial(trio_.r.address, timeout=5)
+        await until(lambda: trio_.r.endpoint.link(trio_.b.endpoint.peer))
+        near, far = await trio_.dial()
+        await write(near, b"x")
+        assert await receive(far) == b"x"
+
+
+async def test_a_stranger_is_not(virtual_time: object) -> None:
+    async with relayed(reserve=False) as trio_:
+        trio_.service._member = lambda peer: peer != trio_.a.endpoint.peer
+        await trio_.b.endpoint.dial(trio_.r.address, timeout=5)
+        link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
+        await until(lambda: trio_.r.endpoint.link(trio_.b.endpoint.peer))
+        assert await refused(link, {"peer": trio_.b.endpoint.peer}) == "no-reservation"
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+async def test_nobody_has_a_relay_dial_without_end(virtual_time: object, bounded: bool) -> None:
+    """Neither others nor one; the twin has no bound."""
+    tried: list[PeerId] = []
+
+    async def fetch(peer: PeerId) -> None:
+        tried.append(peer)
+
+    async with relayed(reserve=False) as trio_:
+        trio_.service.fetch = fetch
+        if not bounded:
+            trio_.service._asked_by = trio_.service._asked_for = Rates(Rate(1000, 1.0))
+        link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
+        others = [str(Identity.from_seed(bytes([n]) * 32).peer) for n in range(20, 32)]
+        for peer in [*others[:1] * 5, *others]:
+            assert await refused(link, {"peer": peer}) == "no-reservation"
+        in_vain = 6 - FETCHES_OF_TARGET[0]
+        assert len(tried) == (FETCHES_BY_ASKER[0] - in_vain if bounded else 17)
+        assert tried.count(PeerId(others[0])) == (FETCHES_OF_TARGET[0] if bounded else 6)
 
 
 async def test_a_node_that_does_not_volunteer(virtual_time: object) -> None:

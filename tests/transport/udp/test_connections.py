@@ -9,9 +9,10 @@ from aioquic.quic.connection import QuicConnectionError
 from aioquic.quic.packet import QuicStreamFrame
 
 from shoal.netsim.world import World
+from shoal.transport.defaults import MIB
 from shoal.transport.udp import connections as module
 from shoal.transport.udp.connection import Connection
-from shoal.transport.udp.defaults import MIB, UdpLimits
+from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.quic import QuicPipe
 from tests.transport.pipes import read, write
 from tests.transport.udp.nodes import PORT, Node, joined, link, pair, running

@@ -8,7 +8,7 @@ from shoal.transport.limits import HalfOpen, Limits
 from shoal.transport.realhost import RealHost
 from shoal.transport.udp.connection import Connection, configuration
 from shoal.transport.udp.defaults import UdpLimits
-from shoal.transport.udp.gate import Gate, Welcome, destination
+from shoal.transport.udp.gate import Gate, Welcome, _first_packet, _has_token, destination
 from shoal.transport.udp.window import Extra
 from tests.transport.udp.test_connection import SOCKET, B
 
@@ -123,7 +123,54 @@ def test_false_first_packets_soon_need_proof() -> None:
 
 
 def test_there_are_only_so_many_beginnings() -> None:
-    assert let_in(UdpLimits(unproven_per_s=1e9, beginnings_per_s=50), 2, 1000) <= 50 + 2 * 50
+    limits = UdpLimits(unproven_per_s=1e9, beginnings_per_s=50, beginnings_burst=50)
+    assert let_in(limits, 2, 1000) <= 50 + 2 * 50
+
+
+def test_all_peers_of_a_relay_come_back_at_once() -> None:
+    assert let_in(UdpLimits(unproven_per_s=1e9, looks_per_s=1e9), 1, 500) == 500
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch, limits: UdpLimits) -> tuple[int, bool]:
+    """First packets of five thousand in a second that are read, and whether then one is let in
+    that repeats a token."""
+    looks, gate, peer = 0, make_gate(limits), client()
+
+    def count(data: bytes) -> object:
+        nonlocal looks
+        looks += 1
+        return _first_packet(data)
+
+    monkeypatch.setattr("shoal.transport.udp.gate._first_packet", count)
+    data, answer = peer.transmit(1.0)[0][0], b""
+    for n in range(5000):
+        found = gate.admit(data, PLACE if n < 200 else (f"198.51.{n % 200}.7", 1), 10 + n / 5000)
+        if isinstance(found, Welcome):
+            gate.half_open.leave(found.subnet)
+        elif found is not None and n < 200:
+            answer = found
+    peer.receive(answer, B, SOCKET, 1.1)
+    again = gate.admit(peer.transmit(1.1)[0][0], PLACE, 11.0)
+    return looks, isinstance(again, Welcome)
+
+
+def test_a_flood_is_hardly_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And does not keep out who has proven an address."""
+    looks, let_in = looked_at(monkeypatch, UdpLimits())
+    assert looks <= 256 + 500 + 1
+    assert let_in
+
+
+def test_without_that_each_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looked_at(monkeypatch, UdpLimits(looks_per_s=1e9))[0] == 5001
+
+
+def test_what_has_a_token_says_so() -> None:
+    head = b"\xc0" + bytes(4)
+    assert _has_token(head + b"\x02ab\x01c\x40\x50")
+    assert not _has_token(head + b"\x02ab\x01c\x00")
+    for size in range(len(head) + 5):
+        assert not _has_token((head + b"\x02ab\x01c\x40")[:size])
 
 
 def greedy(sources: int) -> tuple[int, bool]:
@@ -136,7 +183,7 @@ def greedy(sources: int) -> tuple[int, bool]:
         if isinstance(answer, Welcome):
             gate.half_open.leave(answer.subnet)
             found += 1
-    return found, isinstance(gate.admit(data, ("198.51.100.1", 1), 12), Welcome)
+    return found, isinstance(gate.admit(data, ("198.51.100.1", 1), 11.999), Welcome)
 
 
 def test_one_subnet_does_not_use_up_everybody_s_beginnings() -> None:

@@ -1,0 +1,235 @@
+"""A thousand light nodes of one key space, over the links and latencies of home volunteers."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Final
+
+from ...dht.contact import Contact
+from ...dht.key import KEY_BYTES, Key, key_at, node_key, point
+from ...dht.lookup import Lookup, LookupSettings
+from ...dht.record import BlobBody, Record, open_record, seal_record
+from ...dht.walk import Walk
+from ...transport.address import Address
+from ...transport.identity import Identity, PeerId, peer_id_of
+from ..light import LightHost
+from ..packet import Addr
+from ..population import latency, profiles
+from ..population.mix import draw, load
+from ..world import World
+from .ringnode import WALL, Liar, RingNode
+
+PATIENCE_S: Final = 60.0
+"""Until a look-up counts as not found."""
+KNOWN: Final = 300
+"""Others, drawn at random, that a settled node has met in its time; its neighbours come on top."""
+NEIGHBOURS: Final = 64
+DENSITIES: Final = 40
+
+
+@dataclass(slots=True)
+class Got:
+    """What became of one look-up."""
+
+    found: bool
+    seconds: float
+    hops: int  # to who had the record
+    queries: int
+
+
+class Ring:
+    """The nodes by name, and what is measured of them."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        settings: LookupSettings | None = None,
+        subnet_limits: bool = True,
+        spread: bool = True,
+    ) -> None:
+        self.world = World(seed, latency=latency.matrix())
+        self.random = self.world.streams.get("", "ring")
+        self.nodes: list[RingNode] = []
+        self.liars: list[Liar] = []
+        self.hosts: dict[PeerId, LightHost] = {}
+        self._where: dict[PeerId, Addr] = {}
+        self._settings = settings or LookupSettings()
+        self._subnet_limits = subnet_limits
+        self._spread = spread
+
+    @property
+    def now(self) -> float:
+        return self.world.events.now
+
+    def advance(self, seconds: float) -> None:
+        self.world.advance(self.now + seconds)
+
+    # Who is there.
+
+    def add(
+        self,
+        name: str,
+        *,
+        liar: bool = False,
+        key: bytes | None = None,
+        network: str = "",
+    ) -> RingNode:
+        """A node at home somewhere. `key`: its public key; `network`: the first three bytes of
+        the address that it has, for those of one subnet."""
+        random = self.world.streams.get(name, "ring")
+        peer = peer_id_of(key or random.randbytes(KEY_BYTES))
+        kind: Callable[..., RingNode] = Liar if liar else RingNode
+        drawn = draw(load(), self.world.streams.get(name, "population"), latency.matrix())
+        place = self.world.public_address()
+        shown = f"{network}.{random.randrange(1, 255)}" if network else _spread(len(self.hosts))
+        node = kind(
+            Contact(peer, [Address(shown, 4001)]),
+            random,
+            self._where,
+            settings=self._settings,
+            subnet_limits=self._subnet_limits,
+            spread=self._spread,
+        )
+        host = self.world.light(
+            name, node, address=place, link=profiles.link(drawn.link), site=drawn.site
+        )
+        self._where[peer] = host.address
+        self.hosts[peer] = host
+        if isinstance(node, Liar):
+            self.liars.append(node)
+        else:
+            self.nodes.append(node)
+        return node
+
+    def everybody(self) -> list[RingNode]:
+        return [*self.nodes, *self.liars]
+
+    def up(self) -> list[RingNode]:
+        """The honest nodes that run."""
+        return [node for node in self.nodes if self.hosts[node.contact.peer].up]
+
+    def conspire(self) -> None:
+        """The liars name each other."""
+        kin = [liar.contact for liar in self.liars]
+        for liar in self.liars:
+            liar.kin = kin
+
+    # How they know each other.
+
+    def join(self, pace: float = 0.25) -> None:
+        """One after the other, by three that are there; until nothing is under way."""
+        there: list[Contact] = []
+        for node in self.everybody():
+            known = self.random.sample(there, min(3, len(there)))
+            self.enter(node, known)
+            there.append(node.contact)
+            self.advance(pace)
+        self.advance(PATIENCE_S)
+
+    def enter(self, node: RingNode, known: Sequence[Contact]) -> None:
+        """A node begins to join by some that are there."""
+        self.call(node, lambda: node.join(known))
+
+    def settle(self, *, first: Iterable[RingNode] = ()) -> None:
+        """Tables as they are after days: each node has met its neighbours and many others, in a
+        random order; `first` are those that all have met before."""
+        everybody = [node.contact for node in self.everybody()]
+        early = [node.contact for node in first]
+        keys = [key_at(self.random.getrandbits(256)) for _ in range(DENSITIES)]
+        around = [(key, _nearest(everybody, key, 40)) for key in keys]
+        for node in self.everybody():
+            met = [*_nearest(everybody, node.contact.key, NEIGHBOURS)]
+            met += self.random.sample(everybody, min(KNOWN, len(everybody)))
+            self.random.shuffle(met)
+            for contact in (*early, *met):
+                node.table.answered(contact, self.now)
+            for key, listed in self.random.sample(around, 15):
+                node.table.sample(key, listed)
+
+    def call(self, node: RingNode, action: Callable[[], None]) -> None:
+        """Have a node begin something."""
+        node.now = self.now
+        action()
+        host = self.hosts[node.contact.peer]
+        for data, to in node.take():
+            host.send(data, to)
+        host.arm()
+
+    # What they do.
+
+    def publish(self, node: RingNode, records: Sequence[Record], patience: float = 120.0) -> Walk:
+        """In one walk, until it is done. Raises TimeoutError."""
+        ended: list[Walk] = []
+        began = self.now
+        self.begin(node, records, ended)
+        while not ended:
+            if self.now > began + patience:
+                raise TimeoutError(f"not published within {patience} s")
+            self.advance(0.25)
+        return ended[0]
+
+    def begin(self, node: RingNode, records: Sequence[Record], ended: list[Walk]) -> None:
+        """Begin a walk; it is put into `ended` when it is done."""
+        self.call(node, lambda: node.publish(records, lambda walk, now: ended.append(walk)))
+
+    def crash(self, share: float, spared: Iterable[RingNode] = ()) -> None:
+        """Power off for this share of the honest nodes, drawn at random."""
+        kept = set(map(id, spared))
+        there = [node for node in self.up() if id(node) not in kept]
+        for node in self.random.sample(there, round(share * len(self.nodes))):
+            self.hosts[node.contact.peer].crash()
+
+    def get_all(self, asked: Sequence[tuple[RingNode, Key]], pace: float = 0.05) -> list[Got]:
+        """Look-ups, one begun after the other."""
+        results: dict[int, Got] = {}
+        for number, (node, key) in enumerate(asked):
+            self.get(node, key, number, results)
+            self.advance(pace)
+        self.advance(PATIENCE_S)
+        return [results[number] for number in range(len(asked))]
+
+    def get(self, node: RingNode, key: Key, number: int, results: dict[int, Got]) -> None:
+        """Begin a look-up, of which `results` has the result when it has ended."""
+        began = self.now
+        results[number] = Got(False, PATIENCE_S, 0, 0)
+
+        def ended(lookup: Lookup, now: float) -> None:
+            hops = [step.hop for step in lookup.steps if step.outcome == "records"]
+            found = bool(lookup.found(key))
+            results[number] = Got(found, now - began, min(hops, default=0), len(lookup.steps))
+
+        self.call(node, lambda: node.get(key, ended))
+
+
+def _nearest(contacts: Iterable[Contact], key: Key, count: int) -> list[Contact]:
+    at = point(key)
+    return sorted(contacts, key=lambda contact: contact.point ^ at)[:count]
+
+
+def _spread(number: int) -> str:
+    """An address in a network of its own."""
+    return f"{30 + number // 65536}.{number // 256 % 256}.{number % 256}.7"
+
+
+@cache
+def _author(number: int) -> Identity:
+    return Identity.from_seed(number.to_bytes(32))
+
+
+def blob_record(number: int, *, author: int = 1, now: float = 0.0, ttl: int = 7_200) -> Record:
+    """A record of a blob, made at an instant of the simulation."""
+    body = BlobBody(f"{number:064x}", 2**20, 1)
+    made = int((WALL + now) * 1000)
+    return open_record(seal_record(_author(author), body, made=made, ttl=ttl))
+
+
+def ground(random: Random, key: Key, count: int, bits: int) -> list[bytes]:
+    """Public keys whose nodes share `bits` leading bits with a key, found by trying."""
+    found: list[bytes] = []
+    while len(found) < count:
+        public = random.randbytes(KEY_BYTES)
+        if (point(node_key(peer_id_of(public))) ^ point(key)) >> (256 - bits) == 0:
+            found.append(public)
+    return found

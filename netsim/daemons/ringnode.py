@@ -1,0 +1,363 @@
+"""A light node of the key space: the cores of `dht/` on a light host, without TLS and tasks.
+
+It costs what a real one would in packets and round trips: four of them for a link to a peer that
+has none yet, messages cut into packets, lost ones sent again. Signatures are those of real records.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from math import ceil, inf
+from random import Random
+from typing import Any, Final
+
+from ...dht.contact import Contact
+from ...dht.key import Key
+from ...dht.lookup import Lookup, LookupSettings, Query
+from ...dht.messages import Aged, Find, Found, Store
+from ...dht.record import Record, open_record
+from ...dht.recordstore import RecordStore
+from ...dht.table import Table
+from ...dht.walk import StoreQuery, Walk
+from ...transport.identity import PeerId
+from ..light import Sends
+from ..packet import Addr
+
+WALL: Final = 1_800_000_000.0
+"""Seconds since 1970 at the start of a simulation."""
+PAYLOAD: Final = 1_350  # bytes of a message in a packet, with what TLS and the lane add
+DIAL_TRIPS: Final = 4
+LINK_IDLE_S: Final = 60.0
+RESEND_S: Final = (0.6, 1.8, 4.2)
+"""After the last progress: sent again, once more, given up."""
+SLACK: Final = 4.0
+"""Records are kept up to so many times the radius of a region away."""
+
+Done = Callable[[Any], None]
+
+
+class Parcel(bytes):
+    """A packet of a true size, whose content is not written out."""
+
+    message: Any
+
+
+def parcel(size: int, message: Any) -> Parcel:
+    made = Parcel(size)
+    made.message = message
+    return made
+
+
+def found_size(found: Found) -> int:
+    """Bytes of an answer, nearly; writing it out costs more than all else."""
+    contacts = {contact for listed in found.nearest for contact in listed}
+    return (
+        64
+        + sum(len(contact.packed) + 2 for contact in contacts)
+        + 2 * sum(map(len, found.nearest))
+        + sum(len(aged.sealed) + 8 for listed in found.records for aged in listed)
+    )
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One request: the dial where there is no link, then the message."""
+
+    contact: Contact
+    request: Find | Store
+    done: Done  # called with the answer, or None
+    trip: int  # of the dial, DIAL_TRIPS when there is a link
+    size: int
+    tries: int = 0
+    parts: set[int] | None = None  # of the answer, that have come
+
+
+class RingNode:
+    """One node; a `Core` of netsim.light. `where` says at which address a peer is."""
+
+    def __init__(
+        self,
+        contact: Contact,
+        random: Random,
+        where: dict[PeerId, Addr],
+        *,
+        settings: LookupSettings | None = None,
+        subnet_limits: bool = True,
+        spread: bool = True,
+    ) -> None:
+        self.contact = contact
+        self.settings = settings or LookupSettings()
+        self.table = Table(
+            contact.key, random.randbytes, subnet_limits=subnet_limits, spread=spread
+        )
+        self.store = RecordStore(contact.key, random.randbytes)
+        self.links: dict[PeerId, float] = {}
+        self.sent = {"find": 0, "store": 0}  # messages
+        self.wake_at = inf
+        self.now = 0.0  # to be set by who calls from outside
+        self._random = random
+        self._where = where
+        self._out: list[tuple[bytes, Addr]] = []
+        self._timers: list[tuple[float, int, Callable[[float], None]]] = []
+        self._serial = 0
+        self._exchanges: dict[int, _Exchange] = {}
+
+    # As a core.
+
+    def on_datagram(self, now: float, data: bytes, source: Addr) -> Sends:
+        self.now = now
+        assert isinstance(data, Parcel)
+        kind, number, value = data.message
+        if kind == "dial":
+            self._out.append((parcel(300, ("dialled", number, value)), source))
+        elif kind == "dialled":
+            self._dialled(number, value)
+        elif kind == "ask":
+            self._asked(number, value, source)
+        elif kind == "answer":
+            self._answered(number, value)
+        return self._flush()
+
+    def on_time(self, now: float) -> Sends:
+        self.now = now
+        while self._timers and self._timers[0][0] <= now:
+            heappop(self._timers)[2](now)
+        return self._flush()
+
+    def take(self) -> list[tuple[bytes, Addr]]:
+        """What is to be sent after a call from outside."""
+        return self._flush()
+
+    def at(self, when: float, action: Callable[[float], None]) -> None:
+        self._serial += 1
+        heappush(self._timers, (when, self._serial, action))
+
+    def _flush(self) -> list[tuple[bytes, Addr]]:
+        self.wake_at = self._timers[0][0] if self._timers else inf
+        out, self._out = self._out, []
+        return out
+
+    # Requests.
+
+    def linked(self, peer: PeerId) -> bool:
+        return self.now - self.links.get(peer, -inf) < LINK_IDLE_S
+
+    def ask(self, contact: Contact, request: Find | Store, done: Done) -> None:
+        """`done` is called with a Found or a list of codes; with None where nobody answered."""
+        self._serial += 1
+        records = request.records if isinstance(request, Store) else ()
+        size = 220 + sum(len(aged.sealed) + 8 for aged in records)
+        trip = DIAL_TRIPS if self.linked(contact.peer) else 0
+        self.sent["store" if records else "find"] += 1
+        self._exchanges[self._serial] = _Exchange(contact, request, done, trip, size)
+        self._send(self._serial)
+
+    def _send(self, number: int) -> None:
+        one = self._exchanges[number]
+        to = self._where[one.contact.peer]
+        if one.trip < DIAL_TRIPS:
+            self._out.append((parcel(300, ("dial", number, one.trip)), to))
+        else:
+            self._in_parts(one.size, "ask", number, (one.request, self.contact), to)
+        tries, trip = one.tries, one.trip
+        delay = RESEND_S[tries] - (RESEND_S[tries - 1] if tries else 0.0)
+        self.at(self.now + delay, lambda now: self._late(number, tries, trip))
+
+    def _in_parts(self, size: int, kind: str, number: int, value: Any, to: Addr) -> None:
+        count = ceil(size / PAYLOAD)
+        for index in range(count):
+            length = min(PAYLOAD, size - index * PAYLOAD) + 60
+            self._out.append((parcel(length, (kind, number, (index, count, value))), to))
+
+    def _late(self, number: int, tries: int, trip: int) -> None:
+        one = self._exchanges.get(number)
+        if one is None or (one.tries, one.trip) != (tries, trip):
+            return
+        one.tries += 1
+        if one.tries < len(RESEND_S):
+            self._send(number)
+            return
+        del self._exchanges[number]
+        self.links.pop(one.contact.peer, None)
+        self.table.failed(one.contact.peer, self.now)
+        one.done(None)
+
+    def _dialled(self, number: int, trip: int) -> None:
+        one = self._exchanges.get(number)
+        if one is None or one.trip != trip:
+            return
+        one.trip, one.tries = trip + 1, 0
+        self._send(number)
+
+    def _answered(self, number: int, value: tuple[int, int, Any]) -> None:
+        index, count, answer = value
+        one = self._exchanges.get(number)
+        if one is None:
+            return
+        one.parts = (one.parts or set()) | {index}
+        if len(one.parts) < count:
+            return
+        del self._exchanges[number]
+        self.links[one.contact.peer] = self.now
+        self.table.answered(one.contact, self.now)
+        one.done(answer)
+
+    # Serving.
+
+    def _asked(self, number: int, value: tuple[int, int, Any], source: Addr) -> None:
+        index, count, (request, asker) = value
+        if index < count - 1:
+            return  # the last part stands for all: a lost one before it is a little luck
+        self.links[asker.peer] = self.now
+        self.table.answered(asker, self.now)
+        if isinstance(request, Find):
+            found = self.find(request)
+            self._in_parts(found_size(found), "answer", number, found, source)
+        else:
+            codes = self.keep(request, asker)
+            self._in_parts(60 + 4 * len(codes), "answer", number, codes, source)
+
+    def find(self, find: Find) -> Found:
+        """What it answers to a question."""
+        records = self.store.find(find.keys, self.now, most=find.most, kinds=find.kinds)
+        places = (*find.keys, *find.near)
+        return Found(records, tuple(tuple(self.table.nearest(key)) for key in places))
+
+    def keep(self, store: Store, sender: Contact) -> list[str]:
+        """What becomes of records that it is given: codes."""
+        self.store.radius = SLACK * self.table.radius()
+        network = min(sender.networks, default="")
+        return [
+            self.store.put(
+                open_record(aged.sealed),
+                sender=sender.peer,
+                network=network,
+                age=float(aged.age),
+                now=self.now,
+                wall=WALL + self.now,
+            )
+            for aged in store.records
+        ]
+
+    # Tasks.
+
+    def get(self, key: Key, ended: Callable[[Lookup, float], None]) -> None:
+        """Look a key up; `ended` hears of the look-up and of the time."""
+        self._drive(self._lookup(key, self.settings, 1), ended)
+
+    def publish(self, records: Sequence[Record], ended: Callable[[Walk, float], None]) -> None:
+        """Publish records in one walk."""
+        walk = Walk(
+            records,
+            self.table.nearest,
+            self.table.radius(),
+            self._random.randbytes,
+            settings=self.settings,
+            own=self.contact.peer,
+            linked=self.linked,
+        )
+        self._drive(walk, ended)
+
+    def join(self, contacts: Sequence[Contact]) -> None:
+        """Look up itself by contacts of others, then a key in each bucket."""
+        self._explore(self.contact.key, contacts)
+
+    def refresh(self) -> None:
+        """Look up a key of each bucket that was not looked at for long."""
+        due = self.table.refresh_due(self.now)
+        if due:
+            self._explore(due[0], ())
+
+    def _explore(self, key: Key, contacts: Sequence[Contact]) -> None:
+        plain = replace(self.settings, by_lot=False)
+
+        def ended(lookup: Lookup, now: float) -> None:
+            self.table.looked(key, now)
+            self.table.sample(key, lookup.answerers())
+            self.refresh()
+
+        self._drive(self._lookup(key, plain, 0, contacts), ended)
+
+    def _lookup(
+        self, key: Key, settings: LookupSettings, enough: int, contacts: Sequence[Contact] = ()
+    ) -> Lookup:
+        return Lookup(
+            (key,),
+            contacts or self.table.nearest(key),
+            self.table.radius(),
+            self._random.randbytes,
+            settings=settings,
+            own=self.contact.peer,
+            linked=self.linked,
+            enough=enough,
+        )
+
+    def _drive(self, task: Any, ended: Callable[[Any, float], None]) -> None:
+        """Ask what the task wants to have asked, until it is done."""
+        over, armed = False, inf
+
+        def woken(now: float) -> None:
+            nonlocal armed
+            if now >= armed:
+                armed = inf
+            go(now)
+
+        def go(now: float) -> None:
+            nonlocal over, armed
+            if over:
+                return
+            for query in task.next(now):
+                ask(query)
+            if task.done:
+                over = True
+                ended(task, now)
+                return
+            wake = task.wake_at(now)
+            if wake < armed:
+                armed = wake
+                self.at(wake, woken)
+
+        def ask(query: Query | StoreQuery) -> None:
+            request = query.find if isinstance(query, Query) else query.store
+
+            def done(answer: Any) -> None:
+                _tell(task, query, answer, self.now)
+                go(self.now)
+
+            self.ask(query.contact, request, done)
+
+        go(self.now)
+
+
+def _tell(task: Any, query: Query | StoreQuery, answer: Any, now: float) -> None:
+    """A task what became of its query."""
+    if isinstance(query, StoreQuery):
+        if answer is None:
+            task.store_failed(query, now)
+        else:
+            task.stored(query, answer, now)
+        return
+    about = query if isinstance(task, Walk) else query.contact
+    if answer is None:
+        task.failed(about, now)
+    else:
+        task.answered(about, answer, now, WALL + now)
+
+
+class Liar(RingNode):
+    """Says that it serves, names only its own kind, keeps nothing and says that it does."""
+
+    kin: Sequence[Contact] = ()
+
+    def find(self, find: Find) -> Found:
+        near = tuple(
+            tuple(sorted(self.kin, key=lambda one: one.point ^ int.from_bytes(key))[:20])
+            for key in (*find.keys, *find.near)
+        )
+        return Found(((),) * len(find.keys), near)
+
+    def keep(self, store: Store, sender: Contact) -> list[str]:
+        return [""] * len(store.records)
+
+
+__all__ = ["Aged", "Liar", "RingNode", "found_size"]

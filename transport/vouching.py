@@ -1,0 +1,72 @@
+"""Where others see a peer, asked of them: for a link over a relay that does not say so itself.
+
+Nothing is sent to an address at which nobody but the peer has seen it (docs/spec/punch.md). A relay
+of libp2p's kind sees both ends of a circuit, and tells neither. A peer that is linked to both ends
+directly can tell as well, whether it relays or not.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from . import defaults
+from .calls import Call, Refusal, Reply
+from .endpoint import Endpoint
+from .errors import CallRefused, LinkClosed
+from .host import Host
+from .identity import PeerId
+from .knowledge import Knowledge
+from .link import Link
+from .place import region
+from .rates import Rate, Rates
+from .relay.vouch import is_relayed, read_vouched, seen_at
+
+METHOD: Final = "reach.where"
+
+
+class Vouching:
+    """Answers `reach.where`, and asks it."""
+
+    def __init__(self, host: Host, endpoint: Endpoint, knowledge: Knowledge) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._knowledge = knowledge
+        self._asked_by = Rates(Rate(*defaults.WHERE))
+        endpoint.handle(METHOD, self._on_where)
+
+    def _on_where(self, call: Call) -> Reply | Refusal:
+        peer = call.header.get("peer")
+        if not isinstance(peer, str):
+            return Refusal("bad-request", "`peer` is missing")
+        if not self._asked_by.take(call.peer, self._host.now()):
+            return Refusal("too-often", "ask later")
+        link = self._endpoint.link(PeerId(peer))
+        if link is None or not link.connected or is_relayed(link):
+            return Refusal("not-linked", "there is no direct link to that peer")
+        return Reply({"seen": list(seen_at(link))})
+
+    async def ask(self, peer: PeerId) -> None:
+        """Have a few linked peers say where they see `peer`, if nobody has yet. As with a relay,
+        what a liar names is somebody's public address, and what is sent there is bounded."""
+        if self._knowledge.seen(peer).vouched:
+            await trio.lowlevel.checkpoint()
+            return
+        async with trio.open_nursery() as nursery:
+            for voucher in self._vouchers(peer):
+                nursery.start_soon(self._ask, voucher, peer)
+
+    async def _ask(self, voucher: Link, peer: PeerId) -> None:
+        try:
+            reply = await voucher.call(METHOD, {"peer": peer}, timeout=defaults.WHERE_S)
+        except (CallRefused, LinkClosed):
+            return
+        seen = read_vouched(reply.header.get("seen"), voucher.status.address[0])
+        self._knowledge.vouch(peer, seen, voucher.peer)
+
+    def _vouchers(self, peer: PeerId) -> Sequence[Link]:
+        """Those that are linked directly, of different networks before others of the same."""
+        links = [each for each in self._endpoint.links() if each.peer != peer and each.connected]
+        found = [each for each in links if not is_relayed(each)]
+        first = {region(each.status.address[0]): each for each in found}
+        return list(dict.fromkeys([*first.values(), *found]))[: defaults.VOUCHERS]
