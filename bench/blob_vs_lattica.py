@@ -202,7 +202,7 @@ def figures(found: dict[str, list[float]], size: int) -> dict[str, object]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="64 MiB, fewer rounds")
+    parser.add_argument("--quick", action="store_true", help="128 MiB, fewer rounds")
     parser.add_argument(
         "--lattica",
         metavar="PYTHON",
@@ -214,7 +214,7 @@ def main() -> int:
     if args.hold:
         trio.run(hold, args.hold)
         return 0
-    size, rounds = (64 * MIB, 3) if args.quick else (256 * MIB, 6)
+    size, rounds = (128 * MIB, 3) if args.quick else (256 * MIB, 6)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with started(sys.executable, __file__, "--hold", str(folder)) as child:

@@ -50,17 +50,18 @@ class Blobs:
         leaves: list[str] = []
         done = 0
         while done < size:
-            batch = await self._host.offload(self._read, path, done, min(IMPORT_BATCH, size - done))
+            part = min(IMPORT_BATCH, size - done)
+            batch = await self._host.offload(self._read, path, done, part, self._host.now())
             leaves += batch
             done = min(size, done + IMPORT_BATCH)
             if progress is not None:
                 progress(done, size)
         found, nodes = tree.build(size, leaves)
-        await self._host.offload(self._keep, found, nodes)
+        await self._host.offload(self._keep, found, nodes, self._host.now())
         self._know(found)
         return found
 
-    def _read(self, path: Path, offset: int, size: int) -> list[str]:
+    def _read(self, path: Path, offset: int, size: int, now: float) -> list[str]:
         try:
             data = self._host.files.read_range(path, offset, size)
         except OSError as error:
@@ -68,16 +69,17 @@ class Blobs:
         if len(data) != size:
             raise ModelError("changed", f"`{path}` became shorter while it was read")
         view = memoryview(data)
-        return [self._store.add_staged(view[at : at + CHUNK]) for at in range(0, size, CHUNK)]
+        pieces = (view[at : at + CHUNK] for at in range(0, size, CHUNK))
+        return [self._store.add_staged(piece, now) for piece in pieces]
 
     async def keep(self, found: Tree, nodes: dict[str, bytes]) -> None:
         """Keep a tree that a peer gave, verified. Raises DiskFull, ModelError."""
-        await self._host.offload(self._keep, found, nodes)
+        await self._host.offload(self._keep, found, nodes, self._host.now())
         self._know(found)
 
-    def _keep(self, found: Tree, nodes: dict[str, bytes]) -> None:
+    def _keep(self, found: Tree, nodes: dict[str, bytes], now: float) -> None:
         for data in nodes.values():
-            self._store.add_staged(data)
+            self._store.add_staged(data, now)
         self._store.settle()
         write(self._host.files, self._folder / found.root, b"")
 

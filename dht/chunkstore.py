@@ -106,23 +106,19 @@ class ChunkStore:
         self._write(digest, data)
         return digest
 
-    def add_staged(self, data: bytes | memoryview) -> str:
-        """As `add`, but on disk for certain only after `settle`."""
+    def add_staged(self, data: bytes | memoryview, now: float) -> str:
+        """As `add`, but on disk for certain only after `settle`. `now` is the host's time."""
         digest = hashlib.sha256(data).hexdigest()
-        self._stage(digest, data)
+        self._stage(digest, data, now)
         return digest
 
     def stage(self, digest: str, data: bytes | memoryview, now: float) -> bool:
         """As `put`, but on disk for certain only after `settle`. `now` is the host's time."""
         if len(data) > CHUNK or hashlib.sha256(data).hexdigest() != digest:
             raise ChunkCorrupt(digest, "as received")
-        if not self._stage(digest, data):
-            return False
-        path = self._staged.get(digest) or self.path(digest)
-        self._remember(digest, self._files.identity(path), now)
-        return True
+        return self._stage(digest, data, now)
 
-    def _stage(self, digest: str, data: bytes | memoryview) -> bool:
+    def _stage(self, digest: str, data: bytes | memoryview, now: float) -> bool:
         path = self.path(digest)
         if digest in self._staged:
             return False
@@ -138,6 +134,7 @@ class ChunkStore:
             self._files.remove(staged)
             return False
         self.used_bytes += len(data)
+        self._remember(digest, self._files.identity(staged), now)
         return True
 
     @property

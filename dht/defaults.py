@@ -40,7 +40,7 @@ PREFIX_MIN = 8  # hex digits of a root that name it
 # The exchange, as a server.
 MANIFEST_PIECE = 4 * 2**20  # bytes of a manifest in one reply
 HAVE_RANGES = 65_536  # ranges in one reply
-HAVE_AGE = 1.0  # seconds for which an answer to `model.have` is given again
+HAVE_AGE = 1.0  # seconds for which an answer to `blob.have` is given again
 SERVE_AT_ONCE = 4  # chunks read from disk at once for one peer
 SERVE_WAITING = 32  # chunk requests of one peer held at once; more are refused as `busy`
 
@@ -72,6 +72,8 @@ BACKOFF_START = 0.5  # after a refusal, a timeout or a lost link, doubled up to:
 BACKOFF_MAX = 15.0
 HAVE_REFRESH = 1.0  # asks a peer again what it has, doubled up to BACKOFF_MAX without news
 TICK = 0.25  # looks for new peers and for late chunks
+NEWS_CHUNKS = 256  # chunks that one piece of news names at most
+NEWS_PER_S = 40  # pieces of news of one peer that are read in a second
 NEWS_PAUSE = 0.05  # what came in so long is told at once
 SPARED_FOR = 3.0  # what a peer gave to another just now is not asked of it again
 RARE_AMONG = 64  # chunks among which the rarest is chosen

@@ -26,11 +26,13 @@ def pack_indexes(indexes: Iterable[int], most: int = HAVE_RANGES) -> bytes:
     return b"".join(word.to_bytes(4) for word in words)
 
 
-def read_ranges(payload: Bytes, order: Sequence[str]) -> list[str] | None:
-    """The digests a peer says it has; None where it says it badly."""
+def read_ranges(payload: Bytes, order: Sequence[str], most: int | None = None) -> list[str] | None:
+    """The digests a peer says it has; None where it says it badly, or of more than `most`."""
     data = bytes(payload[: 8 * HAVE_RANGES + 1])  # one byte too many is no whole run
     words = [int.from_bytes(data[i : i + 4]) for i in range(0, len(data), 4)]
     rising = all(a < b for a, b in pairwise(words))
     if len(data) % 8 or not rising or words[-1:] > [len(order)]:
+        return None
+    if most is not None and sum(words[1::2]) - sum(words[::2]) > most:
         return None
     return [d for i in range(0, len(words), 2) for d in order[words[i] : words[i + 1]]]

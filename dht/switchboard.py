@@ -15,6 +15,12 @@ Peers = Callable[[], Sequence[PeerId]]
 class Caller(Protocol):
     """What is needed of a `Link`."""
 
+    @property
+    def peer(self) -> PeerId: ...
+
+    @property
+    def quiet(self) -> bool: ...
+
     async def call(
         self,
         method: str,
@@ -40,6 +46,8 @@ class Switchboard(Protocol):
 
     def handle(self, method: str, handler: Handler) -> None: ...
     def link(self, peer: PeerId) -> Caller | None: ...
+    def on_link_quiet(self, callback: Callable[[Any], None]) -> None: ...
+    def on_link_back(self, callback: Callable[[Any], None]) -> None: ...
 
 
 async def _nobody(_root: str) -> Sequence[PeerId]:

@@ -198,8 +198,10 @@ class Transfer:
         if self.is_rare(digest) or mine == math.inf:
             return False
         together, soonest = 0.0, math.inf
-        for other in self.sources.values():
-            if other is not source and other.rate and not other.failures and digest in other.has:
+        for peer, other in self.sources.items():
+            if peer in self._quiet or other is source or digest not in other.has:
+                continue
+            if other.rate and not other.failures:
                 together += other.rate
                 soonest = min(soonest, other.seconds(len(other.asked) + 1))
         return together > 0 and mine > max(soonest, self.left * CHUNK / together)

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import os
 import random
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.dht.chunkstore import ChunkStore
-from shoal.dht.defaults import CHUNK
-from shoal.dht.errors import ChunkCorrupt, ChunkMissing, DiskFull, ModelError
+from shoal.dht.defaults import CHUNK, VERIFIED_FOR
+from shoal.dht.errors import ChunkCorrupt, ChunkMissing, DiskFull, ModelError, QuotaFull
 
 from .models import FakeHost, open_store
 
@@ -182,3 +183,93 @@ def test_what_is_added_again_replaces_damage_of_the_same_size(store: ChunkStore)
     store.path(DIGEST).write_bytes(bytes(len(DATA)))
     assert store.add(DATA) == DIGEST
     assert store.get(DIGEST) == DATA
+
+
+# --- staged, then settled ----------------------------------------------------------------
+
+
+def test_staged_chunks_are_here_and_settle_under_their_names(
+    store: ChunkStore, host: FakeHost
+) -> None:
+    assert store.stage(DIGEST, DATA, 0.0)
+    assert not store.stage(DIGEST, DATA, 0.0)
+    assert (store.has(DIGEST), store.unsettled) == (True, 1)
+    assert store.get(DIGEST) == store.get_to_serve(DIGEST, 1.0) == DATA
+    assert not store.path(DIGEST).exists()
+    store.settle()
+    assert store.unsettled == 0
+    assert store.path(DIGEST).read_bytes() == store.get(DIGEST) == DATA
+    assert store.used_bytes == store.used() == len(DATA)
+    assert not store.stage(DIGEST, DATA, 0.0)
+    store.remove(DIGEST)
+    assert store.used_bytes == store.used() == 0
+
+
+def test_a_removed_staged_chunk_does_not_come_back(store: ChunkStore) -> None:
+    store.stage(DIGEST, DATA, 0.0)
+    store.remove(DIGEST)
+    store.settle()
+    assert not store.has(DIGEST)
+
+
+@pytest.mark.parametrize("torn", [0, 1, 4999])
+def test_what_a_crash_leaves_staged_is_kept_where_it_is_whole(
+    store: ChunkStore, host: FakeHost, tmp_path: Path, torn: int
+) -> None:
+    other = DATA[::-1]
+    for data in (DATA, other):
+        store.stage(hashlib.sha256(data).hexdigest(), data, 0.0)
+    path = store._staged[DIGEST]
+    path.write_bytes(DATA[:torn])  # as after a power cut
+    path.with_name(f".{DIGEST}.77.new").write_bytes(b"rot")
+    path.with_name(".x.new").write_bytes(b"")
+    again = open_store(host, tmp_path / "chunks")
+    assert not again.has(DIGEST)
+    assert again.get(hashlib.sha256(other).hexdigest()) == other
+    assert again.used_bytes == again.used() == len(other)
+    assert again.unsettled == 0
+
+
+def flip_unseen(path: Path) -> None:
+    """One bit, and the file's times stay: as a disk rots."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[9] ^= 8
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_what_this_process_verified_is_not_verified_again_for_a_while(store: ChunkStore) -> None:
+    store.stage(DIGEST, DATA, 0.0)
+    store.settle()
+    flip_unseen(store.path(DIGEST))
+    assert store.get_to_serve(DIGEST, VERIFIED_FOR - 1) != DATA, "its receiver will see it"
+    with pytest.raises(ChunkCorrupt):
+        store.get_to_serve(DIGEST, VERIFIED_FOR)
+    assert not store.has(DIGEST)
+
+
+def test_a_file_that_was_written_again_is_verified(store: ChunkStore) -> None:
+    store.stage(DIGEST, DATA, 0.0)
+    store.settle()
+    store.path(DIGEST).write_bytes(DATA[:-1] + b"?")
+    with pytest.raises(ChunkCorrupt):
+        store.get_to_serve(DIGEST, 1.0)
+
+
+def test_few_files_are_remembered_as_verified(
+    store: ChunkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.dht.chunkstore.VERIFIED_LIMIT", 3)
+    for number in range(9):
+        data = bytes([number])
+        store.stage(hashlib.sha256(data).hexdigest(), data, 0.0)
+    assert len(store._verified) == 3
+
+
+def test_the_owners_limit(store: ChunkStore) -> None:
+    store.limit = len(DATA)
+    store.stage(DIGEST, DATA, 0.0)
+    with pytest.raises(QuotaFull) as error:
+        store.stage(hashlib.sha256(b"x").hexdigest(), b"x", 0.0)
+    assert error.value.code == "quota-full"

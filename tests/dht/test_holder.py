@@ -8,12 +8,22 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from shoal.dht import fetch as fetch_module
 from shoal.dht import holder as holder_module
-from shoal.dht.defaults import CHUNK, GIVEN_FOR, GIVEN_ROOTS, WATCH_FOR, WATCHERS, WATCHES_OF_PEER
+from shoal.dht.defaults import (
+    CHUNK,
+    GIVEN_FOR,
+    GIVEN_ROOTS,
+    NEWS_CHUNKS,
+    NEWS_PER_S,
+    WATCH_FOR,
+    WATCHERS,
+    WATCHES_OF_PEER,
+)
 from shoal.dht.errors import ModelError
 from shoal.dht.exchange import Exchange
 from shoal.dht.library import Library
-from shoal.dht.ranges import read_ranges
+from shoal.dht.ranges import pack_ranges, read_ranges
 from shoal.transport.calls import Answer, Call, Refusal, Reply
 from shoal.transport.identity import PeerId
 
@@ -209,3 +219,31 @@ async def test_a_blob_whose_tree_lies_is_refused(tmp_path: Path, autojump_clock:
         await getter.exchange.fetch_blob(root, network.peers)
     assert error.value.code == "bad-blob"
     assert not getter.library.knows(root)
+
+
+async def test_news_in_a_flood_or_of_too_much_are_not_read(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, _, root = await seeded(tmp_path, 4, rate=0.3e6)
+    getter = await member(network, "getter", tmp_path)
+    reads: list[int | None] = []
+
+    def reading(payload: Any, order: Any, most: int | None = None) -> list[str] | None:
+        reads.append(most)
+        return read_ranges(payload, order, most)
+
+    monkeypatch.setattr(fetch_module, "read_ranges", reading)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(getter.exchange.fetch_blob, root, network.peers)
+        await trio.sleep(5.5)
+        reads.clear()
+        news = Call(PeerId("seed"), {"root": root}, b"\0" * 7 + b"\1")
+        for _ in range(1000):
+            getter.node.handlers["blob.news"](news)
+        assert reads == [NEWS_CHUNKS] * NEWS_PER_S
+        await trio.sleep(1)
+        getter.node.handlers["blob.news"](news)
+        assert len(reads) == NEWS_PER_S + 1
+    order = [f"{n:064x}" for n in range(2 * NEWS_CHUNKS)]
+    assert read_ranges(pack_ranges([True] * NEWS_CHUNKS), order, NEWS_CHUNKS)
+    assert read_ranges(pack_ranges([True] * (NEWS_CHUNKS + 1)), order, NEWS_CHUNKS) is None

@@ -166,7 +166,7 @@ async def kill_fetches(folder: Path, base: Path, kills: int, seed: int) -> None:
         await nursery.start(server.endpoint.run, "127.0.0.1", 0)
         args = ("fetch", str(base / "data"), str(server.address), manifest.root)
         for _ in range(kills):
-            lines, pause = numbers.randint(1, 40), numbers.random() * 0.003
+            lines, pause = numbers.randint(4, 20), numbers.random() * 0.003
             if await run_child(*args, kill_after=lines, pause=pause, got=got):
                 break
             counts.append(check_store(base / "data"))
@@ -174,6 +174,7 @@ async def kill_fetches(folder: Path, base: Path, kills: int, seed: int) -> None:
         nursery.cancel_scope.cancel()
     assert counts == sorted(counts)
     assert counts[1] > 0
+    assert len(counts) - 1 >= 0.8 * kills, "the others came when it was done"
     await check_whole(base / "data", manifest)
     # Of what had come at a kill, at most one chunk was not kept; of what was asked, a window.
     assert got.total() - len(got) <= len(counts) - 1
@@ -186,9 +187,9 @@ async def test_a_fetch_goes_on_after_kill_9(tmp_path: Path, folder: Path) -> Non
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(25))
 async def test_a_fetch_survives_many_kills(tmp_path: Path, folder: Path, seed: int) -> None:
-    """200 kills in all."""
+    """200 kills in all, at least."""
     await kill_fetches(folder, tmp_path, kills=10, seed=seed)
 
 

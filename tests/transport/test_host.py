@@ -387,3 +387,46 @@ async def test_the_machine() -> None:
     assert len(HOST.entropy(32)) == 32 and HOST.entropy(32) != HOST.entropy(32)
     assert HOST.now() <= trio.current_time()
     assert abs(HOST.wall() - time.time()) < 5
+
+
+def test_staged_files_settle_together(tmp_path: Path) -> None:
+    files = FILES
+    moves = [(tmp_path / f".{n}.new", tmp_path / str(n)) for n in range(20)]
+    for staged, _ in moves[:-1]:
+        files.stage(staged, b"data")
+    with pytest.raises(FileExistsError):
+        files.stage(moves[0][0], b"again")
+    files.stage(tmp_path / ".empty.new", b"")
+    assert files.size(tmp_path / ".empty.new") == 0
+    files.settle(moves)  # one of them is gone
+    files.settle(moves)
+    names = {entry.name for entry in files.list(tmp_path)}
+    assert names == {str(n) for n in range(19)} | {".empty.new"}
+    assert files.read(tmp_path / "3", limit=10) == b"data"
+
+
+def test_pieces_that_fail_leave_the_old_file(tmp_path: Path) -> None:
+    files, path = FILES, tmp_path / "file"
+
+    def pieces(fail: bool) -> Iterator[bytes]:
+        yield b"one "
+        if fail:
+            raise KeyError("no more")
+        yield b"two"
+
+    files.write_pieces(path, pieces(False))
+    assert files.read(path, limit=10) == b"one two"
+    with pytest.raises(KeyError):
+        files.write_pieces(path, pieces(True))
+    assert files.read(path, limit=10) == b"one two"
+    assert [entry.name for entry in files.list(tmp_path)] == ["file"]
+
+
+def test_identity_tells_a_file_written_again_in_place(tmp_path: Path) -> None:
+    files, path = FILES, tmp_path / "file"
+    assert files.identity(path) is None
+    files.write(path, b"1")
+    before = files.identity(path)
+    assert before is not None and before == files.identity(path)
+    os.utime(path, ns=(0, 0))
+    assert files.identity(path) != before

@@ -180,3 +180,66 @@ def test_folders_and_sizes() -> None:
     with pytest.raises(IsADirectoryError):
         files.read(Path("/a/b"), limit=2)
     assert isinstance(disk.root.names["a"], Folder)
+
+
+STAGED = [Path(f"/data/.{name}.new") for name in "abc"]
+SETTLED = [Path(f"/data/{name}") for name in "abc"]
+
+
+def settle_crashes(files: type[DiskFiles], seed: int) -> Iterator[tuple[float, list[bytes]]]:
+    """Stage three files, settle them, crash at 40 instants: what those with a name then hold."""
+    for step in range(41):
+        disk = make(seed * 100 + step)
+        writer = files(Mount(disk))
+        writer.make_folder(PLACE.parent)
+        finish(disk)
+        began = disk.events.now
+        for path in STAGED:
+            writer.stage(path, NEW)
+        writer.settle(list(zip(STAGED, SETTLED, strict=True)))
+        share = step / 40
+        disk.events.run_until(began + share * (disk.busy_until - began))
+        disk.crash()
+        after = DiskFiles(Mount(disk))
+        there = [path for path in SETTLED if after.size(path) is not None]
+        yield share, [after.read(path, limit=10**6) for path in there]
+
+
+def test_what_has_settled_is_whole_after_any_crash() -> None:
+    found = [case for seed in range(10) for case in settle_crashes(DiskFiles, seed)]
+    assert {data for _, held in found for data in held} == {NEW}
+    assert all(len(held) == 3 for share, held in found if share == 1), "on disk when it returns"
+
+
+def test_without_the_sync_a_settled_file_may_be_torn() -> None:
+    """The twin."""
+    found = [case for seed in range(10) for case in settle_crashes(NoSync, seed)]
+    assert {data for _, held in found for data in held} - {NEW}
+
+
+def test_without_the_folders_sync_a_settled_file_may_be_lost() -> None:
+    """The twin."""
+    found = [case for seed in range(10) for case in settle_crashes(NoFolderSync, seed)]
+    assert any(len(held) < 3 for share, held in found if share == 1)
+
+
+def test_staging_on_a_full_disk_leaves_nothing() -> None:
+    disk = make(capacity=30_000)
+    files = DiskFiles(Mount(disk))
+    files.stage(Path("/.a.new"), OLD)
+    with pytest.raises(OSError) as raised:
+        files.stage(Path("/.b.new"), NEW)
+    assert raised.value.errno == errno.ENOSPC
+    assert [entry.name for entry in files.list(Path("/"))] == [".a.new"]
+    files.settle([(Path("/.gone.new"), Path("/gone")), (Path("/.a.new"), Path("/a"))])
+    assert [entry.name for entry in files.list(Path("/"))] == ["a"]
+
+
+def test_identity_tells_a_file_written_again() -> None:
+    files = DiskFiles(Mount(make()))
+    assert files.identity(Path("/a")) is None
+    files.write(Path("/a"), OLD)
+    before = files.identity(Path("/a"))
+    assert before == files.identity(Path("/a"))
+    files.write(Path("/a"), NEW)
+    assert files.identity(Path("/a")) != before

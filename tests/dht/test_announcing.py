@@ -1,0 +1,31 @@
+"""announcing: the first chunk, doublings up to a quarter, quarters, the whole."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.dht.announcing import following
+
+
+def steps(total: int) -> list[int]:
+    """At how many chunks it is said, where they come one by one."""
+    said, due = [], 1
+    for held in range(1, total + 1):
+        if held >= due:
+            said.append(held)
+            due = following(held, total)
+    return said
+
+
+def test_when_it_is_said() -> None:
+    assert steps(1) == [1]
+    assert steps(4) == [1, 2, 3, 4]
+    assert steps(100) == [1, 2, 4, 8, 16, 25, 50, 75, 100]
+    assert following(100, 100) > 100
+    assert following(0, 100) == 1
+
+
+@given(st.integers(1, 5000))
+def test_the_whole_is_always_said_and_never_often(total: int) -> None:
+    said = steps(total)
+    assert said[-1] == total
+    assert len(said) <= 20
