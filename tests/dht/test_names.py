@@ -120,7 +120,7 @@ async def test_one_author_counts_once_and_its_nearest_word() -> None:
 
 
 @pytest.mark.trio
-async def test_records_of_something_else_do_not_count() -> None:
+async def test_records_of_something_else_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hostile keeper answers with what was signed under another name or kind, or in our name."""
     swarm = Swarm()
     swarm.says(1, body("other", A))
@@ -131,6 +131,10 @@ async def test_records_of_something_else_do_not_count() -> None:
     with pytest.raises(ModelError) as raised:
         await swarm.names.resolve("tiny")
     assert raised.value.code == "unknown-model"
+
+    # The twin: without the look at what was signed, another model is taken for it.
+    monkeypatch.setattr(Asked, "fits", lambda self, name, root: True)
+    assert (await swarm.names.resolve("tiny")).root == A
 
 
 @pytest.mark.trio
