@@ -4,8 +4,8 @@ Chains that begin alike share blocks. Bounded in chains and blocks: beyond, thos
 longest ago go.
 """
 
-from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from dataclasses import dataclass
 
 from . import defaults
 from .key import Key
@@ -19,7 +19,7 @@ Layers = tuple[int, int]  # start, stop (exclusive)
 @dataclass(slots=True)
 class _Block:
     name: bytes
-    layers: Counter[Layers] = field(default_factory=Counter)  # of how many chains each
+    layers: dict[Layers, int]  # of how many chains each
 
 
 class HeldChains:
@@ -44,9 +44,11 @@ class HeldChains:
         self._by_key.setdefault(chain.key, OrderedDict())[tip] = None
         self.blocks += len(chain)
         for name in chain.names:
-            block = self._blocks.setdefault(name[:SHORT], _Block(name))
-            if block.name == name:
-                block.layers[layers] += 1
+            block = self._blocks.get(name[:SHORT])
+            if block is None:
+                self._blocks[name[:SHORT]] = _Block(name, {layers: 1})
+            elif block.name == name:
+                block.layers[layers] = block.layers.get(layers, 0) + 1
         changed.add(chain.key)
         return changed | self._evict()
 

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import trio
 
+from shoal.dht.kvchain import KvGroup, KvScope, chain_of
+from shoal.dht.kvindex import KvFound, KvHolder
 from shoal.dht.record import BlobBody, NameBody, ShardBody
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.link import LinkSpec, PipeSpec
@@ -170,5 +172,52 @@ def test_a_network_without_the_internet() -> None:
         root = await root_of(holder)
         got = await asker.ask("model_pull", name=f"tiny@{root[:8]}")
         assert got["root"] == root and (await asker.node.library.holdings(root)).complete
+
+    run(body)
+
+
+def test_who_sends_wrong_bytes_is_dropped_and_named() -> None:
+    async def body(world: World) -> None:
+        _, hub, asker = await apart(world)
+        await hub.ask("model_pull", name="tiny")
+        await trio.sleep(20)
+        store = hub.node.library.store
+        honest = store.get_to_serve
+
+        def flipped(digest: str, now: float) -> bytes:
+            data = bytearray(honest(digest, now))
+            data[0] ^= 1
+            return bytes(data)
+
+        setattr(store, "get_to_serve", flipped)  # noqa: B010
+        got = await asker.ask("model_pull", name="tiny")
+        assert got["liars"] == [hub.peer]
+        assert (await asker.node.library.holdings(got["root"])).complete
+
+    run(body)
+
+
+def test_the_kv_of_a_prompt_is_found_at_who_is_no_member() -> None:
+    async def body(world: World) -> None:
+        holder, hub, asker = await apart(world)
+        scope = KvScope(await root_of(holder), "float32", KvGroup(b"of these three alone"))
+        mine, wanted = chain_of(scope, range(160)), chain_of(scope, range(400))
+        other = chain_of(scope, [*range(80), *range(1000, 1200)])
+        assert mine is not None and wanted is not None and other is not None
+        holder.node.kv.announce(mine, (0, 6))
+        hub.node.kv.announce(other, (0, 6))
+        await trio.sleep(10)
+
+        async def longest() -> KvFound:
+            return await asker.node.kv.longest(wanted, (0, 6))
+
+        found = await asker.host.run(longest)
+        assert found.holders == (KvHolder(holder.peer, 10), KvHolder(hub.peer, 5))
+        assert found.rounds <= 3
+        asker.node.kv.refute(holder.peer)
+        assert (await asker.host.run(longest)).holders == (KvHolder(hub.peer, 5),)
+        hub.node.kv.withdraw(other)
+        await trio.sleep(10)
+        assert (await asker.host.run(longest)).holders == ()
 
     run(body)
