@@ -156,7 +156,5 @@ def _is_hearsay(body: Body) -> bool:
 
 def _found(member: MemberRecord, body: Body) -> FoundRecord:
     made = 1 if _is_hearsay(body) else member.seq  # what it says itself counts more
-    record = Record(
-        member.peer, body, made, MEMBERS_TTL, False, body.key, body.slot, sealed=b""
-    )
+    record = Record(member.peer, body, made, MEMBERS_TTL, False, body.key, body.slot, sealed=b"")
     return FoundRecord(record, 0.0, member.peer)

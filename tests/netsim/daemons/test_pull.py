@@ -74,7 +74,7 @@ def test_a_model_is_pulled_from_who_is_no_member() -> None:
 
 def test_a_node_serves_what_it_found_through_the_dht() -> None:
     async def body(world: World) -> None:
-        holder, hub, _ = await apart(world)
+        holder, hub, _ = await apart(world, SLOW)
         root = await root_of(holder)
         server = await world.host("server").start(
             bootstrap=[hub], links=1, model=f"tiny@{root[:12]}"
@@ -83,6 +83,8 @@ def test_a_node_serves_what_it_found_through_the_dht() -> None:
         assert (shard["root"], shard["layers"]) == (root, "0:6")
         assert holder.peer not in server.node.directory.members()
         assert server.node.library.names() == {"tiny": root}, "its name came along"
+        said = [line for line in server.said if " % fetched: " in line]
+        assert len(said) > 3, "its terminal says how far it is"
         assert (await server.generate("Once", max_tokens=40))["tokens"] == 40
         await trio.sleep(130)
         (told,) = [each for each in server.node.discovery.dht.own() if isinstance(each, ShardBody)]
@@ -103,6 +105,8 @@ def test_a_pull_that_was_cut_off_goes_on() -> None:
         assert not asker.node.exchange.fetching(), "who goes away cancels it"
         before = await asker.node.library.holdings(root)
         assert 0 < before.chunks < before.chunks_total
+        (told,) = [each for each in asker.node.discovery.dht.own() if isinstance(each, BlobBody)]
+        assert told.ranges, "who gets it holds what it has got"
         got = await asker.ask("model_pull", name="tiny")
         assert got["fetched"] <= before.size_total - before.size
         assert (await asker.node.library.holdings(root)).complete
