@@ -159,7 +159,7 @@ class Ring:
 
     # What they do.
 
-    def publish(self, node: RingNode, records: Sequence[Record], patience: float = 120.0) -> Walk:
+    def publish(self, node: RingNode, records: Sequence[Record], patience: float = 900.0) -> Walk:
         """In one walk, until it is done. Raises TimeoutError."""
         ended: list[Walk] = []
         began = self.now
