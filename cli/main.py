@@ -14,7 +14,21 @@ import click
 
 from .. import __version__
 from ..transport.errors import ShoalError
-from . import blob, demo, dht, doctor, errors, find, model, node, options, render, run, sim, status
+from . import (
+    blob,
+    demo,
+    dht,
+    doctor,
+    errors,
+    find,
+    model,
+    node,
+    options,
+    render,
+    run,
+    sim,
+    status,
+)
 
 
 @click.group(
