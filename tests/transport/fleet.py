@@ -14,6 +14,7 @@ from shoal.transport.hello import Admission, OpenSwarm
 from shoal.transport.identity import Identity
 from shoal.transport.limits import Limits
 from shoal.transport.link import Link
+from shoal.transport.pipe import TcpPipe, Way
 from shoal.transport.realhost import RealHost
 from shoal.transport.shaper import Shaper
 
@@ -173,3 +174,28 @@ class Proxy:
         """Nothing listens any more."""
         assert self._listener is not None
         self._listener.socket.close()
+
+
+async def linked(a: Node, b: Node) -> Link:
+    link = await a.endpoint.dial(b.address, timeout=5)
+    await until(lambda: b.up)
+    return link
+
+
+async def through_a_proxy(
+    a: Node, b: Node, nursery: trio.Nursery, *, dialable: bool = False
+) -> tuple[Link, Proxy]:
+    """Unless `a` is `dialable`, `b` has no other way to it than the proxy."""
+    if not dialable:
+        a.endpoint._door.port = 0
+    proxy = Proxy(b.endpoint.port)
+    await nursery.start(proxy.run)
+    link = await a.endpoint.dial(Address(LOOPBACK, proxy.port, b.endpoint.peer), timeout=5)
+    await until(lambda: b.up)
+    return link, proxy
+
+
+async def second_path(a: Node, b: Node, way: Way, port: int | None = None) -> Link:
+    host = a.endpoint._host
+    pipe = TcpPipe(await host.connect(LOOPBACK, port or b.endpoint.port))
+    return await a.endpoint.join(pipe, way, expect=b.endpoint.peer, server=False)
