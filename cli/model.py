@@ -1,4 +1,4 @@
-"""`shoal model add | list | show`: the models of this node and of its swarm."""
+"""`shoal model add | list | pull | show`: the models of this node and of its swarm."""
 
 import json
 from pathlib import Path
@@ -6,17 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import render
+from . import pull, render
 from .errors import CommandError
 from .options import Commands, data_flag, data_option, example, json_option
 
 if TYPE_CHECKING:
     from .progress import Bar
 
+HEADS = ("NAME", "LAYERS", "WEIGHTS", "HERE", "SERVED", "VOUCHED BY", "ROOT")
+SHOWN = 8  # vouchers, and other models of the same name, for a person
+
 
 @click.group(cls=Commands, epilog=example("shoal model add ./Llama-3.2-1B", "shoal model list"))
 def model() -> None:
-    """Add models, list them, look at one."""
+    """Add models, list them, look at one, get one from others."""
+
+
+model.add_command(pull.pull)
 
 
 @model.command(
@@ -76,7 +82,7 @@ def list_(data: Path, as_json: bool) -> None:
         click.echo("no model is known; add one with `shoal model add FOLDER`")
     else:
         rows = [_row(item) for item in answer["models"]]
-        click.echo(render.table(("NAME", "LAYERS", "WEIGHTS", "HERE", "SERVED", "ROOT"), rows))
+        click.echo(render.table(HEADS, rows))
 
 
 def _row(item: dict[str, Any]) -> list[str]:
@@ -87,8 +93,16 @@ def _row(item: dict[str, Any]) -> list[str]:
         render.size(item["weight_bytes"]),
         "yes" if item["local"] else "no",
         "-" if served is None else "complete" if served else render.safe(item["missing"]),
+        _by(item["vouchers"]),
         render.safe(item["root"][:16]),
     ]
+
+
+def _by(vouchers: list[dict[str, Any]]) -> str:
+    if not vouchers:
+        return "-"
+    first = "this node" if vouchers[0]["source"] == "here" else render.safe(vouchers[0]["peer"])
+    return first + (f" and {len(vouchers) - 1} more" if len(vouchers) > 1 else "")
 
 
 @model.command(epilog=example("shoal model show tiny", "shoal model show tiny --json"))
@@ -135,6 +149,13 @@ def _show_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("weights", render.size(answer["weight_bytes"])),
         *((render.safe(key, 24), render.safe(value)) for key, value in answer["config"].items()),
     ]
+    vouchers = answer["vouchers"]
+    rows += [("vouched by", pull.voucher(one)) for one in vouchers[:SHOWN]]
+    if len(vouchers) > SHOWN:
+        rows.append(("vouched by", f"{len(vouchers) - SHOWN} more"))
+    for other in answer.get("others", ())[:SHOWN]:
+        named = render.safe(other["name"], 160)
+        rows.append(("also means", f"{named}, {pull.vouched(other['vouchers'])}"))
     for holder in answer["holders"]:
         rows.append(("served by", f"{render.safe(holder['peer'])} {_span(holder)}"))
     if answer["missing"]:

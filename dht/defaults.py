@@ -199,3 +199,27 @@ FIND_S_ALL = 10.0  # for all that one asking of the application may take
 WALKS = 4  # at once
 LOOKUPS = 8  # of one asking of the application at once
 OWN_LOOK = 900.0  # between two look-ups of the own surroundings
+
+# Names of models.
+NAME_FIND = 8.0  # seconds to look for who vouches
+NAME_ENOUGH = 16  # vouchers after which no more are looked for
+NAME_MEANINGS = 32  # roots that one name is said to mean
+NAME_CHOICES = 4  # of them that a message names
+
+# The index of KV (docs/spec/kv.md). Times in seconds.
+KV_BLOCK = 16  # tokens of a block
+KV_CHAIN = 2**18  # blocks of a chain: three questions find a prefix of it
+KV_SECRET = (16, 64)  # bytes of a group's secret, least and most
+KV_CHAINS = 4_096  # held here
+KV_BLOCKS = 2**17  # of all chains held here: some 60 MB at most
+KV_ASKED = 64  # blocks in one `kv.have`
+KV_HOLDERS = 16  # asked how far they go
+KV_ANSWER = 4.0  # for one answer
+KV_FIND = 8.0  # for the look-up, and as much for the questions
+KV_RATE = (64.0, 16.0)  # questions of one peer answered at once, and per second
+KV_RATE_ALL = (1_024.0, 256.0)  # of all together
+KV_TTL = 600  # of its records: a cache lives shortly
+KV_SAID = 8  # keys published at once, and then a
+KV_SAY_PAUSE = 1.0
+KV_DISTRUST = 3_600.0  # for which who lied is not asked
+KV_LIARS = 1_024  # of whom that is remembered

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -14,6 +15,7 @@ from trio import TaskStatus
 from .. import __version__
 from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
+from ..dht.kvindex import KvIndex
 from ..dht.library import Library
 from ..dht.quota import Quota
 from ..dht.scrub import Scrub
@@ -53,6 +55,7 @@ from .diagnosis import Diagnosis
 from .discovery import Discovery
 from .embedded import embedded_folder, import_embedded
 from .errors import NodeError
+from .fetchprogress import FetchProgress
 from .folder import (
     disk_error,
     disk_errors,
@@ -63,7 +66,10 @@ from .folder import (
     remembered_port,
 )
 from .health import Condition, Health
+from .modeloperations import ModelOperations
+from .naming import names_of
 from .operations import Operations
+from .providers import Providers
 from .stall import StallGuard
 
 
@@ -168,7 +174,10 @@ class Node:
         self.diagnosis = Diagnosis(
             self.ladder, config.listen, host.interfaces, port_443=config.port_443
         )
-        self.exchange = Exchange(host, self.endpoint, library)
+        self.providers = Providers(host, self.discovery.dht, self.ladder)
+        self.names = names_of(self.discovery.dht, library, self.directory)
+        self.kv = KvIndex(host, self.endpoint, self.discovery.dht, connect=self.providers.connect)
+        self.exchange = Exchange(host, self.endpoint, library, swarm=self.providers.swarm)
         self.exchange.quota = self.quota = Quota(
             host,
             library,
@@ -223,9 +232,15 @@ class Node:
             settings,
             no_engine=NO_TORCH if factory is None else NO_ENGINE,
             restore=self._restore,
+            find=self.names.resolve,
         )
 
-        operations = {**Operations(self).table(), **BlobOperations(self).table()}
+        self.discovery.speed = lambda: self.stage.speed.tokens_per_s
+        operations = {
+            **Operations(self).table(),
+            **ModelOperations(self).table(),
+            **BlobOperations(self).table(),
+        }
         self.control = ControlServer(host, config.folder, config.runtime, operations)
 
     # Life.
@@ -310,6 +325,8 @@ class Node:
         )
         await self.announce_models()
         await nursery.start(self.discovery.run)
+        await nursery.start(self.kv.run)
+        nursery.start_soon(self._announce_holdings)
         await nursery.start(self.models.run)
         await nursery.start(self.stage.run)
         if self.engine is not None:
@@ -372,6 +389,7 @@ class Node:
                 else:  # its manifest was damaged
                     await self.library.restore(embedded_folder(), root)
                 await self.announce_models()
+                await self._announce_holdings()
             except ModelError as error:
                 self.health.report("embedded-model", error.message, hint=error.hint)
             else:
@@ -402,8 +420,8 @@ class Node:
         return [link.peer for link in self.endpoint.links()]
 
     async def _replicas(self, root: str) -> int | None:
-        """Members that say they hold a model; of a blob it is not known."""
-        return len(holders(root, self.directory)) or None
+        """Others that say they hold it, members or not."""
+        return len({*holders(root, self.directory), *await self.providers.replicas(root)}) or None
 
     def _in_use(self) -> frozenset[str]:
         served = {shard.root for shard in self.directory.own().shards}
@@ -446,6 +464,12 @@ class Node:
             )
         roots = sorted(self.library.roots())
         self.directory.publish(models=tuple(models), holdings=tuple(roots))
+
+    async def _announce_holdings(self) -> None:
+        """Tell the swarm which chunks are here already."""
+        for root in sorted(self.library.everything()):
+            with suppress(ModelError):  # damaged: `announce_models` has said so
+                await self.exchange.announce(root)
 
     # The end.
 
@@ -507,7 +531,7 @@ class Node:
 
     async def _watch_serving(self) -> None:
         """Says what serving comes to, and keeps its condition in the registry."""
-        said = ""
+        said, progress = "", FetchProgress(self.host)
         while True:
             status = self.serving.status()
             if status["phase"] == "failed":
@@ -519,4 +543,6 @@ class Node:
                 if status["text"] != said:
                     said = status["text"]
                     self._say(said)
+                if line := progress.line(status):
+                    self._say(line)
             await trio.sleep(defaults.WATCH)

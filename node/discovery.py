@@ -1,6 +1,7 @@
 """The daemon's part in the DHT: what it says of this node there, and what members say besides."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import trio
 
@@ -19,6 +20,7 @@ from . import defaults
 from .config import NodeConfig
 from .folder import disk_error
 from .health import Health
+from .naming import name_bodies
 
 MEMBERS_TTL = 600  # seconds; how long a member that is gone is remembered (state/defaults.py)
 
@@ -41,7 +43,11 @@ class Discovery:
         self._health = health
         self._folder = config.folder
         self._said: dict[tuple[Key, str], Body] = {}
+        self._speed = 0.0
+        self.speed: Callable[[], float] = lambda: 0.0
+        """Tokens a second of the shard that is served, as measured; 0: not yet."""
         self._leaving = False
+        self._keys: dict[PeerId, tuple[MemberRecord, frozenset[Key]]] = {}
         self.dht = Dht(
             host,
             ladder.endpoint,
@@ -62,7 +68,8 @@ class Discovery:
             task_status.started()
             version = -1
             while True:
-                version = await self._directory.changed(version)
+                with trio.move_on_after(defaults.SPEED_LOOK):
+                    version = await self._directory.changed(version)
                 self._say()
                 await trio.sleep(defaults.SAY_PAUSE)
 
@@ -76,13 +83,23 @@ class Discovery:
         if self._leaving:
             return
         own = self._directory.own()
-        wanted = {(body.key, body.slot): body for body in bodies(own) if not _is_hearsay(body)}
+        said = [self._measured(body) for body in bodies(own) if not _is_hearsay(body)]
+        wanted = {(body.key, body.slot): body for body in said}
         for slot, body in self._said.items():
             if slot not in wanted:
                 self.dht.withdraw(body)
         for body in wanted.values():
             self.dht.publish(body, lasting=False)
         self._said = wanted
+
+    def _measured(self, body: Body) -> Body:
+        """A shard with how fast it is; told anew only where that has changed much."""
+        if not isinstance(body, ShardBody):
+            return body
+        speed = self.speed()
+        if abs(speed - self._speed) > defaults.SPEED_CHANGE * self._speed:
+            self._speed = float(f"{speed:.2g}")
+        return replace(body, speed=self._speed)
 
     # What the DHT needs.
 
@@ -103,10 +120,15 @@ class Discovery:
 
     def told_by_members(self, key: Key) -> Iterator[FoundRecord]:
         """What members' own records say under a key: the same facts, by another way."""
-        for record in self._directory.members().values():
-            for body in bodies(record):
-                if body.key == key:
-                    yield _found(record, body)
+        members = self._directory.members()
+        for peer in self._keys.keys() - members.keys():
+            del self._keys[peer]
+        for peer, record in members.items():
+            known = self._keys.get(peer)
+            if known is None or known[0] is not record:  # some hundred hashes a record
+                known = self._keys[peer] = record, frozenset(body.key for body in bodies(record))
+            if key in known[1]:
+                yield from (_found(record, body) for body in bodies(record) if body.key == key)
 
 
 def bodies(member: MemberRecord) -> Iterable[Body]:
@@ -122,6 +144,7 @@ def bodies(member: MemberRecord) -> Iterable[Body]:
             shard.dtype,
             speed=0.0,
         )
+    yield from name_bodies(member)
     for root in member.holdings:
         yield BlobBody(root, size=0, chunks=1, ranges=())
 
@@ -132,7 +155,6 @@ def _is_hearsay(body: Body) -> bool:
 
 
 def _found(member: MemberRecord, body: Body) -> FoundRecord:
-    record = Record(
-        member.peer, body, member.seq, MEMBERS_TTL, False, body.key, body.slot, sealed=b""
-    )
+    made = 1 if _is_hearsay(body) else member.seq  # what it says itself counts more
+    record = Record(member.peer, body, made, MEMBERS_TTL, False, body.key, body.slot, sealed=b"")
     return FoundRecord(record, 0.0, member.peer)

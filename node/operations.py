@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 
 from .. import __version__
-from ..dht.manifest import Manifest
 from ..tasks.engine.interface import Sampling
 from ..tasks.generation import GatewayEvent, GenerateRequest, Routed, Summary
-from ..tasks.models import manifest_of, resolve
 from ..tasks.routing import Hop
 from ..transport.address import Address
 from ..transport.errors import TransportError
@@ -45,9 +43,6 @@ class Operations:
             "peers": self.peers,
             "links": self.links,
             "doctor": self.doctor,
-            "models": self.models,
-            "model_add": self.model_add,
-            "model_show": self.model_show,
             "run": self.run,
             "invite": self.invite,
             "stop": self.stop,
@@ -80,7 +75,7 @@ class Operations:
             "relaying": linkviews.relaying_view(node.ladder),
             "peers": len(members) - 1,
             "serving": views.serving_view(node.serving.status(), shard, names),
-            "models": self._swarm_models(),
+            "models": views.swarm_models(node.directory, node.library),
             "capacity": views.capacity_view(own.capacity),
             "sessions": {"stage": node.stage.sessions, "gateway": node.gateway.sessions},
             "stalls": views.stall_view(node.stalls),
@@ -149,34 +144,6 @@ class Operations:
                 with trio.move_on_after(defaults.WATCH):
                     await reach.changed(reach.version)
 
-    def _swarm_models(self) -> list[dict[str, Any]]:
-        members = self._node.directory.members()
-        local = self._node.library.roots()
-        named = views.named_models(members)
-        return [views.swarm_entry(model, members, local) for model in named]
-
-    async def models(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        return {"models": self._swarm_models()}
-
-    async def model_add(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        folder = path_of(request, "path")
-        name = _maybe(request, "name", lambda r, k: _text(r, k, NAME_LIMIT))
-        async with progress_to(emit) as note:
-            added, manifest = await self._node.library.add(folder, name, note)
-        await self._node.announce_models()
-        return views.model_entry(added, manifest, local=True)
-
-    async def model_show(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        node = self._node
-        asked = _text(request, "name", NAME_LIMIT)
-        root = resolve(asked, node.library, node.directory)
-        manifest: Manifest = await manifest_of(root, node.library, node.exchange, node.directory)
-        members = node.directory.members()
-        names = [model.name for model in views.named_models(members) if model.root == root]
-        name = asked if asked in names else next(iter(names), root[:16])
-        local = root in node.library.roots()
-        return views.model_view(name, manifest, members, local=local)
-
     async def run(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         if self._node.stopping:
             raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
@@ -194,14 +161,14 @@ class Operations:
         return _summary_view(summary) | {"seed": asked.sampling.seed, "nodes": stages}
 
     def _generate_request(self, request: dict[str, Any]) -> GenerateRequest:
-        seed = _maybe(request, "seed", lambda r, k: _whole(r, k, 0, 2**64 - 1))
+        seed = maybe(request, "seed", lambda r, k: _whole(r, k, 0, 2**64 - 1))
         if seed is None:
             seed = int.from_bytes(self._host.entropy(8), "big")
         return GenerateRequest(
-            model=_text(request, "model", NAME_LIMIT),
-            prompt=_text(request, "prompt", defaults.CONTROL_REQUEST_LIMIT),
+            model=text_of(request, "model", NAME_LIMIT),
+            prompt=text_of(request, "prompt", defaults.CONTROL_REQUEST_LIMIT),
             raw=request.get("raw") is True,
-            max_tokens=_maybe(request, "max_tokens", lambda r, k: _whole(r, k, 1, 2**24)),
+            max_tokens=maybe(request, "max_tokens", lambda r, k: _whole(r, k, 1, 2**24)),
             sampling=Sampling(
                 temperature=_number(request, "temperature", 0.0, 100.0, 0.0),
                 top_k=_whole({"top_k": 0, **request}, "top_k", 0, 2**31),
@@ -214,7 +181,7 @@ class Operations:
     async def invite(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         node = self._node
         uses = _whole({"uses": defaults.INVITE_USES, **request}, "uses", 1, 1000)
-        text = _maybe(request, "address", lambda r, k: _text(r, k, 400))
+        text = maybe(request, "address", lambda r, k: text_of(r, k, 400))
         address = _parse_address(text) if text else self._best_address()
         try:
             code, expires = await node.credentials.invite(
@@ -289,11 +256,11 @@ def _summary_view(summary: Summary) -> dict[str, Any]:
 # Values of a request, typed and bounded; all raise ControlError `bad-request`.
 
 
-def _maybe(request: dict[str, Any], key: str, read: Callable[[dict[str, Any], str], T]) -> T | None:
+def maybe(request: dict[str, Any], key: str, read: Callable[[dict[str, Any], str], T]) -> T | None:
     return None if request.get(key) is None else read(request, key)
 
 
-def _text(request: dict[str, Any], key: str, limit: int) -> str:
+def text_of(request: dict[str, Any], key: str, limit: int) -> str:
     value = request.get(key)
     if not isinstance(value, str) or not value or len(value) > limit:
         raise ControlError("bad-request", f"`{key}` is not a text of 1 to {limit} characters")
@@ -301,7 +268,7 @@ def _text(request: dict[str, Any], key: str, limit: int) -> str:
 
 
 def path_of(request: dict[str, Any], key: str) -> Path:
-    text = _text(request, key, 4096)
+    text = text_of(request, key, 4096)
     try:
         if b"\0" not in os.fsencode(text):
             return Path(text)
@@ -314,7 +281,7 @@ def _texts(request: dict[str, Any], key: str) -> tuple[str, ...]:
     values = request.get(key) or []
     if not isinstance(values, list) or len(values) > STOP_LIMIT:
         raise ControlError("bad-request", f"`{key}` is not a list of at most {STOP_LIMIT} texts")
-    return tuple(_text({key: value}, key, NAME_LIMIT) for value in values)
+    return tuple(text_of({key: value}, key, NAME_LIMIT) for value in values)
 
 
 def _whole(request: dict[str, Any], key: str, low: int, high: int) -> int:

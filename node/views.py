@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..dht.library import Library
 from ..dht.manifest import Manifest
+from ..state.directory import Directory
 from ..state.record import Capacity, MemberRecord, ModelName, ShardRecord
 from ..tasks.errors import NoRoute
 from ..tasks.routing import find_route
 from ..transport.identity import PeerId
 from ..transport.link import Link
+from .defaults import VOUCHERS_SHOWN
 from .health import Condition
 from .stall import StallGuard
 
@@ -56,10 +59,13 @@ def model_entry(name: str, manifest: Manifest, *, local: bool) -> dict[str, Any]
         "local": local,
         "complete": None,
         "missing": None,
+        "vouchers": [],
     }
 
 
-def swarm_entry(model: ModelName, members: Members, local: Iterable[str]) -> dict[str, Any]:
+def swarm_entry(
+    model: ModelName, members: Members, local: Iterable[str], own: PeerId
+) -> dict[str, Any]:
     """A model as the swarm has it: who knows it, whether a chain serves it."""
     missing = why_not_served(members, model.root, model.layers)
     return {
@@ -70,7 +76,24 @@ def swarm_entry(model: ModelName, members: Members, local: Iterable[str]) -> dic
         "local": model.root in set(local),
         "complete": missing is None,
         "missing": missing,
+        "vouchers": vouchers(model, members, own),
     }
+
+
+def vouchers(model: ModelName, members: Members, own: PeerId) -> list[dict[str, Any]]:
+    """The members that give this name to this root, this node among them."""
+    found = [
+        {"peer": peer, "source": "here" if peer == own else "members", "age_s": 0.0}
+        for peer, record in members.items()
+        if any(one.name == model.name and one.root == model.root for one in record.models)
+    ]
+    return sorted(found, key=lambda one: one["source"] != "here")[:VOUCHERS_SHOWN]
+
+
+def swarm_models(directory: Directory, library: Library) -> list[dict[str, Any]]:
+    """Every model that this node or a member names."""
+    members, local, own = directory.members(), library.roots(), directory.own().peer
+    return [swarm_entry(model, members, local, own) for model in named_models(members)]
 
 
 def model_view(name: str, manifest: Manifest, members: Members, *, local: bool) -> dict[str, Any]:

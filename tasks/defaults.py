@@ -32,6 +32,9 @@ ROUTE_AROUND = 60.0  # seconds for which a stage that did not open is taken only
 FLOAT32_PARAMETERS = 100_000_000  # models with fewer are served in float32
 KV_CONTEXTS = 16  # full contexts whose KV a shard reserves at most
 KV_TOKENS_LEAST = 512  # of KV that a shard must have room for
+RESOLVE_PAUSE = 3.0  # seconds until a name that nobody knew is looked for again
+SPEED_MEMORY = 0.98  # weight of the old mean when one more token is measured
+SPEED_STEPS = 16  # tokens measured, then a speed is told
 MODEL_PATIENCE = 10.0  # seconds until nobody's knowing the owner's model is a failure
 SERVE_RETRY = (1.0, 60.0)  # seconds until serving is tried again: first, most
 

@@ -1,6 +1,6 @@
 """What this node serves: choose, fetch, load, publish; again after a crash of the engine."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -11,12 +11,13 @@ from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..dht.manifest import Manifest
+from ..dht.names import Meaning
 from ..state.defaults import MODELS
 from ..state.directory import Directory
-from ..state.record import ShardRecord
+from ..state.record import ModelName, ShardRecord
 from ..transport.errors import ShoalError
 from ..transport.host import Host
-from .defaults import MODEL_PATIENCE, SERVE_RETRY
+from .defaults import MODEL_PATIENCE, RESOLVE_PAUSE, SERVE_RETRY
 from .engine.errors import EngineError
 from .engine.families import Architecture, architecture, kv_token_bytes
 from .engine.interface import DType, Engine, Parts
@@ -29,6 +30,7 @@ from .stage import Stage
 
 Phase = Literal["no-engine", "choosing", "fetching", "loading", "serving", "failed"]
 
+Find = Callable[[str], Awaitable[Meaning]]
 
 NO_TORCH = "torch is not installed: this node holds no layers"
 # What a damaged chunk looks like to an engine. Other faults of a model have these codes too.
@@ -75,7 +77,8 @@ class _State:
 class Serving:
     """One shard on one engine. Without an engine the node is a member all the same.
 
-    `no_engine` then says why it has none.
+    `no_engine` then says why it has none. `find` says which model a name means, beyond what this
+    node and its members know.
     """
 
     def __init__(
@@ -90,9 +93,12 @@ class Serving:
         *,
         no_engine: str = NO_TORCH,
         restore: Restore = no_other_copy,
+        find: Find | None = None,
     ) -> None:
         self._host = host
         self._restore = restore
+        self._find = find or self._find_near
+        self._meant: Meaning | None = None  # the owner's model, once it is known
         self._engine = engine
         self._stage = stage
         self._library = library
@@ -183,16 +189,25 @@ class Serving:
             await self._directory.changed(version)
 
     async def _named_model(self, name: str) -> str:
-        """Its root, once a member knows it; raises ModelError when none does for a while."""
+        """Its root, once somebody knows it; raises ModelError when nobody does for a while."""
         with trio.move_on_after(MODEL_PATIENCE):
             while True:
                 version = self._directory.version
                 try:
-                    return resolve(name, self._library, self._directory)
+                    self._meant = await self._find(name)
+                    return self._meant.root
                 except ModelError as error:
+                    if error.code != "unknown-model":
+                        raise
                     self._say("choosing", f"{error.message}; waiting for a node that has it")
-                await self._directory.changed(version)
-        return resolve(name, self._library, self._directory)
+                with trio.move_on_after(RESOLVE_PAUSE):
+                    await self._directory.changed(version)
+        self._meant = await self._find(name)
+        return self._meant.root
+
+    async def _find_near(self, name: str) -> Meaning:
+        await trio.lowlevel.checkpoint()
+        return Meaning("", resolve(name, self._library, self._directory))
 
     def _parts(self, manifest: Manifest, arch: Architecture, dtype: DType) -> Parts:
         if self._settings.layers is None:
@@ -247,12 +262,19 @@ class Serving:
         """Who serves a model names it too: its name outlives the node that it came from."""
         names = self._library.names()
         given = [model for r in self._directory.members().values() for model in r.models]
-        model = next((model for model in given if model.root == root), None)
+        model = next((model for model in given if model.root == root), self._meant_name(root))
         own = self._directory.own().models
         if model is None or root in names.values() or model.name in names or len(own) >= MODELS:
             return
         await self._library.set_name(model.name, root)
         self._directory.publish(models=(*own, model))
+
+    def _meant_name(self, root: str) -> ModelName | None:
+        """What its owner called a model that no member names."""
+        meant = self._meant
+        if meant is None or meant.root != root or not (meant.name and meant.layers):
+            return None
+        return ModelName(meant.name, root, meant.layers, meant.size)
 
     async def _load(self, engine: RestartingEngine, plan: Plan) -> None:
         self._say("loading", f"loading {self._describe(plan)}")

@@ -19,6 +19,7 @@ from ..transport.host import Host
 from ..transport.identity import PeerId
 from ..transport.link import Link
 from .courier import Courier
+from .decodespeed import DecodeSpeed
 from .defaults import (
     CLOSED_REMEMBERED,
     KV_SHARE,
@@ -122,6 +123,8 @@ class Stage:
         self._engine_or_none = engine
         self._idle = idle
         self._held: Held | None = None
+        self.speed = DecodeSpeed()
+        """Of the shard that is served."""
         self._sessions: dict[Name, _Session] = {}
         self._closed: OrderedDict[Name, None] = OrderedDict()
         self._budget = SentBudget(sent_bytes)
@@ -154,6 +157,7 @@ class Stage:
         """The engine holds this shard from now on; sessions on the one before have failed."""
         self.withdraw()
         self._held = held
+        self.speed = DecodeSpeed()
 
     def withdraw(self) -> None:
         """The engine holds no shard now: all sessions fail with `shard-gone`."""
@@ -410,6 +414,8 @@ class Stage:
     def _pass_on(self, session: _Session, event: HiddenEvent) -> None:
         order, end = session.open, event.start + event.count
         before, token = session.spans.pop(end, (0.0, False))
+        if event.count == 1:
+            self.speed.note(event.seconds)
         if order.parts.head:
             progress = Progress(order.session, order.epoch, end)
             self._courier.post(session.gateway, "session.progress", progress.header())
@@ -429,6 +435,8 @@ class Stage:
     def _pass_token(self, session: _Session, event: TokenEvent) -> None:
         order = session.open
         before, _ = session.spans.pop(event.position, (0.0, False))
+        if session.made:  # the first one's time is the prompt's
+            self.speed.note(event.seconds)
         session.made += 1
         session.heard = self._host.now()
         final = event.final if session.single else self._is_final(session, event)

@@ -12,6 +12,7 @@ import trio
 
 from ...dht.finding import Found
 from ...dht.key import Key
+from ...dht.kvindex import KvIndex
 from ...dht.publishing import PublishReport
 from ...dht.record import Body
 from ...dht.service import Dht, DhtSettings
@@ -59,6 +60,7 @@ class Finder:
         self.identity = Identity.from_seed(seed)
         self.endpoint: Endpoint
         self.dht: Dht
+        self.kv: KvIndex
         self.ladder: Ladder | None = None
         self.bootstrap = bootstrap
         self._climbs = climbs
@@ -99,6 +101,8 @@ class Finder:
                 settings=self._settings,
             )
             await nursery.start(self.dht.run)
+            self.kv = KvIndex(host, self.endpoint, self.dht, connect=self._to)
+            await nursery.start(self.kv.run)
             for address in self.bootstrap:
                 nursery.start_soon(self._reach, address)
             task_status.started(self)
@@ -119,6 +123,9 @@ class Finder:
         if self.ladder is not None:
             return await self.ladder.ask(peer, addresses, timeout=_TIMEOUT)
         return await self.endpoint.ask(peer, addresses, timeout=_TIMEOUT)
+
+    async def _to(self, peer: PeerId) -> Link:
+        return await self._connect(peer, self.dht.where(peer))
 
     def _addresses(self) -> list[Address]:
         own = [

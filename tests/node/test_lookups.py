@@ -95,7 +95,7 @@ async def test_the_part_in_the_index(world: World) -> None:
     nodes = await swarm(world)
     view = await nodes[1].ask("dht")
     assert (view["mode"], view["contacts"], view["servers"]) == ("server", 2, 2)
-    assert {own["kind"] for own in view["own"]} == {"peer", "shard"}
+    assert {own["kind"] for own in view["own"]} == {"peer", "shard", "name", "blob"}
     assert all(own["kept"] == 2 and own["due_s"] > 0 for own in view["own"])
     assert view["stored"]["records"] >= 4 and view["walk"]["messages"] > 0
 

@@ -11,13 +11,15 @@ import trio.testing
 from shoal.dht.errors import ModelError
 from shoal.dht.exchange import Exchange
 from shoal.dht.library import Library
+from shoal.dht.names import Meaning
 from shoal.state.record import ModelName, ShardRecord
 from shoal.tasks.courier import Courier
+from shoal.tasks.defaults import RESOLVE_PAUSE
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import LoadShard, Parts
 from shoal.tasks.placement import needed_bytes
-from shoal.tasks.serving import RestartingEngine, Serving, ServingSettings
+from shoal.tasks.serving import Find, RestartingEngine, Serving, ServingSettings
 from shoal.tasks.stage import Stage
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.host import Host
@@ -47,7 +49,7 @@ class FakeServingEngine(FakeEngine):
 class World:
     """One node's serving with fakes all around it."""
 
-    def __init__(self, *, engine: bool = True, **settings: Any) -> None:
+    def __init__(self, *, engine: bool = True, find: Find | None = None, **settings: Any) -> None:
         wire, host = Wire(), cast(Host, FakeHost())
         self.manifest = small_manifest()
         self.directory = FakeDirectory()
@@ -64,6 +66,7 @@ class World:
             cast(Exchange, self.exchange),
             self.directory,
             ServingSettings(**{"memory": 2**30, "layers": (0, 2), **settings}),
+            find=find,
         )
 
     def other_has_it(self, name: str = "small") -> None:
@@ -211,5 +214,46 @@ async def test_too_little_memory_is_an_error_with_both_numbers(autojump_clock: o
     async def body() -> None:
         assert "need 1 MiB of memory and this node offers 0 MiB" in await world.settle("failed")
         assert world.shards() == ()
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_the_owners_model_is_found_beyond_the_members(autojump_clock: object) -> None:
+    """Nobody linked names it: its name is asked for again and again, kept with what was meant."""
+    asked: list[float] = []
+
+    async def find(name: str) -> Meaning:
+        asked.append(trio.current_time())
+        if len(asked) < 3:
+            raise ModelError("unknown-model", f"no model {name}")
+        return Meaning("far", world.manifest.root, 2, 100)
+
+    world = World(find=find, model="far@ab")
+
+    async def body() -> None:
+        assert "waiting for a node that has it" in await world.settle("choosing")
+        await trio.sleep(2 * RESOLVE_PAUSE + 0.1)
+        await world.settle("serving")
+        assert [at - asked[0] for at in asked] == pytest.approx(
+            [0, RESOLVE_PAUSE, 2 * RESOLVE_PAUSE]
+        )
+        assert world.library.named == {"far": world.manifest.root}
+        (model,) = world.directory.own().models
+        assert (model.name, model.layers, model.weight_bytes) == ("far", 2, 100)
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_a_name_of_several_models_is_not_waited_for(autojump_clock: object) -> None:
+    async def find(name: str) -> Meaning:
+        raise ModelError("ambiguous-model", "it means 2 models", hint="NAME@HASH")
+
+    world = World(find=find, model="far")
+
+    async def body() -> None:
+        assert await world.settle("failed") == "it means 2 models"
+        assert world.serving.status()["hint"] == "NAME@HASH"
 
     await world.run(body)

@@ -1,0 +1,110 @@
+"""`shoal model pull`: a whole model from whoever in the swarm holds it."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import render
+from .errors import CommandError
+from .options import data_flag, data_option, example, json_option
+
+
+@click.command(
+    short_help="Get a whole model from other nodes.",
+    epilog=example("shoal model pull Llama-3.2-1B@1f2e3d4c", f"shoal model pull {'ab' * 32}"),
+)
+@click.argument("name")
+@data_option
+@json_option
+def pull(name: str, data: Path, as_json: bool) -> None:
+    """Get all of the model NAME from other nodes, every chunk verified.
+
+    NAME is a name, NAME@HASH with the first digits of the root, or the root: where a name means
+    several models, only a hash says which. What has come stays when it is interrupted: the same
+    command goes on. Needs a running daemon.
+    """
+    from .client import request
+    from .progress import Bar
+
+    seen = Seen(quiet=as_json)
+    with Bar("fetching") as bar:
+
+        def on_event(event: dict[str, Any]) -> None:
+            if event["event"] == "resolved":
+                seen.resolved(event)
+            else:
+                seen.done, seen.total = event["done"], event["total"]
+                bar.show(seen.done, seen.total)
+
+        try:
+            answer = request(data, "model_pull", name=name, wait=True, on_event=on_event)
+        except KeyboardInterrupt:
+            raise seen.interrupted(name, data) from None
+    click.echo(json.dumps(answer) if as_json else report(answer, data))
+
+
+class Seen:
+    """How far it has come, and which model it is."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.done = self.total = 0
+        self._quiet = quiet
+        self._root = ""
+
+    def resolved(self, event: dict[str, Any]) -> None:
+        """Which model it is, and who says so; before anything is fetched."""
+        self._root = str(event["root"])
+        if not self._quiet:
+            name = event["name"] or "the model"
+            print(
+                f"{render.safe(name)} is {render.safe(self._root)}, {vouched(event['vouchers'])}",
+                file=sys.stderr,
+            )
+
+    def interrupted(self, name: str, data: Path) -> CommandError:
+        """Ctrl-C: what is here, and how to go on."""
+        came = f", {render.size(self.done)} of {render.size(self.total)} are here"
+        again = name if "@" in name or not self._root else f"{name}@{self._root[:16]}"
+        again = self._root if name == self._root[: len(name)] else again
+        return CommandError(
+            "interrupted",
+            f"interrupted{came if self.total else ''}; what came is kept",
+            hint=f"`shoal model pull {shlex.quote(again)}{data_flag(data)}` goes on from there",
+        )
+
+
+def report(answer: dict[str, Any], data: Path) -> str:
+    """What was got, for a person."""
+    name, peers = render.safe(answer["name"]), answer["peers"]
+    if not peers:
+        got = "was here already"
+    else:
+        nodes = render.count(peers, "node")
+        got = f"{render.size(answer['fetched'])} from {nodes} in {answer['seconds']:.1f} s"
+    lines = [f"{name}: {got}, root {render.safe(answer['root'], 64)}"]
+    if answer["liars"]:
+        lied = ", ".join(render.safe(peer) for peer in answer["liars"][:4])
+        lines.append(f"sent wrong bytes and was dropped: {lied}")
+    lines.append(f"serve it with `shoal node --model {name}{data_flag(data)}`")
+    return "\n".join(lines)
+
+
+def vouched(vouchers: list[dict[str, Any]]) -> str:
+    """Who vouches for a name, in few words."""
+    if not vouchers:
+        return "by its hash alone"
+    more = f" and {len(vouchers) - 1} more" if len(vouchers) > 1 else ""
+    return f"says {voucher(vouchers[0])}{more}"
+
+
+def voucher(one: dict[str, Any]) -> str:
+    """One voucher, and from where that is known."""
+    if one["source"] == "here":
+        return "this node"
+    if one["source"] == "members":
+        return f"{render.safe(one['peer'])}, a member"
+    return f"{render.safe(one['peer'])}, {render.duration(one['age_s'])} ago"

@@ -1,0 +1,166 @@
+"""What the control socket can be asked about models; docs/spec/control.md."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ..dht.errors import DiskFull, FetchFailed, ModelError, QuotaFull
+from ..dht.manifest import Manifest
+from ..dht.names import Meaning, Voucher, spelled
+from ..tasks.models import holders, manifest_of
+from . import defaults, views
+from .control import Emit, Operation
+from .operations import maybe, path_of, progress_to, text_of
+
+if TYPE_CHECKING:
+    from .daemon import Node
+
+NAME_LIMIT = 256  # characters of a model's name or root
+
+
+class ModelOperations:
+    """The operations on the models of one node and its swarm."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def table(self) -> Mapping[str, Operation]:
+        return {
+            "models": self.models,
+            "model_add": self.model_add,
+            "model_show": self.model_show,
+            "model_pull": self.model_pull,
+        }
+
+    async def models(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        return {"models": views.swarm_models(self._node.directory, self._node.library)}
+
+    async def model_add(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        node, folder = self._node, path_of(request, "path")
+        name = maybe(request, "name", lambda r, k: text_of(r, k, NAME_LIMIT))
+        async with progress_to(emit) as note:
+            added, manifest = await node.library.add(folder, name, note)
+        await node.announce_models()
+        await node.exchange.announce(manifest.root)
+        return views.model_entry(added, manifest, local=True)
+
+    async def model_show(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        """One model, who serves it, who vouches for its name, and what else the name may mean."""
+        node = self._node
+        asked = text_of(request, "name", NAME_LIMIT)
+        meaning = await node.names.resolve(asked)
+        manifest: Manifest = await manifest_of(
+            meaning.root, node.library, node.exchange, node.directory
+        )
+        all_meant = await node.names.meanings(asked, timeout=defaults.SHOW_TIME)
+        members = node.directory.members()
+        names = [model.name for model in views.named_models(members) if model.root == meaning.root]
+        name = meaning.name or next(iter(names), meaning.root[:16])
+        local = meaning.root in node.library.roots()
+        vouchers = next((one.vouchers for one in all_meant if one.root == meaning.root), ())
+        others = [one for one in all_meant if one.root != meaning.root]
+        return views.model_view(name, manifest, members, local=local) | {
+            "vouchers": voucher_views(vouchers or meaning.vouchers),
+            "others": [
+                {"name": spelled(one, all_meant), "vouchers": voucher_views(one.vouchers)}
+                for one in others
+            ],
+        }
+
+    # Pulling.
+
+    async def model_pull(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """All of a model from whoever holds it. What has come stays when the client goes."""
+        node = self._node
+        asked = text_of(request, "name", NAME_LIMIT)
+        meaning = await node.names.resolve(asked)
+        root = meaning.root
+        await emit({"event": "resolved", **meaning_view(meaning)})
+        await self._find_holders(meaning)
+        began = node.host.now()
+        try:
+            manifest = await self._manifest(root)
+            report = await self._fetch(manifest, emit)
+        except (DiskFull, QuotaFull) as error:
+            hint = "make room, and the same command goes on: what came is kept"
+            raise ModelError(error.code, error.message, hint=hint) from None
+        name = await self._keep_name(meaning)
+        await node.announce_models()
+        return views.model_entry(name, manifest, local=True) | {
+            "vouchers": voucher_views(meaning.vouchers),
+            "fetched": report.size,
+            "peers": len(report.by_peer),
+            "liars": list(report.liars),
+            "seconds": node.host.now() - began,
+        }
+
+    def _linked(self, root: str) -> list[Any]:
+        return holders(root, self._node.directory)
+
+    async def _manifest(self, root: str) -> Manifest:
+        node = self._node
+        return await manifest_of(
+            root, node.library, node.exchange, node.directory, patience=defaults.PULL_PATIENCE
+        )
+
+    async def _fetch(self, manifest: Manifest, emit: Emit) -> Any:
+        root = manifest.root
+        async with progress_to(emit) as note:
+            return await self._node.exchange.fetch(
+                root,
+                list(manifest.chunks),
+                lambda: self._linked(root),
+                note,
+                patience=defaults.PULL_PATIENCE,
+            )
+
+    async def _find_holders(self, meaning: Meaning) -> None:
+        """Raises FetchFailed where something is missing here and nobody says to hold any of it."""
+        node, root = self._node, meaning.root
+        if await self._is_whole(root):
+            return
+        for _ in range(defaults.PULL_LOOKS):  # what was added a moment ago is being announced
+            if self._linked(root) or await node.providers.providers(root):
+                return
+            await trio.sleep(defaults.PULL_PAUSE)
+        raise FetchFailed(
+            "no-source",
+            f"nobody that can be found now holds `{spelled(meaning)}`",
+            hint="try again when one of its holders is there; `shoal find "
+            f"{root}` shows who they were",
+        )
+
+    async def _is_whole(self, root: str) -> bool:
+        if root not in self._node.library.roots():
+            return False
+        try:
+            return (await self._node.library.holdings(root)).complete
+        except ModelError:  # its manifest is damaged: it is fetched again
+            return False
+
+    async def _keep_name(self, meaning: Meaning) -> str:
+        """Whoever has pulled it vouches for its name too, unless that means another model here."""
+        library, root = self._node.library, meaning.root
+        names = library.names()
+        if meaning.name and names.get(meaning.name, root) == root:
+            await library.set_name(meaning.name, root)
+            return meaning.name
+        return next((name for name, known in names.items() if known == root), root[:16])
+
+
+def meaning_view(meaning: Meaning) -> dict[str, Any]:
+    """What a name means, for JSON."""
+    return {
+        "name": meaning.name or None,
+        "root": meaning.root,
+        "vouchers": voucher_views(meaning.vouchers),
+    }
+
+
+def voucher_views(vouchers: Iterable[Voucher]) -> list[dict[str, Any]]:
+    """Who vouches, from where that is known, and how old it is; the nearest first, bounded."""
+    return [
+        {"peer": each.peer, "source": each.source.name.lower(), "age_s": each.age}
+        for each in list(vouchers)[: defaults.VOUCHERS_SHOWN]
+    ]

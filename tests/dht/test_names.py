@@ -1,0 +1,200 @@
+"""What names mean, and who vouches."""
+
+from typing import Any
+
+import pytest
+
+from shoal.dht import defaults
+from shoal.dht.errors import ModelError
+from shoal.dht.finding import Found
+from shoal.dht.key import Key, record_key
+from shoal.dht.lookup import FoundRecord
+from shoal.dht.names import Asked, Names, Source, chosen, read, spelled
+from shoal.dht.record import Body, NameBody, OtherBody
+from shoal.transport.identity import PeerId
+
+from .nodes import identity, record
+
+A, B, C = "aa" * 32, "bb" * 32, "aa" * 20 + "cc" * 12
+OWN, KEEPER = PeerId("own"), PeerId("keeper")
+
+
+def body(name: str, root: str) -> NameBody:
+    return NameBody(name, root, 6, 1 << 20)
+
+
+class Swarm:
+    """`here`, `told` by members, and `far`: what the DHT answers to any key."""
+
+    def __init__(self) -> None:
+        self.here: dict[str, str] = {}
+        self.known: list[str] = []
+        self.told: list[tuple[PeerId, NameBody]] = []
+        self.far: list[FoundRecord] = []
+        self.asked: list[Key] = []
+        self.names = Names(
+            self,
+            own=OWN,
+            here=lambda: self.here,
+            known=lambda: self.known,
+            told=lambda: self.told,
+        )
+
+    async def find(self, key: Key, **how: Any) -> Found:
+        self.asked.append(key)
+        return Found(tuple(self.far))
+
+    def says(self, author: int, said: Body, age: float = 5.0) -> None:
+        self.far.append(FoundRecord(record(said, author), age, KEEPER))
+
+
+@pytest.mark.trio
+async def test_what_was_named_here_comes_first() -> None:
+    swarm = Swarm()
+    swarm.here["tiny"] = A
+    swarm.told = [(identity(1).peer, body("tiny", B)), (OWN, body("tiny", A))]
+    swarm.says(2, body("tiny", C))
+    meant = await swarm.names.resolve("tiny")
+    assert (meant.root, meant.source, meant.layers) == (A, Source.HERE, 6)
+    assert [each.peer for each in meant.vouchers] == [OWN] and not swarm.asked
+    del swarm.here["tiny"], swarm.told[1]
+    assert (await swarm.names.resolve("tiny")).root == B, "then what members say"
+    assert not swarm.asked
+    swarm.told.clear()
+    meant = await swarm.names.resolve("tiny")
+    assert (meant.root, meant.source) == (C, Source.DHT), "then what the DHT says"
+    assert swarm.asked == [record_key("name", "tiny")]
+    assert [(each.peer, each.age) for each in meant.vouchers] == [(identity(2).peer, 5.0)]
+
+
+@pytest.mark.trio
+async def test_several_roots_are_choices_and_a_hash_picks() -> None:
+    swarm = Swarm()
+    for author, root in ((1, A), (2, B), (3, B)):
+        swarm.says(author, body("tiny", root))
+    with pytest.raises(ModelError) as raised:
+        await swarm.names.resolve("tiny")
+    assert raised.value.code == "ambiguous-model"
+    first = raised.value.message.index("tiny@bbbbbbbb")
+    assert first < raised.value.message.index("tiny@aaaaaaaa"), "most vouchers first"
+    assert "and 1 more" in raised.value.message and identity(1).peer in raised.value.message
+    assert (await swarm.names.resolve("tiny@a")).root == A
+    assert (await swarm.names.resolve(f"tiny@{B}")).root == B
+    with pytest.raises(ModelError) as raised:
+        await swarm.names.resolve("tiny@c")
+    assert raised.value.code == "unknown-model"
+
+
+@pytest.mark.trio
+async def test_a_hash_passes_over_what_is_nearer() -> None:
+    swarm = Swarm()
+    swarm.here["tiny"] = A
+    swarm.told = [(identity(1).peer, body("tiny", A))]
+    swarm.says(2, body("tiny", B))
+    assert (await swarm.names.resolve(f"tiny@{B[:8]}")).root == B
+
+
+@pytest.mark.trio
+async def test_a_ground_prefix_is_a_choice_and_all_digits_are_none() -> None:
+    """Two roots that begin alike: eight digits do not tell them apart, and it is said how many
+    do; with 64 nothing is looked at but the root."""
+    swarm = Swarm()
+    swarm.says(1, body("tiny", A))
+    swarm.says(2, body("tiny", C))
+    with pytest.raises(ModelError) as raised:
+        await swarm.names.resolve("tiny@aaaaaaaa")
+    assert f"tiny@{A[:41]} " in raised.value.message and f"tiny@{C[:41]} " in raised.value.message
+    assert (await swarm.names.resolve(f"tiny@{A}")).root == A
+
+
+@pytest.mark.trio
+async def test_one_author_counts_once_and_its_nearest_word() -> None:
+    swarm = Swarm()
+    swarm.told = [(identity(1).peer, body("tiny", A))]
+    swarm.says(1, body("tiny", A))
+    swarm.says(2, body("tiny", A), age=9.0)
+    (meant,) = await swarm.names.meanings("tiny")
+    assert [(each.peer, each.source) for each in meant.vouchers] == [
+        (identity(1).peer, Source.MEMBERS), (identity(2).peer, Source.DHT),
+    ]  # fmt: skip
+
+
+@pytest.mark.trio
+async def test_records_of_something_else_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hostile keeper answers with what was signed under another name or kind, or in our name."""
+    swarm = Swarm()
+    swarm.says(1, body("other", A))
+    swarm.says(2, OtherBody("name2", ("tiny",), ""))
+    own = record(body("tiny", B), 3)
+    swarm.names = Names(swarm, own=own.author, here=dict, known=list, told=list)
+    swarm.far.append(FoundRecord(own, 0.0, KEEPER))
+    with pytest.raises(ModelError) as raised:
+        await swarm.names.resolve("tiny")
+    assert raised.value.code == "unknown-model"
+
+    # The twin: without the look at what was signed, another model is taken for it.
+    monkeypatch.setattr(Asked, "fits", lambda self, name, root: True)
+    assert (await swarm.names.resolve("tiny")).root == A
+
+
+@pytest.mark.trio
+async def test_a_flood_of_roots_is_bounded() -> None:
+    swarm = Swarm()
+    for author in range(1, 60):
+        swarm.says(author, body("tiny", f"{author:064x}"))
+    meanings = await swarm.names.meanings("tiny")
+    assert len(meanings) == defaults.NAME_MEANINGS
+    with pytest.raises(ModelError) as raised:
+        await swarm.names.resolve("tiny")
+    assert raised.value.message.count("tiny@") == defaults.NAME_CHOICES
+    assert len(raised.value.message) < 1000 and "more" in raised.value.message
+
+
+@pytest.mark.trio
+async def test_roots_need_no_name() -> None:
+    swarm = Swarm()
+    assert (await swarm.names.resolve(B)).root == B, "whoever has it will be found, or nobody"
+    swarm.known = [A, C]
+    assert (await swarm.names.resolve(C[:60])).root == C
+    with pytest.raises(ModelError) as raised:
+        await swarm.names.resolve("aaaaaaaa")
+    assert raised.value.code == "ambiguous-model"
+    swarm.told = [(identity(1).peer, body("tiny", B))]
+    meant = await swarm.names.resolve("bbbbbbbb")
+    assert (meant.name, meant.root, len(meant.vouchers)) == ("", B, 1)
+    assert not swarm.asked, "where a root's records lie its beginning does not say"
+
+
+@pytest.mark.trio
+async def test_a_name_given_here_may_look_like_a_hash() -> None:
+    swarm = Swarm()
+    swarm.here["deadbeef"] = A
+    assert (await swarm.names.resolve("deadbeef")).root == A
+
+
+BAD = ["", "@", "tiny@", "tiny@xyz", "tiny@AB", "@ab", "a b", "-x", "x" * 65, "\x1b[2J", "é", "a/b"]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("text", [*BAD, "tiny@" + "a" * 65, "\u202etiny"])
+async def test_bad_names(text: str) -> None:
+    with pytest.raises(ModelError) as raised:
+        await Swarm().names.resolve(text)
+    assert raised.value.code == "bad-name"
+    assert raised.value.message.isascii() and raised.value.message.isprintable()
+
+
+def test_what_is_typed() -> None:
+    assert read("tiny") == Asked("tiny", "")
+    assert read("tiny@ab") == Asked("tiny", "ab")
+    assert read("abcdef01") == Asked("", "abcdef01")
+    assert read("abcdef0") == Asked("abcdef0", ""), "seven digits are a name"
+
+
+@pytest.mark.trio
+async def test_spelling_tells_apart() -> None:
+    swarm = Swarm()
+    swarm.told = [(identity(1).peer, body("tiny", A)), (identity(2).peer, body("tiny", B))]
+    meanings = await swarm.names.meanings("tiny")
+    assert {spelled(one, meanings) for one in meanings} == {"tiny@aaaaaaaa", "tiny@bbbbbbbb"}
+    assert chosen(Asked("tiny", ""), []) == []

@@ -1,0 +1,85 @@
+"""What a daemon answers about models, with others around it."""
+
+import pytest
+import trio
+
+from shoal.dht.record import BlobBody, NameBody
+from shoal.netsim.daemons.daemon import DaemonHandle
+from shoal.netsim.world import World
+from shoal.node.embedded import embedded_folder
+from shoal.node.errors import ControlError
+
+
+async def pair(world: World) -> list[DaemonHandle]:
+    """One with `tiny`, and one that has met it."""
+    first = await world.host("a").start(engine=False)
+    second = await world.host("b").start(bootstrap=[first], engine=False)
+    await second.until(lambda status: status["peers"] == 1 and status["models"])
+    return [first, second]
+
+
+async def test_list_and_show_say_who_vouches(world: World) -> None:
+    first, second = await pair(world)
+    (model,) = (await second.ask("models"))["models"]
+    assert model["vouchers"] == [{"peer": first.peer, "source": "members", "age_s": 0.0}]
+    assert not model["local"]
+    await second.ask("model_pull", name="tiny")
+    (model,) = (await second.ask("models"))["models"]
+    assert model["local"]
+    assert [(each["peer"], each["source"]) for each in model["vouchers"]] == [
+        (second.peer, "here"), (first.peer, "members"),
+    ]  # fmt: skip
+    shown = await second.ask("model_show", name="tiny")
+    assert [each["peer"] for each in shown["vouchers"]] == [second.peer, first.peer]
+    assert shown["others"] == [] and shown["config"]
+
+
+async def test_what_is_added_is_published(world: World) -> None:
+    first, _ = await pair(world)
+    folder = first.node.config.data / "model"
+    files = first.node.host.files
+    files.make_folder(folder)
+    for path in embedded_folder().iterdir():
+        if path.is_file():
+            files.write(folder / path.name, path.read_bytes())
+    added = await first.ask("model_add", path=str(folder), name="mine")
+    await trio.sleep(5)
+    own = first.node.discovery.dht.own()
+    assert {each.name for each in own if isinstance(each, NameBody)} == {"tiny", "mine"}
+    assert [each.ranges for each in own if isinstance(each, BlobBody)] == [None]
+    late = await world.host("c").start(bootstrap=[first], engine=False)
+    await late.until(lambda status: status["peers"] >= 1)
+    assert (await late.ask("model_pull", name="mine"))["root"] == added["root"]
+
+
+async def test_a_name_that_means_another_model_here_stays(world: World) -> None:
+    first, second = await pair(world)
+    root = next(iter(first.node.library.roots()))
+    second.node.library._names["tiny"] = "cd" * 32  # it has had one of its own
+    got = await second.ask("model_pull", name=f"tiny@{root[:8]}")
+    assert (got["name"], got["root"]) == (root[:16], root)
+    assert second.node.library.names() == {"tiny": "cd" * 32}
+
+
+async def test_a_member_that_holds_what_it_names_need_not_be_looked_up(world: World) -> None:
+    first, second = await pair(world)
+    root = next(iter(first.node.library.roots()))
+    assert (await second.ask("model_pull", name=root[:10]))["root"] == root
+    assert second.node.library.names() == {}, "asked for by its hash it gets no name"
+    assert (await second.node.library.holdings(root)).complete
+
+
+@pytest.mark.parametrize("name", [None, "", 7, "x" * 300])
+async def test_nonsense_is_refused(world: World, name: object) -> None:
+    node = await world.host("alone").start(engine=False)
+    for op in ("model_pull", "model_show"):
+        with pytest.raises(ControlError) as raised:
+            await node.ask(op, name=name)
+        assert raised.value.code == "bad-request"
+
+
+async def test_a_hostile_name_is_refused_in_plain_letters(world: World) -> None:
+    node = await world.host("alone").start(engine=False)
+    with pytest.raises(ControlError) as raised:
+        await node.ask("model_pull", name="\x1b[2Jtiny\u202e")
+    assert raised.value.code == "bad-name" and raised.value.message.isascii()

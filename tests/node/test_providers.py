@@ -1,0 +1,160 @@
+"""Who holds a root, by the DHT."""
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.dht.finding import Found
+from shoal.dht.key import Key, record_key
+from shoal.dht.lookup import FoundRecord
+from shoal.dht.ranges import pack_indexes
+from shoal.dht.record import BlobBody, Body, PeerBody, open_record, seal_record
+from shoal.node.providers import Providers
+from shoal.transport.address import Address
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.place import Nearness
+from shoal.transport.realhost import RealHost
+
+HOST = RealHost()
+ROOT = "ab" * 32
+OWN = PeerId("own")
+MADE = 1_700_000_000_000
+
+
+def identity(number: int) -> Identity:
+    return Identity.from_seed(Random(number).randbytes(32))
+
+
+class Net:
+    """A DHT that answers at once, and a ladder that notes what it is asked to dial."""
+
+    peer = OWN
+
+    def __init__(self) -> None:
+        self.records: list[FoundRecord] = []
+        self.own: dict[Key, Body] = {}
+        self.linked: list[Any] = []
+        self.dialled: list[tuple[PeerId, list[str]]] = []
+        self.endpoint = self
+        self.known: Sequence[Address] = ()
+        self.providers = Providers(HOST, self, self)  # type: ignore[arg-type]
+
+    # As a Dht.
+    async def find(self, key: Key, **how: Any) -> Found:
+        await trio.lowlevel.checkpoint()
+        return Found(tuple(each for each in self.records if each.record.key == key))
+
+    def publish(self, body: Body, *, lasting: bool) -> None:
+        assert not lasting
+        self.own[body.key] = body
+
+    def withdraw(self, body: Body) -> None:
+        del self.own[body.key]
+
+    # As an Endpoint and a Ladder.
+    def links(self) -> list[Any]:
+        return self.linked
+
+    def link(self, peer: PeerId) -> Any:
+        return next((link for link in self.linked if link.peer == peer), None)
+
+    def book(self, peer: PeerId) -> Sequence[Address]:
+        return self.known
+
+    async def ask(self, peer: PeerId, addresses: Iterable[Address], *, timeout: float) -> Any:
+        self.dialled.append((peer, [each.host for each in addresses]))
+
+    # For tests.
+    def says(self, author: int, body: Body, by: PeerId = OWN) -> PeerId:
+        one = identity(author)
+        sealed = seal_record(one, body, made=MADE, ttl=3600)
+        self.records.append(FoundRecord(open_record(sealed), 1.0, by))
+        return one.peer
+
+    def meets(self, peer: PeerId, ip: str) -> None:
+        status = SimpleNamespace(address=(ip, 4001))
+        self.linked.append(SimpleNamespace(peer=peer, connected=True, status=status))
+
+
+@pytest.mark.trio
+async def test_those_who_hold_all_come_first() -> None:
+    net = Net()
+    some = net.says(1, BlobBody(ROOT, 9, 4, ((0, 2),)))
+    whole = net.says(2, BlobBody(ROOT, 9, 4))
+    net.says(3, BlobBody("cd" * 32, 9, 4))
+    assert await net.providers.providers(ROOT) == [whole, some]
+    assert await net.providers.replicas(ROOT) == {whole}
+    assert await net.providers.providers("ef" * 32) == []
+
+
+@pytest.mark.trio
+async def test_a_link_is_used_and_else_the_book_and_else_the_dht() -> None:
+    net = Net()
+    peer = net.says(1, PeerBody(identity(1).peer, ("/ip4/8.8.4.4/tcp/4001",)))
+    await net.providers.connect(peer)
+    net.known = [Address("9.9.9.9", 4001)]
+    await net.providers.connect(peer)
+    assert net.dialled == [(peer, ["8.8.4.4"]), (peer, ["9.9.9.9"])]
+    net.meets(peer, "8.8.4.4")
+    assert await net.providers.connect(peer) is net.linked[0]
+    assert len(net.dialled) == 2
+
+
+NEAR = ("/ip4/127.0.0.1/tcp/22", "/ip4/192.168.1.1/tcp/80", "/ip4/8.8.4.4/tcp/4001")
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("seen", "dialled"),
+    [
+        ("93.184.216.34", ["8.8.4.4"]),
+        ("192.168.1.7", ["192.168.1.1", "8.8.4.4"]),
+        ("127.0.0.1", ["127.0.0.1", "192.168.1.1", "8.8.4.4"]),
+    ],
+)
+async def test_an_address_counts_for_as_much_as_where_it_came_from(
+    seen: str, dialled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer's own record must not make this node knock at its owner's machines."""
+    net, keeper = Net(), PeerId("keeper")
+    net.meets(keeper, seen)
+    peer = net.says(1, PeerBody(identity(1).peer, NEAR), by=keeper)
+    await net.providers.connect(peer)
+    assert net.dialled == [(peer, dialled)]
+
+    # The twin: believed as they are, all are dialled.
+    monkeypatch.setattr(Providers, "_nearness", lambda self, found: Nearness.LOOPBACK)
+    await net.providers.connect(peer)
+    assert len(net.dialled[-1][1]) == 3
+
+
+@pytest.mark.trio
+async def test_what_was_kept_here_counts_as_the_farthest_link() -> None:
+    net = Net()
+    peer = net.says(1, PeerBody(identity(1).peer, NEAR))
+    await net.providers.connect(peer)
+    net.meets(PeerId("a"), "192.168.1.7")
+    await net.providers.connect(peer)
+    net.meets(PeerId("b"), "93.184.216.34")
+    await net.providers.connect(peer)
+    assert [hosts for _, hosts in net.dialled] == [
+        ["8.8.4.4"], ["192.168.1.1", "8.8.4.4"], ["8.8.4.4"],
+    ]  # fmt: skip
+
+
+@pytest.mark.trio
+async def test_what_is_here_is_told_until_it_is_not() -> None:
+    net = Net()
+    swarm = net.providers.swarm
+    swarm.announce(ROOT, 9, 4, pack_indexes([0, 1, 3]))
+    key = record_key("blob", ROOT)
+    assert net.own == {key: BlobBody(ROOT, 9, 4, ((0, 2), (3, 4)))}
+    swarm.announce(ROOT, 9, 4, None)
+    assert net.own == {key: BlobBody(ROOT, 9, 4)}
+    swarm.withdraw(ROOT)
+    swarm.withdraw(ROOT)
+    assert not net.own
