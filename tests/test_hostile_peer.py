@@ -183,7 +183,7 @@ class Foe:
         for _ in range(times):
             for target in self._targets:
                 link = await self.link(target)
-                if (leg := link._leg) is not None and not leg.path.blocked:
+                if (leg := link._legs.used) is not None and not leg.path.blocked:
                     frames = [self._words.frame() for _ in range(self._dice.randrange(1, 30))]
                     with suppress(PathLost):
                         leg.path.send(b"".join(frames))
