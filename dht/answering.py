@@ -43,25 +43,34 @@ class Answering:
         self._store = store
         self._serves = serves
         self._on_asker = on_asker
+        self._turns = trio.Lock()  # many are asked for at once: others run between two of them
         self._finds = Rates(Rate(*defaults.FINDS), Rate(*defaults.FINDS_ALL))
-        self._stores = Rates(Rate(*defaults.STORES))
+        self._places = Rates(Rate(*defaults.PLACES), Rate(*defaults.PLACES_ALL))
+        self._stores = Rates(Rate(*defaults.STORES), Rate(*defaults.STORES_ALL))
         self._stored = Rates(Rate(*defaults.STORED), Rate(*defaults.STORED_ALL))
 
-    def on_find(self, call: Call) -> Answer:
+    async def on_find(self, call: Call) -> Answer:
         """`dht.find`."""
         now = self._host.now()
         if not self._finds.take(call.peer, now):
             return Refusal("busy", "questions come too often")
+        async with self._turns:
+            return self._find(call, now)
+
+    def _find(self, call: Call, now: float) -> Answer:
         try:
             find = Find.decode(bytes(call.payload))
         except BadMessage as error:
             return Refusal(error.code, error.message)
+        places = (*find.keys, *find.near)
+        if not self._places.take(call.peer, now, len(places)):
+            return Refusal("busy", "too many keys are asked for")
         if not self._serves():
             return Refusal("not-serving", "this node keeps no records of others")
         self._note(call.peer, find.serves)
         found = Found(
             self._store.find(find.keys, now, most=find.most, kinds=find.kinds),
-            tuple(self._near(place, call.peer) for place in (*find.keys, *find.near)),
+            tuple(self._near(place, call.peer) for place in places),
         )
         return Reply(payload=found.encode())
 
@@ -75,8 +84,10 @@ class Answering:
         if not self._stores.take(call.peer, self._host.now()):
             return Refusal("busy", "stores come too often")
         try:
-            store = Store.decode(bytes(call.payload))
+            async with self._turns:
+                store = Store.decode(bytes(call.payload))
         except BadMessage as error:
+            self._stores.take(call.peer, self._host.now(), defaults.STORE_FAULT)
             return Refusal(error.code, error.message)
         if not self._serves():
             return Refusal("not-serving", "this node keeps no records of others")
@@ -85,15 +96,16 @@ class Answering:
         ip = link.address[0] if link is not None else ""
         source = network(ip, defaults.SUBNET_FOUR, defaults.SUBNET_SIX) if is_public(ip) else ""
         codes: list[str] = []
-        began = self._host.now()
-        for age, sealed in store.records:
-            if codes and codes[-1] == "bad-signature":  # who brings one need not bring more
-                codes.append("bad-signature")
-                continue
-            codes.append(self._keep(call.peer, source, age, sealed))
-            if self._host.now() - began > defaults.TURN:
-                await trio.lowlevel.checkpoint()
+        while len(codes) < len(store.records):
+            async with self._turns:
                 began = self._host.now()
+                for age, sealed in store.records[len(codes) :]:
+                    if codes and codes[-1] == "bad-signature":  # who brings one need bring no more
+                        codes.append("bad-signature")
+                    else:
+                        codes.append(self._keep(call.peer, source, age, sealed))
+                    if self._host.now() - began > defaults.TURN:
+                        break
         return Reply(payload=encode_codes(codes))
 
     def _keep(self, sender: PeerId, source: str, age: int, sealed: bytes) -> str:

@@ -23,6 +23,7 @@ from .errors import BadMessage
 from .messages import Find, Found, Store, decode_codes
 from .table import Table
 
+_SURE: Final = defaults.CONTACT_ADDRESSES - 1  # of the addresses at which a contact was met
 _NO_SERVER: Final = ("not-serving", "unknown-method")
 _NO_FAULT: Final = ("busy",)  # it is there
 
@@ -86,8 +87,13 @@ class Asking:
         self, contact: Contact, method: str, payload: bytes, timeout: float
     ) -> tuple[Link, Reply]:
         self.messages += 1
+        sure: Sequence[Address] = ()
+        if (known := self._table.contact(contact.peer)) is not None:
+            # Where it was met counts, or others could have it forgotten by naming it elsewhere.
+            sure = known.addresses
+            contact = Contact(contact.peer, [*sure[:_SURE], *contact.addresses])
         try:
-            link = await self._links.to(contact)
+            link = await self._links.to(contact, sure)
             reply = await link.call(
                 method, payload=payload, priority=Priority.CONTROL, timeout=timeout
             )

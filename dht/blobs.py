@@ -58,7 +58,7 @@ class Blobs:
                 progress(done, size)
         found, nodes = tree.build(size, leaves)
         await self._host.offload(self._keep, found, nodes, self._host.now())
-        self._know(found)
+        await self._know(found)
         return found
 
     def _read(self, path: Path, offset: int, size: int, now: float) -> list[str]:
@@ -75,7 +75,7 @@ class Blobs:
     async def keep(self, found: Tree, nodes: dict[str, bytes]) -> None:
         """Keep a tree that a peer gave, verified. Raises DiskFull, ModelError."""
         await self._host.offload(self._keep, found, nodes, self._host.now())
-        self._know(found)
+        await self._know(found)
 
     def _keep(self, found: Tree, nodes: dict[str, bytes], now: float) -> None:
         for data in nodes.values():
@@ -83,9 +83,11 @@ class Blobs:
         self._store.settle()
         write(self._host.files, self._folder / found.root, b"")
 
-    def _know(self, found: Tree) -> None:
+    async def _know(self, found: Tree) -> None:
+        """Of millions of chunks it takes a second to say which there are."""
+        sizes = await self._host.offload(found.sizes)
         self._roots.add(found.root)
-        self._trees[found.root] = found, Content(found.root, "blob", found.sizes())
+        self._trees[found.root] = found, Content(found.root, "blob", sizes)
         while len(self._trees) > TREES_KEPT:
             self._trees.popitem(last=False)
 
@@ -103,7 +105,7 @@ class Blobs:
             raise unknown_blob(root)
         if root not in self._trees:
             try:
-                self._know(await self._host.offload(self._load, root))
+                await self._know(await self._host.offload(self._load, root))
             except (ChunkMissing, ChunkCorrupt):
                 self._roots.discard(root)
                 raise

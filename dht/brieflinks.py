@@ -1,6 +1,6 @@
 """Links for look-ups: dialled for a few questions, kept while they are used, and only so many."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 import trio
@@ -11,6 +11,8 @@ from ..transport.errors import DialFailed
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from ..transport.link import Link
+from ..transport.place import Nearness, nearness_of
+from ..transport.rates import Rate, Rates
 from . import defaults
 from .contact import Contact
 
@@ -37,7 +39,9 @@ class BriefLinks:
         self._connect = connect
         self._used: dict[Link, tuple[int, float]] = {}  # its turns, and when they last changed
         self._dials = trio.Semaphore(defaults.BRIEF_DIALS)
-        self._resting: dict[PeerId, float] = {}  # dialled in vain: until when it is not again
+        # Dialled in vain: until when it is not again, and where it was.
+        self._resting: dict[PeerId, tuple[float, frozenset[Address]]] = {}
+        self._knocks = Rates(Rate(*defaults.KNOCKS))  # at one public host, in vain
 
     def linked(self, peer: PeerId) -> bool:
         """Whether a question would need no dial."""
@@ -48,31 +52,54 @@ class BriefLinks:
         """Brief links that are up."""
         return len(self._brief())
 
-    async def to(self, contact: Contact) -> Link:
-        """The link to a contact, dialled where there is none. Raises DialFailed."""
+    async def to(self, contact: Contact, sure: Collection[Address] = ()) -> Link:
+        """The link to a contact, dialled where there is none. Raises DialFailed.
+
+        `sure` are addresses at which it has been met. At others a host is dialled in vain so often
+        only: it may be somebody's who is to be bothered.
+        """
         link = self._endpoint.link(contact.peer)
         if link is not None and link.connected:
             return link
         now = self._host.now()
-        if self._resting.get(contact.peer, now) > now:
+        until, tried = self._resting.get(contact.peer, (now, frozenset()))
+        if until > now and tried.issuperset(contact.addresses):
             raise DialFailed("unreachable", f"`{contact.peer}` did not answer a moment ago")
         async with self._dials:
-            try:
-                link = await self._connect(contact.peer, contact.addresses)
-            except DialFailed:
-                self._rest(contact.peer)
-                raise
+            link = await self._dial(contact, sure)
         self._resting.pop(contact.peer, None)
         self.sweep()
+        return link
+
+    async def _dial(self, contact: Contact, sure: Collection[Address]) -> Link:
+        guessed = [each for each in contact.addresses if each not in sure and _is_far(each)]
+        hosts = {each.host for each in guessed}
+        refused = {host for host in hosts if not self._knocks.take(host, self._host.now())}
+        left = [
+            each for each in contact.addresses if each not in guessed or each.host not in refused
+        ]
+        if contact.addresses and not left:
+            raise DialFailed(
+                "unreachable", f"too much was dialled in vain where `{contact.peer}` is"
+            )
+        try:
+            link = await self._connect(contact.peer, left)
+        except DialFailed:
+            self._rest(contact)
+            raise
+        for host in hosts - refused:
+            self._knocks.give(host, self._host.now())
         return link
 
     def forgive(self) -> None:
         """The network may have changed: everybody may be dialled again."""
         self._resting.clear()
+        self._knocks = Rates(Rate(*defaults.KNOCKS))
 
-    def _rest(self, peer: PeerId) -> None:
-        self._resting.pop(peer, None)
-        self._resting[peer] = self._host.now() + defaults.BRIEF_REST
+    def _rest(self, contact: Contact) -> None:
+        self._resting.pop(contact.peer, None)
+        until = self._host.now() + defaults.BRIEF_REST
+        self._resting[contact.peer] = until, frozenset(contact.addresses)
         while len(self._resting) > defaults.BRIEF_RESTING:
             del self._resting[next(iter(self._resting))]
 
@@ -102,3 +129,7 @@ class BriefLinks:
 
     def _brief(self) -> list[Link]:
         return [link for link in self._endpoint.links() if link.brief]
+
+
+def _is_far(address: Address) -> bool:
+    return nearness_of(address.host) is Nearness.PUBLIC

@@ -3,8 +3,9 @@
 Who says so is not believed: nobody enters the table before having answered under its own key.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 from typing import Final
 
 import msgpack
@@ -61,6 +62,13 @@ class Contact:
 
     def __repr__(self) -> str:
         return f"<contact {self.peer} {self.key.hex()[:8]}>"
+
+
+def merged(accounts: Sequence[Contact]) -> Contact:
+    """What several say of where one peer is: of each the first address, then the second, and so
+    on, so that nobody's crowd out the others'."""
+    ranks = zip_longest(*(each.addresses for each in accounts))
+    return Contact(accounts[0].peer, (found for rank in ranks for found in rank if found))
 
 
 def network_of(host: str) -> str:

@@ -5,8 +5,9 @@ is stored is verified before it is passed on, and a node that fetches serves wha
 far.
 """
 
-import hashlib
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -21,12 +22,10 @@ from .announcing import Announcer
 from .around import Around
 from .chunkstore import Progress
 from .defaults import (
-    BACKOFF_MAX,
-    BACKOFF_START,
-    CHUNK_TIMEOUT,
     MANIFEST_LIMIT,
     MANIFEST_PIECE,
     MANIFEST_TIMEOUT,
+    MANIFESTS_AT_ONCE,
     PATIENCE,
 )
 from .errors import DiskFull, FetchFailed, ModelError
@@ -34,6 +33,7 @@ from .fetch import Fetch, FetchReport
 from .holder import Holder
 from .library import Library
 from .manifest import Manifest, is_digest
+from .obtaining import Obtaining
 from .quota import Quota
 from .switchboard import Caller, Peers, Swarm, Switchboard
 from .transfer import Transfer
@@ -72,7 +72,7 @@ class Exchange:
         self.holder = Holder(host, endpoint, library)
         self._fetches: dict[str, list[Fetch]] = {}
         endpoint.handle("blob.news", self._hear)
-        self._asking: dict[trio.CancelScope, PeerId] = {}  # for manifests and trees
+        self._obtaining: set[Obtaining] = set()  # manifests and trees
         endpoint.on_link_quiet(self._link_quiet)
         endpoint.on_link_back(self._link_back)
 
@@ -96,9 +96,8 @@ class Exchange:
     def _link_quiet(self, link: Caller) -> None:
         for fetch in self._running():
             fetch.quiet(link.peer)
-        for scope, peer in self._asking.items():
-            if peer == link.peer:
-                scope.cancel()
+        for obtaining in self._obtaining:
+            obtaining.quiet(link.peer)
 
     def _link_back(self, link: Caller) -> None:
         for fetch in self._running():
@@ -119,8 +118,9 @@ class Exchange:
         if root in self._library.roots():
             return await self._library.manifest(root)
 
-        async def find(around: Peers) -> Manifest:
-            data = await self._until_found(self._manifest, root, around)
+        async def find(obtaining: Obtaining) -> Manifest:
+            gate = trio.Semaphore(MANIFESTS_AT_ONCE)
+            data = await obtaining.get(partial(_ask_manifest, gate=gate), root)
             found = await self._library.save(data)
             await self._library.usage.note_fetched(root)
             return found
@@ -134,14 +134,15 @@ class Exchange:
         if root in self._library.blobs.roots():
             return await self._library.blobs.tree(root)
 
-        async def find(around: Peers) -> Tree:
-            nodes = {root: await self._until_found(self._chunk, root, around)}
+        async def find(obtaining: Obtaining) -> Tree:
+            nodes = {root: await obtaining.get(_ask_node, root)}
             top = tree.read_top(root, nodes[root])
             read = []
             for index, digest in enumerate(top.children if top.depth > 1 else ()):
-                nodes[digest] = await self._until_found(self._chunk, digest, around)
+                nodes[digest] = await obtaining.get(_ask_node, digest)
                 read.append(tree.read_node(top, index, nodes[digest]))
-            found = tree.whole(top, read)
+            # Millions of digests take seconds.
+            found = await self._host.offload(tree.whole, top, read)
             await self._library.blobs.keep(found, nodes)
             await self._library.usage.note_fetched(root)
             return found
@@ -153,19 +154,22 @@ class Exchange:
         root: str,
         peers: Peers,
         patience: float,
-        find: Callable[[Peers], Awaitable[T]],
+        find: Callable[[Obtaining], Awaitable[T]],
         what: str,
     ) -> T:
         around = Around(self.swarm, self._endpoint, root, peers)
+        obtaining = Obtaining(self._host, self._endpoint, around, self._on_liar)
+        self._obtaining.add(obtaining)
         failure: ModelError | None = None
         with trio.move_on_after(patience):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(around.run)
                 try:
-                    return await find(around)
+                    return await find(obtaining)
                 except ModelError as error:
                     failure = error
                 finally:
+                    self._obtaining.discard(obtaining)
                     nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
@@ -174,47 +178,6 @@ class Exchange:
             f"no linked peer gave {what} for {patience:g} s",
             hint="see who is linked and what they hold: shoal peers",
         )
-
-    async def _until_found(
-        self, ask: Callable[[Caller, str], Awaitable[bytes | None]], digest: str, peers: Peers
-    ) -> bytes:
-        """Bytes of a digest, from whoever gives them; asks again and again."""
-        liars: set[PeerId] = set()
-        pause = BACKOFF_START
-        while True:
-            for peer in peers():
-                link = self._endpoint.link(peer)
-                if link is None or link.quiet or peer in liars:
-                    continue
-                data = None
-                with trio.CancelScope() as scope:
-                    self._asking[scope] = peer
-                    try:
-                        data = await ask(link, digest)
-                    finally:
-                        del self._asking[scope]
-                if data is not None and await self._host.offload(_has_digest, data, digest):
-                    return data
-                if data is not None:
-                    liars.add(peer)
-                    self._on_liar(peer, digest)
-            await trio.sleep(pause)
-            pause = min(2 * pause, BACKOFF_MAX)
-
-    @staticmethod
-    async def _manifest(link: Caller, root: str) -> bytes | None:
-        return await _ask_manifest(link, root)
-
-    @staticmethod
-    async def _chunk(link: Caller, digest: str) -> bytes | None:
-        try:
-            header = {"digest": digest}
-            reply = await link.call(
-                "blob.chunk", header, priority=Priority.BULK, timeout=CHUNK_TIMEOUT
-            )
-        except (CallRefused, LinkClosed):
-            return None
-        return bytes(reply.payload)
 
     # Its chunks.
 
@@ -306,28 +269,40 @@ def _check_root(root: str) -> None:
         raise ModelError("bad-digest", f"{ascii(root)[:80]} is no root")
 
 
-def _has_digest(data: bytes, digest: str) -> bool:
-    return hashlib.sha256(data).hexdigest() == digest
+async def _ask_node(link: Caller, digest: str) -> bytes | None:
+    """A node of a tree, unverified; None where the peer does not give it."""
+    try:
+        header = {"digest": digest}
+        reply = await link.call(
+            "blob.chunk", header, priority=Priority.BULK, timeout=MANIFEST_TIMEOUT
+        )
+    except (CallRefused, LinkClosed):
+        return None
+    return bytes(reply.payload)
 
 
-async def _ask_manifest(link: Caller, root: str) -> bytes | None:
+async def _ask_manifest(link: Caller, root: str, gate: trio.Semaphore) -> bytes | None:
     """All pieces of a manifest, unverified; None where the peer does not give them.
 
-    Every piece is whole, so a peer cannot drip one, and answers that say otherwise give b"".
+    Every piece is whole, so a peer cannot drip one, and answers that say otherwise give b"". As
+    many peers as `gate` lets through give more than one piece: the whole may be 64 MiB.
     """
     pieces: list[bytes] = []
     length, size = 0, 1
-    while length < size:
-        try:
-            header = {"root": root, "offset": length}
-            reply = await link.call("model.manifest", header, timeout=MANIFEST_TIMEOUT)
-        except (CallRefused, LinkClosed):
-            return None
-        size = reply.header.get("size", 0)
-        if type(size) is not int or not length < size <= MANIFEST_LIMIT:
-            return b""
-        if len(reply.payload) != min(MANIFEST_PIECE, size - length):
-            return b""
-        pieces.append(bytes(reply.payload))
-        length += len(reply.payload)
+    async with AsyncExitStack() as held:
+        while length < size:
+            if len(pieces) == 1:
+                await held.enter_async_context(gate)
+            try:
+                header = {"root": root, "offset": length}
+                reply = await link.call("model.manifest", header, timeout=MANIFEST_TIMEOUT)
+            except (CallRefused, LinkClosed):
+                return None
+            size = reply.header.get("size", 0)
+            if type(size) is not int or not length < size <= MANIFEST_LIMIT:
+                return b""
+            if len(reply.payload) != min(MANIFEST_PIECE, size - length):
+                return b""
+            pieces.append(bytes(reply.payload))
+            length += len(reply.payload)
     return b"".join(pieces)

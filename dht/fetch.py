@@ -262,7 +262,8 @@ class Fetch:
             if has is None and pause >= BACKOFF_MAX:
                 break  # room for another one; it is met again later
             if has is not None and self._transfer.offers(peer, has):
-                pause = HAVE_REFRESH
+                if self._transfer.delivered(peer):  # news of one that never did cost us the most
+                    pause = HAVE_REFRESH
                 self._news.set()
             waits = watching or self._transfer.has_all(peer)
             await trio.sleep(BACKOFF_MAX if waits else pause)

@@ -9,17 +9,22 @@ that is heard of. Sans-I/O: queries come out of `next`, answers go in.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Final
 
+from ..transport.address import Address
 from ..transport.identity import PeerId
 from . import defaults
-from .contact import Contact
+from .contact import Contact, merged
 from .errors import BadRecord
 from .key import SPACE, Key, key_at, point
 from .messages import Find, Found
 from .record import Record, open_record, time_code
 from .table import lot
+
+_THERE: Final = ("busy", "not-serving", "unknown-method", "bad-message")
+"""Codes of a contact that was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class LookupSettings:
     """Seconds after which an answer counts as late."""
     at_once: int = defaults.PATH_ASKED
     """Queries of each path under way at once, late ones aside."""
+    accounts: bool = True
+    """Of a contact that several paths named, what each says of where it is counts."""
     queries: int = defaults.LOOKUP_QUERIES
     """Of one look-up, at most."""
 
@@ -79,7 +86,10 @@ class _Candidate:
     hop: int
     distance: int
     lot: int
+    accounts: dict[int, Contact]  # by path, where it is said to be
     step: Step | None = None
+    tried: frozenset[Address] = frozenset()  # before, in vain
+    lost: bool = False  # it was not found where it was said to be
 
 
 @dataclass(slots=True)
@@ -314,6 +324,8 @@ class Lookup:
         one = self._close(contact, now)
         if one is not None and one.step is not None:
             one.step.outcome = outcome
+            one.lost = outcome not in _THERE
+            self._elsewhere(one)
 
     def _close(self, contact: Contact, now: float) -> _Candidate | None:
         one = self._known.get(contact.peer)
@@ -343,15 +355,44 @@ class Lookup:
 
     def _hear(self, contact: Contact, path: int, hop: int) -> None:
         """A contact belongs to the path that heard of it first."""
+        known = self._known.get(contact.peer)
+        if known is not None:
+            self._hear_again(known, contact, path)
         if (
-            contact.peer in self._known
+            known is not None
             or contact.peer == self._own
             or len(self._known) >= defaults.LOOKUP_CONTACTS
         ):
             return
         candidate = _Candidate(
-            contact, path, hop, contact.point ^ self._at, lot(self._nonce, contact.key)
+            contact,
+            path,
+            hop,
+            contact.point ^ self._at,
+            lot(self._nonce, contact.key),
+            {path: contact},
         )
         self._known[contact.peer] = candidate
         self._named += candidate.distance <= self.radius
         self._paths[path].waiting.append(candidate)
+
+    def _hear_again(self, one: _Candidate, contact: Contact, path: int) -> None:
+        """Another path may know better where it is: else a liar that speaks first sends all paths
+        to where nobody answers."""
+        if path in one.accounts or not self.settings.accounts:
+            return
+        one.accounts[path] = contact
+        if one.step is None:
+            one.contact = merged(list(one.accounts.values()))
+        else:
+            self._elsewhere(one)
+
+    def _elsewhere(self, one: _Candidate) -> None:
+        """One that was not found is asked where else it is said to be."""
+        tried = one.tried | set(one.contact.addresses)
+        for path, account in one.accounts.items():
+            if one.lost and not tried.issuperset(account.addresses):
+                again = replace(one, contact=account, path=path, step=None, tried=tried, lost=False)
+                self._known[account.peer] = again
+                self._paths[path].waiting.append(again)
+                return

@@ -16,7 +16,12 @@ from .errors import BadMessage, BadRecord
 from .key import Key, as_key
 
 _LISTED: Final = 1_024  # items of any list
+_FIELDS: Final = 32
+_ITEMS: Final = 8_192  # of all lists together
+_LISTS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # msgpack's first bytes of lists
+_MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
 _CODE_BYTES: Final = 32
+_ASKED: Final = ("keys", "near", "most", "kinds", "serves")
 
 
 class Aged(NamedTuple):
@@ -47,7 +52,7 @@ class Find:
     @classmethod
     def decode(cls, payload: bytes) -> "Find":
         """Raises BadMessage."""
-        fields = _map(payload)
+        fields = _map(payload, *_ASKED, limit=defaults.FIND_BYTES)
         most = fields.get("most", defaults.K)
         if type(most) is not int or most < 0:
             raise BadMessage("`most` is no count")
@@ -89,9 +94,10 @@ class Found:
     @classmethod
     def decode(cls, payload: bytes, find: Find) -> "Found":
         """The answer to `find`. Raises BadMessage."""
-        fields = _map(payload)
+        fields = _map(payload, "records", "contacts", "nearest", depth=3)
         places = len(find.keys) + len(find.near)
-        contacts = [_contact(each) for each in _list(fields.get("contacts"), _LISTED)]
+        most = min(places * defaults.K, _LISTED)
+        contacts = [_contact(each) for each in _list(fields.get("contacts"), most)]
         lists = _list(fields.get("nearest"), places)
         records = _list(fields.get("records"), len(find.keys))
         if len(lists) != places or len(records) != len(find.keys):
@@ -117,7 +123,7 @@ class Store:
     @classmethod
     def decode(cls, payload: bytes) -> "Store":
         """Raises BadMessage."""
-        fields = _map(payload)
+        fields = _map(payload, "records", "serves", limit=defaults.STORE_MESSAGE, depth=2)
         records = _aged_list(fields.get("records"), defaults.STORE_RECORDS)
         _check_size(records)
         return cls(records, _serves(fields))
@@ -130,7 +136,7 @@ def encode_codes(codes: Sequence[str]) -> bytes:
 
 def decode_codes(payload: bytes, count: int) -> tuple[str, ...]:
     """The codes of `count` records. Raises BadMessage."""
-    codes = _words(_map(payload).get("codes"), count, _CODE_BYTES)
+    codes = _words(_map(payload, "codes").get("codes"), count, _CODE_BYTES)
     if len(codes) != count:
         raise BadMessage("an answer does not say what became of each record")
     return codes
@@ -162,24 +168,64 @@ def _packed(fields: dict[str, Any], serves: Contact | None = None) -> bytes:
     return packed
 
 
-def _map(payload: bytes) -> dict[str, Any]:
-    if len(payload) > defaults.MESSAGE_LIMIT:
+def _map(
+    payload: bytes, *names: str, limit: int = defaults.MESSAGE_LIMIT, depth: int = 1
+) -> dict[str, Any]:
+    """The fields of those names, with lists in lists so deep; others are passed over unread."""
+    if len(payload) > limit:
         raise BadMessage("a message is too large")
     try:
-        fields = msgpack.unpackb(
-            payload,
-            strict_map_key=True,
-            max_map_len=32,
+        return _Reader(payload).fields(names, depth)
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException):
+        raise BadMessage("a message is not readable") from None
+
+
+class _Reader:
+    """Reads no more than a message can have: lists of lists of nothing would take a hundred times
+    as long as records, and as much memory."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self._left = _ITEMS
+        self._unpacker = msgpack.Unpacker(
+            max_buffer_size=max(len(payload), 1),
             max_array_len=_LISTED,
             max_bin_len=defaults.RECORD_BYTES,
             max_str_len=defaults.RECORD_BYTES,
             max_ext_len=0,
         )
-    except (ValueError, TypeError, msgpack.UnpackException):
-        raise BadMessage("a message is not readable") from None
-    if type(fields) is not dict or not all(type(name) is str for name in fields):
-        raise BadMessage("a message is no map of names")
-    return fields
+        self._unpacker.feed(payload)
+
+    def fields(self, names: tuple[str, ...], depth: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        count = self._unpacker.read_map_header()
+        if count > _FIELDS:
+            raise BadMessage("a message has too many fields")
+        for _ in range(count):
+            name = self._value(0)
+            if type(name) is not str:
+                raise BadMessage("a message is no map of names")
+            if name in names:
+                fields[name] = self._value(depth)
+            else:
+                self._unpacker.skip()
+        if self._unpacker.tell() != len(self._payload):
+            raise BadMessage("a message goes on behind its end")
+        return fields
+
+    def _value(self, depth: int) -> Any:
+        """A value with lists in it so deep; instead of what is deeper, and of maps, None."""
+        self._left -= 1
+        if self._left < 0:
+            raise BadMessage("a message has too many items")
+        first = self._payload[self._unpacker.tell()]
+        if first in _LISTS and depth:
+            count = self._unpacker.read_array_header()
+            return [self._value(depth - 1) for _ in range(count)]
+        if first in _LISTS or first in _MAPS:
+            self._unpacker.skip()
+            return None
+        return self._unpacker.unpack()
 
 
 def _list(value: object, most: int) -> list[Any]:

@@ -27,16 +27,27 @@ N = TypeVar("N", bound=str)
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    record: Record
+    """Of the record only what is needed here: a body that was read, such as that of a blob in many
+    runs, takes thirty times the bytes that are counted."""
+
+    author: PeerId
+    key: Key
+    slot: str
+    kind: str
+    made: int
+    ttl: int
+    gone: bool
+    sealed: bytes
     network: str  # of who sent it, "" for one that is near
     lot: int
     heard: float  # of its author, when last
     until: float
     last: float  # until when at most, without a later record
+    ends: int = 0  # under what it stands among those that end
 
     @property
     def size(self) -> int:
-        return len(self.record.sealed) + _OVERHEAD
+        return len(self.sealed) + _OVERHEAD
 
 
 class RecordStore:
@@ -56,7 +67,8 @@ class RecordStore:
         self._far: list[tuple[int, Key]] = []  # every key, by its distance
         self._authors: Counter[PeerId] = Counter()  # bytes
         self._networks: Counter[str] = Counter()  # bytes
-        self._ends: list[tuple[float, Key, _Slot]] = []
+        self._ends: dict[int, dict[_Entry, None]] = {}  # by `ENDS_TOGETHER`
+        self._next: list[int] = []  # which of them are there, the next one first
         self.bytes = 0
         self._count = 0
         self.turn = 0
@@ -72,11 +84,14 @@ class RecordStore:
         """Keep a record, or say by a code why not: `expired`, `far-future`, `not-near`, `older`,
         `quota`, `full`. `network` is the sender's, "" for a near one.
 
-        `age` counts where somebody else than its author sends it. An unchanged record lives
-        longer only by its author, and never beyond `LIVES` times its ttl.
+        `age` counts where somebody else than its author sends it; it is no less than the wall
+        clocks say at the very least. An unchanged record lives longer only by its author, and
+        never beyond `LIVES` times its ttl.
         """
         self.expire(now)
-        aged = 0.0 if sender == record.author else max(age, 0.0)
+        aged = 0.0
+        if sender != record.author:
+            aged = max(age, wall - record.made / 1000 - defaults.CLOCKS_APART, 0.0)
         code = "expired" if aged >= record.ttl else time_code(record, wall)
         if not code and point(record.key) ^ self._own > self.radius:
             code = "not-near"
@@ -84,32 +99,44 @@ class RecordStore:
             return code
         slots = self._keys.get(record.key, {})
         old = slots.get((record.author, record.slot))
-        if old is not None and old.record.made >= record.made:
+        if old is not None and old.until <= now:
+            self._remove(old)
+            old = None
+        if old is not None and old.made >= record.made:
             return self._again(old, record, sender, now)
-        entry = _Entry(
-            record,
-            network,
-            lot(self._nonce, public_key_of(record.author) + record.key),
-            now - aged,
-            now - aged + record.ttl,
-            now + defaults.LIVES * record.ttl,
+        return self._fit(self._entry(record, network, now, aged), old)
+
+    def _entry(self, record: Record, network: str, now: float, aged: float) -> _Entry:
+        """What is gone is remembered until nobody would take what it took back."""
+        longer = defaults.GONE_LONGER if record.gone else 0.0
+        return _Entry(
+            author=record.author,
+            key=record.key,
+            slot=record.slot,
+            kind=record.body.kind,
+            made=record.made,
+            ttl=record.ttl,
+            gone=record.gone,
+            sealed=record.sealed,
+            network=network,
+            lot=lot(self._nonce, public_key_of(record.author) + record.key),
+            heard=now - aged,
+            until=now - aged + record.ttl + longer,
+            last=now + defaults.LIVES * record.ttl + longer,
         )
-        return self._fit(entry, old)
 
     def _again(self, old: _Entry, record: Record, sender: PeerId, now: float) -> str:
-        if old.record.sealed != record.sealed:
+        if old.sealed != record.sealed:
             return "older"
         if sender == record.author:
             old.heard = now
-            old.until = min(now + record.ttl, old.last)
-            self._end_at(old)
+            old.until = max(old.until, min(now + record.ttl, old.last))  # `expire` sees it
         return ""
 
     def _fit(self, entry: _Entry, old: _Entry | None) -> str:
-        record = entry.record
         more = entry.size - (old.size if old is not None else 0)
         by_network = entry.size - (old.size if old and old.network == entry.network else 0)
-        if self._authors[record.author] + more > self._author_limit or (
+        if self._authors[entry.author] + more > self._author_limit or (
             entry.network and self._networks[entry.network] + by_network > self._subnet_limit
         ):
             return "quota"
@@ -119,7 +146,7 @@ class RecordStore:
         leaving += [] if old is None else [old]
         room = self.limit - self.bytes - entry.size + sum(each.size for each in leaving)
         if room < 0:
-            farther = list(self._farther(record.key, -room, leaving))
+            farther = list(self._farther(entry.key, -room, leaving))
             if sum(each.size for each in farther) < -room:
                 return "full"
             leaving += farther
@@ -131,10 +158,10 @@ class RecordStore:
     def _leaving(self, entry: _Entry) -> list[_Entry]:
         """Who makes room under the key: of an author's slots the earliest made; of authors those
         with most others of their network, then by lot, so that replicas keep different ones."""
-        here = [*self._keys.get(entry.record.key, {}).values(), entry]
-        own = [each for each in here if each.record.author == entry.record.author]
-        if len(own) > defaults.SLOTS.get(entry.record.body.kind, defaults.SLOTS_OTHER):
-            return [min(own, key=lambda each: each.record.made)]
+        here = [*self._keys.get(entry.key, {}).values(), entry]
+        own = [each for each in here if each.author == entry.author]
+        if len(own) > defaults.SLOTS.get(entry.kind, defaults.SLOTS_OTHER):
+            return [min(own, key=lambda each: each.made)]
         if len(here) <= defaults.STORE_KEY:
             return []
         return [max(self._ranked(here), key=lambda ranked: ranked[:3])[3]]
@@ -144,12 +171,12 @@ class RecordStore:
         """How many of its network, then of its author come before it, and its lot."""
         networks: Counter[str] = Counter()
         authors: Counter[PeerId] = Counter()
-        for entry in sorted(here, key=lambda each: (each.lot, -each.record.made)):
+        for entry in sorted(here, key=lambda each: (each.lot, -each.made)):
             if entry.network:
                 networks[entry.network] += 1
-            authors[entry.record.author] += 1
-            group = max(networks[entry.network], authors[entry.record.author])
-            yield group, authors[entry.record.author], entry.lot, entry
+            authors[entry.author] += 1
+            group = max(networks[entry.network], authors[entry.author])
+            yield group, authors[entry.author], entry.lot, entry
 
     def _farther(self, key: Key, needed: int, leaving: Collection[_Entry]) -> Iterator[_Entry]:
         """Entries of keys farther than this one, farthest first, until enough bytes are free."""
@@ -163,52 +190,56 @@ class RecordStore:
                     yield entry
 
     def _add(self, entry: _Entry) -> None:
-        record = entry.record
-        slots = self._keys.get(record.key)
+        slots = self._keys.get(entry.key)
         if slots is None:
-            slots = self._keys[record.key] = {}
-            insort(self._far, (point(record.key) ^ self._own, record.key))
-        slots[record.author, record.slot] = entry
+            slots = self._keys[entry.key] = {}
+            insort(self._far, (point(entry.key) ^ self._own, entry.key))
+        slots[entry.author, entry.slot] = entry
         self._count += 1
-        self._authors[record.author] += entry.size
+        self._authors[entry.author] += entry.size
         if entry.network:
             self._networks[entry.network] += entry.size
         self.bytes += entry.size
         self._end_at(entry)
 
     def _remove(self, entry: _Entry) -> None:
-        record = entry.record
-        slots = self._keys[record.key]
-        del slots[record.author, record.slot]
+        slots = self._keys[entry.key]
+        del slots[entry.author, entry.slot]
         self._count -= 1
         if not slots:
-            del self._keys[record.key]
-            del self._far[bisect_left(self._far, (point(record.key) ^ self._own, record.key))]
+            del self._keys[entry.key]
+            del self._far[bisect_left(self._far, (point(entry.key) ^ self._own, entry.key))]
         self.bytes -= entry.size
-        _take(self._authors, record.author, entry.size)
+        _take(self._authors, entry.author, entry.size)
         if entry.network:
             _take(self._networks, entry.network, entry.size)
+        if (together := self._ends.get(entry.ends)) is not None:
+            together.pop(entry, None)
 
     # Ending.
 
     def _end_at(self, entry: _Entry) -> None:
-        record = entry.record
-        heappush(self._ends, (entry.until, record.key, (record.author, record.slot)))
-        if len(self._ends) > 2 * len(self) + 64:
-            self._ends = [
-                (each.until, key, slot)
-                for key, slots in self._keys.items()
-                for slot, each in slots.items()
-            ]
-            self._ends.sort()
+        entry.ends = ceil(entry.until / defaults.ENDS_TOGETHER)
+        if entry.ends not in self._ends:
+            self._ends[entry.ends] = {}
+            heappush(self._next, entry.ends)
+        self._ends[entry.ends][entry] = None
 
-    def expire(self, now: float) -> None:
-        """Drop what has ended."""
-        while self._ends and self._ends[0][0] <= now:
-            _, key, slot = heappop(self._ends)
-            entry = self._keys.get(key, {}).get(slot)
-            if entry is not None and entry.until <= now:
+    def expire(self, now: float) -> bool:
+        """Drop what has ended, of many that end together a part; whether that was all."""
+        for _ in range(defaults.EXPIRED_AT_ONCE):
+            if not self._next or self._next[0] * defaults.ENDS_TOGETHER > now:
+                return True
+            ending = self._ends[self._next[0]]
+            if not ending:
+                del self._ends[heappop(self._next)]
+                continue
+            entry, _ = ending.popitem()
+            if entry.until > now:
+                self._end_at(entry)  # its author has prolonged its life since
+            else:
                 self._remove(entry)
+        return False
 
     # Handing out.
 
@@ -228,22 +259,22 @@ class RecordStore:
         """
         self.expire(now)
         self.turn += 1
-        queues = [self._chosen(key, most, kinds) for key in keys]
+        queues = [self._chosen(key, now, most, kinds) for key in keys]
         found: list[list[Aged]] = [[] for _ in keys]
         for rank in range(max(map(len, queues), default=0)):
             for place, queue in enumerate(queues):
-                if rank < len(queue) and len(queue[rank].record.sealed) <= limit:
+                if rank < len(queue) and len(queue[rank].sealed) <= limit:
                     entry = queue[rank]
-                    limit -= len(entry.record.sealed)
-                    found[place].append(Aged(ceil(now - entry.heard), entry.record.sealed))
+                    limit -= len(entry.sealed)
+                    found[place].append(Aged(ceil(now - entry.heard), entry.sealed))
         return tuple(map(tuple, found))
 
-    def _chosen(self, key: Key, most: int, kinds: Collection[str]) -> list[_Entry]:
+    def _chosen(self, key: Key, now: float, most: int, kinds: Collection[str]) -> list[_Entry]:
         """Of different networks and authors first."""
         here = [
             entry
             for entry in self._keys.get(key, {}).values()
-            if not kinds or entry.record.body.kind in kinds
+            if entry.until > now and (not kinds or entry.kind in kinds)
         ]
         if len(here) > 1:
             start = self.turn % len(here)
@@ -251,13 +282,13 @@ class RecordStore:
             groups: defaultdict[str, int] = defaultdict(int)
             ranks = []
             for entry in here:
-                name = entry.network or entry.record.author
+                name = entry.network or entry.author
                 groups[name] += 1
                 ranks.append(groups[name])
             order = sorted(range(len(here)), key=lambda index: ranks[index])
             here = [here[index] for index in order]
-        live = [entry for entry in here if not entry.record.gone][:most]
-        return live + [entry for entry in here if entry.record.gone][:most]
+        live = [entry for entry in here if not entry.gone][:most]
+        return live + [entry for entry in here if entry.gone][:most]
 
 
 def _take(counter: "Counter[N]", name: N, amount: int) -> None:

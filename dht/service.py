@@ -278,7 +278,8 @@ class Dht:
             if self._rule.decide(self._reachable(), self._servers(), self._host.now()):
                 self._joining.look_again()  # and so tell the neighbours
             self._store.radius = min(SPACE, self._table.radius() * defaults.STORE_SLACK)
-            self._store.expire(self._host.now())
+            while not self._store.expire(self._host.now()):
+                await trio.lowlevel.checkpoint()
             await trio.sleep(defaults.MODE_LOOK)
 
     def _servers(self) -> int:

@@ -24,19 +24,24 @@ class Bucket:
         self._level = rate.burst
         self._at = now
 
-    def take(self, now: float) -> bool:
-        """Whether one more may happen; if so, it counts."""
-        if not self.has(now):
+    def take(self, now: float, count: float = 1) -> bool:
+        """Whether so many more may happen; if so, they count."""
+        if not self.has(now, count):
             return False
-        self._level -= 1
+        self._level -= count
         return True
 
-    def has(self, now: float) -> bool:
-        """Whether one more may happen."""
+    def give(self, now: float) -> None:
+        """One that was taken did not count after all."""
+        self.has(now)
+        self._level = min(self._rate.burst, self._level + 1)
+
+    def has(self, now: float, count: float = 1) -> bool:
+        """Whether so many more may happen."""
         earned = max(0.0, now - self._at) * self._rate.per_s
         self._level = min(self._rate.burst, self._level + earned)
         self._at = now
-        return self._level >= 1
+        return self._level >= count
 
 
 class Rates:
@@ -54,15 +59,20 @@ class Rates:
         self._keys = keys
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
-    def take(self, key: str, now: float) -> bool:
-        """Whether it may happen for this key now; if so, it counts."""
+    def take(self, key: str, now: float, count: float = 1) -> bool:
+        """Whether it may happen for this key now, so many times; if so, it counts."""
         bucket = self._buckets.pop(key, None) or Bucket(self._each, now)
         self._buckets[key] = bucket
         if len(self._buckets) > self._keys:
             self._buckets.popitem(last=False)
-        if not bucket.has(now) or not (self._total is None or self._total.take(now)):
+        if not bucket.has(now, count) or not (self._total is None or self._total.take(now, count)):
             return False
-        return bucket.take(now)
+        return bucket.take(now, count)
+
+    def give(self, key: str, now: float) -> None:
+        """One that was taken did not count after all."""
+        if (bucket := self._buckets.get(key)) is not None:
+            bucket.give(now)
 
     def __len__(self) -> int:
         """Keys that are remembered."""

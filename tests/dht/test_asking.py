@@ -1,14 +1,16 @@
 """Which addresses of others are believed: none further than the link by which they came."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
 import pytest
 import trio
 
-from shoal.dht import asking
-from shoal.dht.asking import as_seen, better, dialable, of_link
+from shoal.dht import asking, defaults
+from shoal.dht.asking import NoAnswer, as_seen, better, dialable, of_link
 from shoal.dht.contact import Contact
+from shoal.dht.messages import Find
 from shoal.transport.address import Address
 from shoal.transport.errors import DialFailed
 from shoal.transport.identity import Identity
@@ -112,5 +114,31 @@ async def test_nobody_makes_this_node_knock_elsewhere(
     monkeypatch.setattr(nodes[0].endpoint, "reach", reach)
     await nodes[0].dht.find(name("anything").key)
     assert (METADATA.host not in {address.host for address in dialled}) is defended
+    for node in nodes:
+        node.stop()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_nobody_has_a_contact_forgotten_by_naming_it_elsewhere(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """Twin: where only the address that was named is dialled, the table loses who is there."""
+    nodes = await ring(nursery, 2)
+    one, other = nodes
+    known = one.dht._table.contact(other.peer)
+    assert known is not None and known.addresses
+    if not defended:
+        monkeypatch.setattr(asking, "_SURE", 0)
+    false = Contact(other.peer, [Address("127.0.0.1", 9)])
+    for _ in range(defaults.FAILURES_LAST):
+        for link in one.endpoint.links():
+            link.close("idle")
+        while one.endpoint.links():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        one.dht._links.forgive()
+        with suppress(NoAnswer):
+            await one.dht._asking.find(false, Find(()))
+    assert (other.peer in one.dht._table) is defended
     for node in nodes:
         node.stop()

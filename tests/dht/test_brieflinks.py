@@ -1,6 +1,7 @@
 """Links for look-ups: how many, for how long, and never one that somebody else uses."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -131,3 +132,62 @@ async def test_only_so_many_rests_are_remembered(
         with pytest.raises(DialFailed):
             await links.to(Contact(peer))
     assert len(links._resting) == 5
+
+
+@pytest.mark.trio
+async def test_who_rests_may_be_tried_elsewhere(autojump_clock: MockClock) -> None:
+    """Else whoever names a peer where it is not keeps it from being found."""
+    board, links = make()
+    false, right = Address("9.9.9.9", 1), Address("8.8.8.8", 1)
+    board.dead.add(PEERS[0])
+    with pytest.raises(DialFailed):
+        await links.to(Contact(PEERS[0], [false]))
+    board.dead.clear()
+    with pytest.raises(DialFailed):
+        await links.to(Contact(PEERS[0], [false]))
+    await links.to(Contact(PEERS[0], [false, right]))
+    assert len(board.dials) == 2
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_nobody_has_a_host_knocked_at_again_and_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """A liar names peers without end at one host. Twin: without the rate each is dialled."""
+    if not defended:
+        monkeypatch.setattr(defaults, "KNOCKS", (1e9, 1e9))
+    board, links = make()
+    relay = Address("9.9.9.9", 7, PEERS[198])
+    burst = int(defaults.KNOCKS[0]) if defended else 1000
+
+    async def knock(number: int) -> None:
+        peer = PEERS[number]
+        there = Address("9.9.9.9", 1 + number) if number % 2 else relay.through(peer)
+        with suppress(DialFailed):
+            await links.to(Contact(peer, [there]))
+
+    board.dead.update(PEERS)
+    async with trio.open_nursery() as nursery:
+        for number in range(100):
+            nursery.start_soon(knock, number)
+    assert len(board.dials) == min(burst, 100)
+    if not defended:
+        return
+    other = Contact(PEERS[150], [Address("9.9.9.9", 5), Address("8.8.8.8", 1)])
+    with suppress(DialFailed):
+        await links.to(other)
+    assert board.dials[-1] == other.peer, "at another of its addresses"
+    board.dead.clear()
+    met = Contact(PEERS[160], [Address("9.9.9.9", 5)])
+    assert await links.to(met, met.addresses)
+    near = Contact(PEERS[161], [Address("192.168.1.1", 5)])
+    assert await links.to(near)
+
+
+@pytest.mark.trio
+async def test_who_answers_costs_its_host_nothing(autojump_clock: MockClock) -> None:
+    board, links = make()
+    for peer in PEERS[:60]:
+        await links.to(Contact(peer, [Address("9.9.9.9", 5)]))
+    assert len(board.dials) == 60

@@ -112,6 +112,36 @@ def test_a_liar_spoils_one_path(paths: int) -> None:
     assert (len(set(honest) & set(asked)) >= 6) == (paths == 3)
 
 
+@pytest.mark.parametrize("defended", [True, False])
+@pytest.mark.parametrize("late", [True, False])
+def test_where_others_are_is_not_for_one_liar_to_say(defended: bool, late: bool) -> None:
+    """One answers before all others, and names those that have the record where they are not.
+    Twin: where the first word counts, nobody is found."""
+    key = blob(1).key
+    liar, honest = Contact(peer(70_000), [Address("9.9.9.9", 1)]), contacts(2, 1)
+    keepers = contacts(20, 100)
+    false = [Contact(each.peer, [Address(f"8.8.{n}.8", 9)]) for n, each in enumerate(keepers)]
+    settings = LookupSettings(accounts=defended)
+    task = Lookup([key], [liar, *honest], 2**256, entropy(), settings=settings, enough=1)
+    one, now, asked = record(blob(1)), 0.0, Counter[PeerId]()
+    waiting = task.next(now)
+    while waiting:
+        waiting.sort(key=lambda each: (each.contact != liar, (each.contact in honest) is late))
+        contact = waiting.pop(0).contact
+        asked[contact.peer] += 1
+        now += 0.01
+        if contact == liar or contact in honest:
+            named = tuple(false if contact == liar else keepers)
+            task.answered(contact, Found(((),), (named, ())), now, WALL)
+        elif {*contact.addresses} & {each.addresses[0] for each in keepers}:
+            task.answered(contact, Found(((Aged(1, one.sealed),),), ((), ())), now, WALL)
+        else:
+            task.failed(contact, now, "unreachable")
+        waiting += task.next(now)
+    assert task.done and bool(task.found(key)) is defended
+    assert max(asked.values()) <= 3
+
+
 def test_one_network_is_not_asked_first_again_and_again() -> None:
     key = blob(1).key
     crowd = [Contact(peer(80_000 + n), [Address(f"9.9.9.{n}", 1)]) for n in range(1, 13)]

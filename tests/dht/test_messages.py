@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -156,6 +157,47 @@ def test_a_message_costs_little_memory() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 * 2**20  # 1,024 levels of 1,024 items, at most
+
+
+MUCH: list[list[list[int]]] = [[[] for _ in range(1_000)] for _ in range(75)]
+"""Takes a hundred times as long to read as records, and as much memory."""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"records": [[0, RECORD]], "further": MUCH},
+        {"records": MUCH},
+        {"records": [[0, RECORD, MUCH]]},
+        {"records": [[0] * 1_000] * 75},
+        {"records": [[MUCH, RECORD]]},
+        {"records": [], "serves": MUCH},
+    ],
+)
+def test_what_cannot_be_meant_is_not_read(fields: dict[str, Any]) -> None:
+    payload = msgpack.packb(fields)
+    tracemalloc.start()
+    try:
+        with suppress(BadMessage):
+            assert Store.decode(payload).records == (Aged(0, RECORD),)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * len(payload)
+    with pytest.raises(BadMessage):
+        Find.decode(payload)
+    with pytest.raises(BadMessage):
+        Store.decode(payload + b"\x00")
+
+
+def test_an_answer_names_no_more_than_was_asked_for() -> None:
+    """Each contact takes 30 µs to read."""
+    found = msgpack.unpackb(FOUND.encode())
+    found["contacts"] = [each.packed for each in contacts(3 * defaults.K)]
+    assert Found.decode(msgpack.packb(found), FIND)
+    found["contacts"].append(contact(100).packed)
+    with pytest.raises(BadMessage):
+        Found.decode(msgpack.packb(found), FIND)
 
 
 def test_an_own_message_that_is_too_large_is_not_sent() -> None:

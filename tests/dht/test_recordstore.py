@@ -1,5 +1,6 @@
 """recordstore: what is kept for whom, how long; who cannot fill it."""
 
+import tracemalloc
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -8,7 +9,15 @@ import pytest
 
 from shoal.dht import defaults
 from shoal.dht.key import SPACE, distance, node_key, point
-from shoal.dht.record import NameBody, Record, ShardBody, open_record
+from shoal.dht.record import (
+    BlobBody,
+    NameBody,
+    Record,
+    ShardBody,
+    _opened,
+    open_record,
+    seal_record,
+)
 from shoal.dht.recordstore import RecordStore
 from tests.dht.nodes import WALL, blob, entropy, identity, peer, record
 
@@ -86,6 +95,61 @@ def test_its_author_prolongs_its_life_others_do_not() -> None:
     put(made, one, 200.0)
     put(made, one, 260.0)
     assert found(made, one, 320.0) == [one]
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_what_was_withdrawn_is_not_brought_back(
+    monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """By one who has kept it, for as long as clocks allow it to be taken. Twin: without a longer
+    memory it is back once the withdrawal has ended."""
+    if not defended:
+        monkeypatch.setattr(defaults, "GONE_LONGER", 0.0)
+    made, one = store(), record(blob(1), ttl=600)
+    put(made, one, 0.0)
+    put(made, record(blob(1), made=WALL + 5, ttl=600, gone=True), 5.0)
+    codes = {put(made, one, float(now), by=2) for now in range(10, 9000, 50)}
+    assert codes == ({"older", "expired"} if defended else {"older", "expired", ""})
+
+
+@pytest.mark.parametrize("by_its_author", [True, False])
+def test_what_others_bring_is_as_old_as_the_clocks_say_at_least(by_its_author: bool) -> None:
+    """Whatever age they give it: of an author that is gone nothing is kept for another ttl."""
+    made, one = store(), record(blob(1), ttl=3600)
+    now = 3600.0 + defaults.CLOCKS_APART - 10
+    assert put(made, one, now, by=None if by_its_author else 2) == ""
+    assert found(made, one, now + 11) == ([one] if by_its_author else [])
+
+
+def test_many_that_end_together_do_not_hold_the_loop() -> None:
+    made = store()
+    ones = [record(blob(number), ttl=600) for number in range(2 * defaults.EXPIRED_AT_ONCE)]
+    for one in ones:
+        put(made, one)
+    assert not made.expire(600.0) and len(made) > 0
+    assert found(made, ones[0], 600.0) == found(made, ones[-1], 600.0) == []
+    again = record(blob(0), made=WALL, ttl=600)
+    assert put(made, again, 600.0) == "" and found(made, again, 600.0) == [again]
+    while not made.expire(600.0):
+        pass
+    assert len(made) == 1
+
+
+def test_it_keeps_of_a_record_what_is_counted() -> None:
+    """A body that was read may take thirty times the bytes of the record."""
+    made = store()
+    runs = tuple((5_000 + 2 * n, 5_001 + 2 * n) for n in range(defaults.BLOB_RUNS))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(200):
+            wide = BlobBody(f"{number:064x}", 2**40, 1_000_000, runs)
+            packed = seal_record(identity(1), wide, made=int(WALL * 1000), ttl=600)
+            put(made, _opened.__wrapped__(packed))
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(made) == 200 and taken < 2.5 * made.bytes
 
 
 def test_nothing_lives_beyond_twice_its_ttl() -> None:
@@ -255,8 +319,12 @@ def test_the_books_balance() -> None:
         put(made, one, now, network=f"8.8.{random.randrange(4)}.0/24", by=random.choice((None, 3)))
         entries = [entry for slots in made._keys.values() for entry in slots.values()]
         assert made.bytes == sum(entry.size for entry in entries) <= 60_000
-        assert len(made) == len(entries) and len(made._ends) <= 2 * len(entries) + 65
+        ending = [entry for together in made._ends.values() for entry in together]
+        assert len(made) == len(entries) == len(ending) and {*map(id, ending)} == {
+            *map(id, entries)
+        }
     assert sum(made._authors.values()) == sum(made._networks.values()) == made.bytes
     assert [far for far, _ in made._far] == sorted(point(key) ^ point(OWN) for key in made._keys)
-    made.expire(now + 1000)
+    made.expire(now + 1000 + defaults.GONE_LONGER)
+    assert not made._ends and not made._next
     assert (len(made), made.bytes, made._far, made._authors, made._networks) == (0, 0, [], {}, {})

@@ -284,14 +284,16 @@ async def test_floods_are_slowed_down(
 ) -> None:
     """Twin: without the rates every question is answered."""
     if not defended:
-        for rate in ("FINDS", "FINDS_ALL", "STORES", "STORED", "STORED_ALL"):
+        for rate in ("FINDS", "FINDS_ALL", "STORES", "STORES_ALL", "STORED", "STORED_ALL"):
             monkeypatch.setattr(defaults, rate, (1e9, 1e9))
     victim, liar, link = await linked(nursery)
     refused: list[str] = []
+    at_once = trio.Semaphore(100)  # a link takes 256 calls
 
     async def ask(method: str, payload: bytes) -> None:
         try:
-            await link.call(method, payload=payload, timeout=20)
+            async with at_once:
+                await link.call(method, payload=payload, timeout=20)
         except CallRefused as error:
             refused.append(error.code)
 
@@ -301,6 +303,48 @@ async def test_floods_are_slowed_down(
         for _ in range(100):
             flood.start_soon(ask, "dht.store", Store(()).encode())
     assert ({"busy"} <= set(refused)) is defended
+    await stop(victim, liar)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_it_is_keys_that_cost(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """A question of many is as many. Twin: without that rate all are answered."""
+    monkeypatch.setattr(defaults, "PLACES", (100.0, 1.0) if defended else (1e9, 1e9))
+    victim, liar, link = await linked(nursery)
+    many = Find(tuple(name(f"{n}").key for n in range(defaults.FIND_KEYS))).encode()
+    for _ in range(3):
+        await link.call("dht.find", payload=many, timeout=5)
+    busy = False
+    try:
+        await link.call("dht.find", payload=many, timeout=5)
+    except CallRefused as refused:
+        busy = refused.code == "busy"
+    assert busy is defended
+    assert await link.call("dht.find", payload=Find(()).encode(), timeout=5)
+    await stop(victim, liar)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_what_is_no_message_counts_for_several(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """It takes longer than one that is. Twin: it counts once."""
+    monkeypatch.setattr(defaults, "STORES", (8.0, 0.1))
+    monkeypatch.setattr(defaults, "STORE_FAULT", 3 if defended else 0)
+    victim, liar, link = await linked(nursery)
+    codes = []
+    for _ in range(8):
+        try:
+            await link.call("dht.store", payload=b"junk", timeout=5)
+        except CallRefused as refused:
+            codes.append(refused.code)
+    assert codes.count("bad-request") == (2 if defended else 8)
     await stop(victim, liar)
     nursery.cancel_scope.cancel()
 
@@ -378,6 +422,34 @@ async def test_a_full_message_does_not_hold_the_loop(
         over = True
     assert (turns >= 3) is yields
     assert len(victim.dht._store) == len(records) > 200
+    await stop(victim, liar)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_many_large_questions_at_once_do_not_hold_the_loop(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """Others run between any two. Twin: all that have come are answered in one turn."""
+    victim, liar, _ = await linked(nursery)
+    if not defended:
+        monkeypatch.setattr(victim.dht._answering, "_turns", trio.Semaphore(1_000))
+    many = Find(tuple(name(f"{n}").key for n in range(defaults.FIND_KEYS))).encode()
+    found: list[object] = []
+    most = 0
+
+    async def ask() -> None:
+        found.append(await victim.dht._answering.on_find(_call(liar, many)))
+
+    async with trio.open_nursery() as beside:
+        for _ in range(20):
+            beside.start_soon(ask)
+        while len(found) < 20:
+            before = len(found)
+            await trio.lowlevel.checkpoint()
+            most = max(most, len(found) - before)
+    assert (most <= 2) is defended
     await stop(victim, liar)
     nursery.cancel_scope.cancel()
 

@@ -14,6 +14,12 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     assert [bucket.take(1000.0) for _ in range(4)] == [True, True, True, False]
 
 
+def test_many_at_once_happen_together_or_not() -> None:
+    rates = Rates(Rate(10, 1.0), Rate(12, 0.0))
+    assert rates.take("a", 0.0, 8) and not rates.take("a", 0.0, 3) and rates.take("a", 0.0, 2)
+    assert not rates.take("b", 0.0, 3) and rates.take("b", 0.0, 2)
+
+
 def test_a_clock_that_goes_back_gives_nothing() -> None:
     bucket = Bucket(Rate(1, 2.0), 10.0)
     assert bucket.take(10.0)
