@@ -68,10 +68,11 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer))
         return
-    click.echo(
-        f"wrote {render.size(answer['size'])}: {render.size(answer['fetched'])} from "
-        f"{answer['peers']} peers in {answer['seconds']:.1f} s"
-    )
+    whence = "it was here already"
+    if answer["fetched"]:
+        peers, took = render.count(answer["peers"], "peer"), answer["seconds"]
+        whence = f"{render.size(answer['fetched'])} from {peers} in {took:.1f} s"
+    click.echo(f"wrote {render.size(answer['size'])}: {whence}")
 
 
 @blob.command("list", epilog=example("shoal blob list", "shoal blob list --json"))

@@ -60,17 +60,16 @@ def rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
 def _walk(walk: dict[str, Any] | None) -> str:
     if walk is None:
         return "not announced yet"
-    return (
-        f"last announced {render.duration(walk['ended_s'])} ago: {walk['keys']} keys, "
-        f"{walk['messages']} messages, {walk['took_s']:.1f} s"
-    )
+    keys, messages = render.count(walk["keys"], "key"), render.count(walk["messages"], "message")
+    ago = render.duration(walk["ended_s"])
+    return f"last announced {ago} ago: {keys}, {messages}, {walk['took_s']:.1f} s"
 
 
 def bucket_row(bucket: dict[str, Any]) -> list[str]:
     """Contacts at one distance as a line of the table."""
     shared = bucket["shared"]
     return [
-        f"{shared} bits" if shared != 1 else "1 bit",
+        render.count(shared, "bit"),
         str(bucket["contacts"]),
         str(bucket["reachable"]),
         str(bucket["waiting"]),
@@ -83,7 +82,7 @@ def own_row(own: dict[str, Any]) -> list[str]:
     return [
         render.safe(own["kind"], 16) + (" (withdrawn)" if own["gone"] else ""),
         render.safe(own["about"], 60),
-        f"{own['kept']} nodes" if own["kept"] != 1 else "1 node",
+        render.count(own["kept"], "node"),
         "never" if announced is None else f"{render.duration(announced)} ago",
         "never" if own["due_s"] is None else f"in {render.duration(max(own['due_s'], 0))}",
     ]

@@ -74,7 +74,7 @@ def _measured(answer: dict[str, Any]) -> str:
         linked = "nobody is linked" if not answer["links"] else "nobody was asked"
         return f"not measured yet: {linked}"
     peers = answer["observers"]
-    helpers = "no other node" if not peers else f"{peers} node{'' if peers == 1 else 's'}"
+    helpers = "no other node" if not peers else render.count(peers, "node")
     ago = render.duration(answer["measured_s"])
     return f"measured {ago} ago with the help of {helpers}; `shoal doctor --again` measures anew"
 

@@ -41,7 +41,7 @@ def report(answer: dict[str, Any], *, path: bool) -> str:
 
 def _search(search: dict[str, Any], path: bool) -> str:
     asked, took = len(search["path"]), search["took_ms"]
-    nodes = "1 node" if asked == 1 else f"{asked} nodes"
+    nodes = render.count(asked, "node")
     lines = [f"{render.safe(search['about'], 120)}: {nodes} asked, {took:.0f} ms"]
     if search["records"]:
         lines.append(render.table(HEADS, [record_row(record) for record in search["records"]]))

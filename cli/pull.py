@@ -83,7 +83,7 @@ def report(answer: dict[str, Any], data: Path) -> str:
     if not peers:
         got = "was here already"
     else:
-        nodes = "1 node" if peers == 1 else f"{peers} nodes"
+        nodes = render.count(peers, "node")
         got = f"{render.size(answer['fetched'])} from {nodes} in {answer['seconds']:.1f} s"
     lines = [f"{name}: {got}, root {render.safe(answer['root'], 64)}"]
     if answer["liars"]:

@@ -93,6 +93,11 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
+def count(number: int, thing: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def duration(seconds: float) -> str:
     """Seconds for a person: `12 s`, `3 min`, `2 h 5 min`, `3 d 4 h`."""
     whole = int(seconds)

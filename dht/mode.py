@@ -51,7 +51,7 @@ class ModeRule:
             return "others reach this node from outside"
         if self.mode is Mode.SERVER:
             return "others reached this node a moment ago"
-        known = f"{servers} servers that all reach are known"
         if self.mode is Mode.CLIENT:
-            return f"others do not reach this node from outside, and {known}"
-        return f"others do not reach this node from outside, but only {known}"
+            return f"others do not reach this node from outside, and {servers} servers are known"
+        known = f"only {servers} of {defaults.SERVERS[1]}" if servers else "none"
+        return f"others do not reach this node from outside, but {known} whom all reach is known"

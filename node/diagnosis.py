@@ -185,14 +185,15 @@ class Diagnosis:
 
     def _own_parts(self) -> Iterator[Finding]:
         ladder = self._ladder
-        if ladder.without_udp:
+        if ladder.ports.without_udp:
             yield Finding(
                 "no-udp-port",
-                f"this node has no UDP port, so it uses TCP only: {ladder.without_udp}",
+                f"this node has no UDP port, so it uses TCP only: {ladder.ports.without_udp}",
                 "end the other program, or choose another port with `--listen IP:PORT`",
             )
-        if ladder.lan is not None and ladder.lan.condition:
-            yield Finding("lan-silent", ladder.lan.condition)
+        lan = ladder.neighbourhood.lan
+        if lan is not None and lan.condition:
+            yield Finding("lan-silent", lan.condition)
         if self._port_443 and (self._listen, HTTPS_PORT) not in self._endpoint.listening:
             yield Finding(
                 "no-443",

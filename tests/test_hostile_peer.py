@@ -142,7 +142,7 @@ async def still_answers(*nodes: Node) -> None:
     """An honest request through each node, and what it says of itself."""
     for node in nodes:
         answer = await ask(node, "run", model="tiny", prompt="hello", max_tokens=3)
-        assert answer["ok"]["tokens"] == 3, answer
+        assert answer.get("ok", {}).get("tokens") == 3, answer
         assert (await ask(node, "status"))["ok"]["serving"]["phase"] == "serving"
 
 
@@ -183,7 +183,7 @@ class Foe:
         for _ in range(times):
             for target in self._targets:
                 link = await self.link(target)
-                if (leg := link._leg) is not None and not leg.path.blocked:
+                if (leg := link._legs.used) is not None and not leg.path.blocked:
                     frames = [self._words.frame() for _ in range(self._dice.randrange(1, 30))]
                     with suppress(PathLost):
                         leg.path.send(b"".join(frames))
@@ -434,11 +434,11 @@ async def test_a_false_stage_of_unknown_dtype_is_no_stage(tmp_path: Path) -> Non
         record = MemberRecord(foe.peer, seq=1, addresses=(address,), shards=(shard,))
         sealed = seal_record(identity, record)
         link.post("member.push", payload=msgpack.packb([[2, 0, sealed]]), priority=Priority.CONTROL)
-        await until(lambda: foe.peer in second.directory.members())
+        await until(lambda: {foe.peer, first.identity.peer} <= set(second.directory.members()))
         second.directory.publish(shards=())
         await second._remember()
         answer = await ask(second, "run", model="tiny", prompt="x", max_tokens=3)
-        assert answer["ok"]["tokens"] == 3, answer
+        assert answer.get("ok", {}).get("tokens") == 3, answer
         assert "169.254" not in (tmp_path / "second" / "peers").read_text()
         nursery.cancel_scope.cancel()
 

@@ -1,52 +1,42 @@
 """A node's one TCP port: accepts, dials, says hello, and keeps one link per peer.
 
-The first byte of a connection tells what it is: 0x16 a TLS record, so a lane; 0x13 the
-length of multistream's first line, so a libp2p program (docs/spec/lane.md, section 1). Pipes of
-other kinds (`Endpoint.join`) take the same way from TLS on.
+Pipes of other kinds than TCP (`Endpoint.join`) take the same way from TLS on.
 """
 
-import errno
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from ipaddress import ip_address
-from typing import Final
 
 import trio
 
 from . import defaults
+from .accepting import MULTISTREAM_BYTE, Accepting, Greeter
 from .address import Address
 from .aim import Aim
 from .browser.clear import BrowserSession, Clear
 from .calls import Handler
 from .certificate import Certificate
-from .errors import DialFailed, HostError, TransportError
+from .dialling import connect, resolve
+from .errors import DialFailed, HostError
 from .hello import Admission
 from .host import Host
 from .identity import Identity, PeerId
+from .introducing import Introducing
 from .libp2p import Libp2pResponder
-from .limits import Arrivals, HalfOpen, Limits
+from .limits import Limits
 from .link import Link
 from .links import Links
-from .meeting import Connected, Door, Refused
-from .path import Path, PathLost
-from .pipe import Pipe, TcpPipe, Way
+from .meeting import Connected, Door
+from .path import Path
+from .pipe import Pipe, Way
 from .place import way_to
-from .rates import Bucket, Rate
 from .relay.book import RelayBook
 from .rescue import Finder, Rescue
+from .securing import first_bytes, secure
 from .serving import StreamHandler
 from .shaper import Shaper
-from .tls import Tls
-
-LANE_BYTE: Final = b"\x16"
-MULTISTREAM_BYTE: Final = b"\x13"
-_GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, PathLost, TransportError)
-# Codes of a failed resumption after which there is nothing to resume.
-_FORGOTTEN = ("unknown-link", "peer-restarted")
-_TRIES = 8  # addresses of one name that are dialled
 
 
 class Endpoint:
@@ -83,8 +73,16 @@ class Endpoint:
         self._links = Links(
             host, identity.peer, self.incarnation, self._limits, self.rescue, shaper
         )
-        self._half_open = HalfOpen(self._limits)
-        self._arrivals = Arrivals(self._limits)
+        self._accepting = Accepting(
+            host,
+            self._certificate,
+            self._door,
+            self._links,
+            self._limits,
+            libp2p=lambda: self.libp2p,
+            punched=lambda peer, ip: self.punched(peer, ip),
+        )
+        self._introducing = Introducing(identity.peer, self._door, self._links)
         self._nursery: trio.Nursery | None = None
         self.identity = identity
         self._published: set[str] = set()
@@ -94,7 +92,6 @@ class Endpoint:
             self.relay_for_libp2p(None)
         self.punched: Callable[[PeerId, str], bool] = lambda peer, ip: False
         """Whether a TCP connection from a peer at an IP address came through a hole of ours."""
-        self._firsts: dict[int, Greeter] = {}
         self._admission_news = trio.lowlevel.ParkingLot()
 
     # Registration.
@@ -137,10 +134,10 @@ class Endpoint:
         """Serve streams of that name, each in a task of its own."""
         self._links.handlers.streams[method] = handler
 
-    def handle_first_byte(self, byte: int, greeter: "Greeter") -> None:
+    def handle_first_byte(self, byte: int, greeter: Greeter) -> None:
         """Let `greeter(first bytes, stream)` have accepted connections that begin so; it closes
         the stream. It runs within the bounds of connections not let in yet."""
-        self._firsts[byte] = greeter
+        self._accepting.firsts[byte] = greeter
 
     def on_link(self, callback: Callable[[Link], None]) -> None:
         """`callback(link)` for every link that comes up, whichever side dialled."""
@@ -244,7 +241,7 @@ class Endpoint:
                 nursery.start_soon(self._links.run_alarm)
                 nursery.start_soon(self._links.give_back)
                 for listener in listeners:
-                    nursery.start_soon(self._accept, listener, nursery)
+                    nursery.start_soon(self._accepting.accept, listener, nursery)
                 task_status.started(self.port)
         finally:
             self._nursery = None
@@ -306,15 +303,15 @@ class Endpoint:
         name = name or f"{pipe.remote[0]} port {pipe.remote[1]}"
         first = b""
         if server and pipe.medium == "circuit":  # a libp2p program may come that way as well
-            first = await self._first_of(pipe, name)
+            first = await first_bytes(pipe, name)
             if first[:1] == MULTISTREAM_BYTE and self.libp2p is not None:
                 serve = partial(self.libp2p.serve_pipe, pipe, first, relayed=True)
                 self._nursery.start_soon(serve)  # for longer than whoever joins it waits
                 raise DialFailed("libp2p", f"`{name}` was a libp2p program")
-        path = await self._secure(pipe, expect, name, server=server, first=first)
+        path = await secure(pipe, self._certificate, expect, name, server=server, first=first)
         if path.tls.server:
-            return await self._join_as_server(path, way, name)
-        return await self._introduce(path, way, pipe.remote[1], name)
+            return await self._accepting.join(path, way, name, self._nursery)
+        return await self._introducing.join(path, way, pipe.remote[1], name, self._nursery)
 
     async def join_proven(self, session: BrowserSession) -> Link:
         """The same for a browser's channel, whose other end has proven itself already; this
@@ -323,100 +320,10 @@ class Endpoint:
             session.pipe.close()
             raise DialFailed("not-running", "the endpoint is not running")
         path = Path(session.pipe, Clear(session))
-        return await self._join_as_server(path, Way.BROWSER, f"browser {session.peer}")
+        name = f"browser {session.peer}"
+        return await self._accepting.join(path, Way.BROWSER, name, self._nursery)
 
-    # Accepting.
-
-    async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
-        rate = Rate(defaults.REFUSALS_BURST, defaults.REFUSALS_PER_S)
-        refusals = Bucket(rate, self._host.now())
-        while True:
-            try:
-                stream = await listener.accept()
-                address = str(stream.socket.getpeername()[0])
-            except OSError:  # no file descriptor left, or gone before it was looked at
-                await trio.sleep(defaults.ACCEPT_PAUSE_S)
-                continue
-            now = self._host.now()
-            subnet = self._let_in(address, now)
-            if subnet is None:
-                stream.socket.close()
-                pause = not refusals.take(now)  # they cost little, and a flood is many
-            else:
-                nursery.start_soon(self._greet, stream, subnet)
-                pause = self._half_open.count > defaults.ACCEPT_BURST  # nor must handshakes
-            del stream  # or it stays until the next one comes
-            if pause:
-                await trio.sleep(defaults.ACCEPT_PAUSE_S)
-
-    def _let_in(self, address: str, now: float) -> str | None:
-        """The subnet for which it counts as half open; None where it is one too many."""
-        subnet = self._half_open.enter(address)
-        if subnet is not None and not self._arrivals.allow(subnet, now):
-            self._half_open.leave(subnet)
-            return None
-        return subnet
-
-    async def _greet(self, stream: trio.SocketStream, subnet: str) -> None:
-        """From accept to a link, a libp2p conversation, or nothing."""
-        connected: Connected | None = None
-        first = b""
-        try:
-            with trio.move_on_after(self._limits.handshake_s):
-                first = await stream.receive_some(defaults.SMALL_READ_BYTES)
-                if first[:1] == LANE_BYTE:
-                    connected = await self._greet_lane(TcpPipe(stream), first)
-                elif first and first[0] in self._firsts:
-                    await self._firsts[first[0]](first, stream)
-        except _GONE:
-            pass
-        finally:
-            self._half_open.leave(subnet)
-            if connected is None and first[:1] != MULTISTREAM_BYTE:
-                stream.socket.close()
-        if connected is not None and self._nursery is not None:
-            way = way_to(connected.path.address[0])
-            if way is Way.DIRECT and self.punched(connected.peer, connected.path.address[0]):
-                way = Way.PUNCHED
-            self._links.take_up(connected, way, self._nursery)
-        elif first[:1] == MULTISTREAM_BYTE:
-            await self._serve_libp2p(stream, first)
-
-    async def _greet_lane(self, pipe: Pipe, first: bytes) -> Connected | None:
-        path = Path(pipe, Tls(self._certificate, server=True, expect=None), first)
-        await path.handshake()
-        return await self._receive(path)
-
-    async def _receive(self, path: Path) -> Connected | None:
-        """The listener's side of the hello; None where the peer was refused."""
-        try:
-            return await self._door.receive(path, self._links.refusal)
-        except Refused as refused:
-            await self._door.refuse(path, refused.code)
-            return None
-
-    async def _join_as_server(self, path: Path, way: Way, name: str) -> Link:
-        assert self._nursery is not None
-        try:
-            with trio.move_on_after(self._limits.handshake_s):
-                connected = await self._receive(path)
-                if connected is not None:
-                    self._links.take_up(connected, way, self._nursery)
-                    while (link := self.link(connected.peer)) is None:
-                        await self._links.news.park()
-                    return link
-        except PathLost:
-            path.close()
-        except BaseException:
-            path.close()
-            raise
-        raise _unreachable(name, "its hello was not acceptable")
-
-    async def _serve_libp2p(self, stream: trio.SocketStream, first: bytes) -> None:
-        if self.libp2p is None:
-            stream.socket.close()
-        else:
-            await self.libp2p.serve(stream, first)
+    # What libp2p programs are told.
 
     def _open_to_strangers(self) -> dict[str, Handler]:
         calls = self._links.handlers.calls
@@ -426,155 +333,14 @@ class Endpoint:
         found = self._host.interfaces()
         return [Address(item.address, self.port, self.peer) for item in found]
 
-    # Dialling.
-
     async def _dial(self, address: Address, way: Way | None) -> Link:
         failure = DialFailed("unreachable", f"`{address}` has no IP address")
-        for ip in await self._resolve(address):
+        for ip in await resolve(self._host, address):
             try:
-                return await self._dial_ip(ip, address, way)
+                pipe = await connect(self._host, ip, address, self.port)
+                return await self.join(
+                    pipe, way or way_to(ip), expect=address.peer, server=False, name=str(address)
+                )
             except DialFailed as error:
                 failure = error
         raise failure
-
-    async def _resolve(self, address: Address) -> list[str]:
-        if not _is_name(address.host):
-            return [address.host]
-        try:
-            found = await self._host.resolve(address.host)
-        except HostError as error:
-            raise DialFailed("bad-name", error.message) from None
-        version = {"dns4": 4, "dns6": 6}.get(address.dns)
-        return [ip for ip in found if version in (None, ip_address(ip).version)][:_TRIES]
-
-    async def _dial_ip(self, ip: str, address: Address, way: Way | None) -> Link:
-        name = str(address)
-        try:
-            pipe = TcpPipe(await self._connect(ip, address.port))
-        except ConnectionRefusedError:
-            raise DialFailed("refused", f"nothing listens at `{name}`") from None
-        except OSError as error:
-            raise _unreachable(name, error.strerror or str(error)) from None
-        return await self.join(
-            pipe, way or way_to(ip), expect=address.peer, server=False, name=name
-        )
-
-    async def _connect(self, ip: str, port: int) -> trio.SocketStream:
-        """From the listen port, so that others see where this node can be dialled; from any
-        where a connection between the two ports is there already. Raises OSError."""
-        try:
-            return await self._host.connect(ip, port, source_port=self.port)
-        except OSError as error:
-            if error.errno not in (errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EINVAL):
-                raise
-        return await self._host.connect(ip, port)
-
-    async def _introduce(self, path: Path, way: Way, port: int, name: str) -> Link:
-        """The dialler's side of the hello, on a proven path."""
-        peer = path.tls.peer
-        try:
-            if peer == self.peer:
-                raise DialFailed("self", f"`{name}` is this node itself")
-            if (known := self.link(peer)) is not None:
-                return await self._carry_on(known, path, way)
-            proving = await self._links.prove_alone(peer)
-            try:
-                if (known := self.link(peer)) is not None:
-                    return await self._carry_on(known, path, way)
-                connected = await self._say_hello(path, name)
-                link = self._links.register(connected, port)
-            finally:
-                proving.done()
-        except Refused as refused:
-            path.close()
-            return await self._after_refusal(peer, refused, name)
-        except BaseException as error:
-            path.close()
-            if isinstance(error, PathLost):
-                raise _unreachable(name, "it hung up during the hello") from None
-            raise
-        assert self._nursery is not None
-        await self._nursery.start(self._links.run, link, connected, way)
-        return link
-
-    async def _say_hello(self, path: Path, name: str) -> Connected:
-        """Before others that dial the same peer have lost their patience: they wait."""
-        with trio.move_on_after(defaults.HELLO_S):
-            return await self._door.introduce(path, None)
-        raise DialFailed("timeout", f"`{name}` did not answer our hello")
-
-    async def _carry_on(self, link: Link, path: Path, way: Way) -> Link:
-        """A further connection of a link. Another one may come up meanwhile: no dial waits for
-        another here, or one that hangs would hold up those that work."""
-        connected = await self._door.introduce(path, link.identities.peer_incarnation)
-        if not self._links.add(connected, way, link):
-            raise DialFailed("closed", f"the link to `{link.peer}` has ended meanwhile")
-        return link
-
-    async def _after_refusal(self, peer: PeerId, refused: Refused, name: str) -> Link:
-        if refused.code == "duplicate":  # the peer's own dial is the one that stays
-            with trio.move_on_after(defaults.DUPLICATE_S):
-                while (link := self.link(peer)) is None:
-                    await self._links.news.park()
-                return link
-        if refused.code in _FORGOTTEN and (link := self.link(peer)) is not None:
-            link.close("peer-restarted")
-        raise DialFailed(refused.code, f"`{name}` refused us: {refused.words}")
-
-    async def _first_of(self, pipe: Pipe, name: str) -> bytes:
-        """The first bytes of a pipe. Raises DialFailed."""
-        try:
-            while True:
-                await pipe.wait_readable()
-                with suppress(BlockingIOError):
-                    return pipe.read_ready(defaults.SMALL_READ_BYTES)
-        except (OSError, trio.ClosedResourceError):
-            pipe.close()
-            raise _unreachable(name, "it hung up") from None
-        except BaseException:
-            pipe.close()
-            raise
-
-    async def _secure(
-        self,
-        pipe: Pipe,
-        expect: PeerId | None,
-        name: str,
-        *,
-        server: bool,
-        first: bytes = b"",
-    ) -> Path:
-        """TLS over a pipe. Raises DialFailed."""
-        path = Path(
-            pipe,
-            Tls(self._certificate, server=server, expect=expect),
-            first,
-            turn=lambda: Tls(self._certificate, server=True, expect=expect),
-        )
-        try:
-            await path.handshake()
-        except PathLost:
-            path.close()
-            raise _unreachable(name, "it hung up during the handshake") from None
-        except TransportError as error:
-            path.close()
-            raise DialFailed(error.code, f"`{name}`: {error.message}") from None
-        except BaseException:
-            path.close()
-            raise
-        return path
-
-
-Greeter = Callable[[bytes, trio.SocketStream], Awaitable[None]]
-
-
-def _unreachable(name: str, reason: str) -> DialFailed:
-    return DialFailed("unreachable", f"`{name}` cannot be reached: {reason}")
-
-
-def _is_name(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return True
-    return False

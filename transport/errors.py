@@ -52,6 +52,11 @@ class TransportError(ShoalError):
 class DialFailed(TransportError):
     """No link to the peer could be made."""
 
+    @classmethod
+    def unreachable(cls, name: str, reason: str) -> "DialFailed":
+        """Nothing answers, or what does hangs up."""
+        return cls("unreachable", f"`{name}` cannot be reached: {reason}")
+
 
 class LinkClosed(TransportError):
     """The link ended while it was needed."""

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from math import inf
 
+import trio
+
 from . import defaults
 from .connection import Connection
+from .host import Host
 from .meter import Meter
 from .path import Path
 from .pipe import Way
@@ -33,6 +36,20 @@ class Leg:
         self.writer = writer
         self.meter = meter
         self.since = self.due = self.wanted = now
+
+    async def keep_to_caps(self, host: Host, meter: Meter) -> None:
+        """Charge what was read, and wait until more may be."""
+        now, path = host.now(), self.path
+        flows = meter.read(self.connection, path.bytes_in, now)
+        path.read_most = defaults.READ_BYTES
+        while flows:
+            path.read_most, at = meter.room(flows, defaults.READ_BYTES, now)
+            if path.read_most:
+                break
+            meter.paused = True
+            await trio.sleep_until(at)
+            self.connection.heard = now = host.now()
+        meter.paused = False
 
 
 def best(legs: Sequence[Leg], now: float, used: Leg | None = None) -> Leg | None:

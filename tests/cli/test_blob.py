@@ -38,7 +38,7 @@ def test_a_file_travels(pair: tuple[Daemon, Daemon], tmp_path: Path) -> None:
     out = tmp_path / "out"
     said = run("blob", "get", added["root"], out, "--data", two.data)
     assert out.read_bytes() == path.read_bytes()
-    assert "from 1 peers" in said
+    assert "from 1 peer" in said
     (entry,) = json.loads(run("blob", "list", "--data", two.data, "--json"))["blobs"]
     assert (entry["root"], entry["missing"], entry["own"]) == (added["root"], 0, False)
     assert added["root"] in run("blob", "list", "--data", one.data)

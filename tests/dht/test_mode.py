@@ -20,7 +20,8 @@ def test_a_young_node_steps_in_until_there_are_enough(servers: int) -> None:
     rule = ModeRule()
     rule.decide(False, servers, 0.0)
     assert rule.mode is Mode.FALLBACK and rule.serves
-    assert f"only {servers} servers" in rule.why
+    known = f"only {servers} of {ENOUGH}" if servers else "none"
+    assert f"{known} whom all reach is known" in rule.why
 
 
 def test_fallbacks_and_clients_do_not_flap() -> None:
@@ -41,4 +42,4 @@ def test_a_server_that_is_lost_sight_of_stays_for_a_while() -> None:
     assert rule.serves and "a moment ago" in rule.why
     assert rule.decide(False, ENOUGH, 100.0 + defaults.REACHED)
     assert not rule.serves
-    assert "12 servers that all reach are known" in rule.why
+    assert "and 12 servers are known" in rule.why

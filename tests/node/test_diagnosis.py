@@ -204,12 +204,12 @@ async def test_rungs_that_the_owner_does_not_want(rungs: Rungs, code: str, words
 
 async def test_conditions_of_this_machine() -> None:
     ladder, diagnosis = make(port_443=True)
-    ladder.without_udp = "UDP port 4001 is in use by another program"
-    ladder.lan = LanDiscovery(RealHost(), PEER, b"swarm")
-    ladder.lan._troubles[RealHost().interfaces()[0]] = "another program has port 5353"
+    ladder.ports.without_udp = "UDP port 4001 is in use by another program"
+    ladder.neighbourhood.lan = lan = LanDiscovery(RealHost(), PEER, b"swarm")
+    lan._troubles[RealHost().interfaces()[0]] = "another program has port 5353"
     found = {each.name: each.sentence for each in diagnosis.conditions()}
     assert set(found) == {"no-udp-port", "lan-silent", "no-443"}
-    assert found["no-udp-port"].endswith(ladder.without_udp)
+    assert found["no-udp-port"].endswith(ladder.ports.without_udp)
     assert {"no-udp-port", "lan-silent", "no-443"} <= set(codes(diagnosis))
     ladder.endpoint.listening = [("0.0.0.0", 4001), ("::", 443)]
     assert "no-443" in codes(diagnosis), "most come by IPv4"

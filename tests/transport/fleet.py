@@ -4,18 +4,26 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
 import trio
 import trio.testing
 
+from shoal.transport import frame as wire
 from shoal.transport.address import Address
 from shoal.transport.calls import Call, Reply
+from shoal.transport.certificate import Certificate
 from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import Admission, OpenSwarm
+from shoal.transport.errors import DialFailed
+from shoal.transport.events import Windows
+from shoal.transport.hello import Admission, Hello, OpenSwarm
 from shoal.transport.identity import Identity
 from shoal.transport.limits import Limits
 from shoal.transport.link import Link
+from shoal.transport.path import Path
+from shoal.transport.pipe import TcpPipe, Way
 from shoal.transport.realhost import RealHost
 from shoal.transport.shaper import Shaper
+from shoal.transport.tls import Tls
 
 LOOPBACK = "127.0.0.1"
 
@@ -173,3 +181,59 @@ class Proxy:
         """Nothing listens any more."""
         assert self._listener is not None
         self._listener.socket.close()
+
+
+async def linked(a: Node, b: Node) -> Link:
+    link = await a.endpoint.dial(b.address, timeout=5)
+    await until(lambda: b.up)
+    return link
+
+
+async def through_a_proxy(
+    a: Node, b: Node, nursery: trio.Nursery, *, dialable: bool = False
+) -> tuple[Link, Proxy]:
+    """Unless `a` is `dialable`, `b` has no other way to it than the proxy."""
+    if not dialable:
+        a.endpoint._door.port = 0
+    proxy = Proxy(b.endpoint.port)
+    await nursery.start(proxy.run)
+    link = await a.endpoint.dial(Address(LOOPBACK, proxy.port, b.endpoint.peer), timeout=5)
+    await until(lambda: b.up)
+    return link, proxy
+
+
+async def second_path(a: Node, b: Node, way: Way, port: int | None = None) -> Link:
+    host = a.endpoint._host
+    pipe = TcpPipe(await host.connect(LOOPBACK, port or b.endpoint.port))
+    return await a.endpoint.join(pipe, way, expect=b.endpoint.peer, server=False)
+
+
+async def dial_code(a: Node, address: Address, timeout: float = 5) -> str:
+    with pytest.raises(DialFailed) as failed:
+        await a.endpoint.dial(address, timeout=timeout)
+    return failed.value.code
+
+
+async def raw_path(node: Node, seed: int = 99) -> Path:
+    """A TLS connection to a node, whose hello is still to be said."""
+    host = RealHost()
+    certificate = Certificate.generate(Identity.from_seed(bytes([seed]) * 32), host)
+    stream = await host.connect(LOOPBACK, node.endpoint.port)
+    path = Path(TcpPipe(stream), Tls(certificate, server=False, expect=node.endpoint.peer))
+    await path.handshake()
+    return path
+
+
+def hello(versions: tuple[int, int] = (1, 1), resume: bytes | None = None) -> bytes:
+    said = Hello(versions, bytes(16), Windows(1000, 1000, 4), b"open", resume=resume)
+    return wire.encode(wire.HELLO, head=said.encode())
+
+
+async def goodbye(path: Path) -> str:
+    """The code of the goaway that comes."""
+    data = b""
+    with trio.fail_after(5):
+        while (found := wire.first_frame(data, 4096)) is None:
+            data += await path.receive()
+    assert found[0].kind == wire.GOAWAY
+    return wire.decode_code(found[0].head)[0]

@@ -99,7 +99,7 @@ async def storm(world: World, misses: int, *, circuits: bool = False) -> int:
     victim.take = count  # type: ignore[method-assign]
     member = Climber(world.host("member"), b"m" * 32, book=book)
     await member.computer.start(member)
-    member.ladder.aim = Aim(trio.current_time, misses=misses)
+    member.ladder.direct.aim = Aim(trio.current_time, misses=misses)
     foes = [Climber(world.host(f"foe{n}"), bytes([n + 10]) * 32) for n in range(10)]
     for foe in foes:
         await foe.computer.start(foe)

@@ -13,10 +13,11 @@ from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.daemons.town import Town
 from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
-from shoal.transport import defaults, link
+from shoal.transport import defaults
 from shoal.transport.connection import Connection
 from shoal.transport.errors import LinkClosed
 from shoal.transport.ladder import Rungs
+from shoal.transport.legs import Legs
 from shoal.transport.limits import Limits
 from shoal.transport.link import Link
 from shoal.transport.pipe import Way
@@ -85,7 +86,7 @@ async def test_a_relay_that_dies_is_replaced_before_its_path_is_given_up(world: 
 async def test_else_it_takes_until_the_path_is_given_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link.Link, "_is_suspect", lambda link, now: False)
+    monkeypatch.setattr(Legs, "is_suspect", lambda legs, now: False)
     homes = Homes(world)
     found = await homes.meet(RELAYED)
     await homes.faults.crash(homes.used_relay(found).computer)
@@ -218,7 +219,7 @@ async def test_dials_that_cross_do_not_end_each_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both homes look for a path at the same moment, over relays that are equally far."""
-    monkeypatch.setattr(link.Link, "_is_suspect", lambda link, now: False)
+    monkeypatch.setattr(Legs, "is_suspect", lambda legs, now: False)
     homes = Homes(world)
     found = await homes.meet(RELAYED)
     await homes.faults.crash(homes.used_relay(found).computer)

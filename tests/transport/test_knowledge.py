@@ -24,7 +24,7 @@ from shoal.transport.reach.reachability import (
 )
 from shoal.transport.relay import service
 from shoal.transport.relay.vouch import Vouched, seen_at
-from tests.transport.test_ladder import Street, until
+from tests.transport.homes import Street, until
 
 NO_MULTICAST = Rungs(lan=False)
 INSIDE = [

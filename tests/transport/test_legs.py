@@ -8,17 +8,23 @@ import pytest
 import trio
 import trio.testing
 
-from shoal.transport.address import Address
-from shoal.transport.calls import Reply
 from shoal.transport.connection import Connection
 from shoal.transport.events import Called
 from shoal.transport.frame import ACK, PING, Fault, Priority
 from shoal.transport.lane import Lane
 from shoal.transport.lanestream import Entry
 from shoal.transport.link import Link
-from shoal.transport.pipe import TcpPipe, Way
+from shoal.transport.pipe import Way
 from shoal.transport.serving import IncomingStream
-from tests.transport.fleet import LOOPBACK, Node, Proxy, clock, make_node, running, until
+from tests.transport.fleet import (
+    Node,
+    Proxy,
+    clock,
+    make_node,
+    running,
+    second_path,
+    until,
+)
 from tests.transport.lane_pair import Pair, Side
 
 
@@ -274,12 +280,6 @@ def test_who_makes_us_change_to_and_fro_costs_no_memory() -> None:
 # The shell, over real sockets.
 
 
-async def second_path(a: Node, b: Node, way: Way, port: int | None = None) -> Link:
-    host = a.endpoint._host
-    pipe = TcpPipe(await host.connect(LOOPBACK, port or b.endpoint.port))
-    return await a.endpoint.join(pipe, way, expect=b.endpoint.peer, server=False)
-
-
 async def relayed_link(a: Node, b: Node) -> Link:
     """A link whose only path counts as relayed on the side that dials."""
     link = await second_path(a, b, Way.RELAYED)
@@ -431,51 +431,3 @@ async def test_others_that_are_cut_as_well_are_not_tried_one_after_the_other(
         await link.call("echo", {"n": 99}, timeout=5)
         assert trio.current_time() - began < 1.7
         assert link.way is Way.RELAYED
-
-
-@pytest.mark.trio
-async def test_a_lost_link_is_quiet_then_back(virtual_time: trio.testing.MockClock) -> None:
-    a, b = make_node(1), make_node(2)
-    async with running(a, b) as nursery:
-        a.endpoint._door.port = 0
-        proxy = Proxy(b.endpoint.port)
-        await nursery.start(proxy.run)
-        address = Address(LOOPBACK, proxy.port, b.endpoint.peer)
-        link = await a.endpoint.dial(address, timeout=5)
-        await until(lambda: b.up)
-        proxy.freeze()
-        answers: list[Reply] = []
-
-        async def ask() -> None:
-            answers.append(await link.call("echo", {"n": 7}, timeout=60))
-
-        nursery.start_soon(ask)
-        await trio.sleep(10)
-        assert a.quiet_at and b.quiet_at
-        assert not link.connected and link.alive and link.quiet
-        await second_path(a, b, Way.DIRECT)
-        await until(lambda: answers)
-        assert len(a.back) == len(b.back) == 1 and not a.lost and not b.lost
-        assert b.calls == ["7"]
-
-
-@pytest.mark.trio
-async def test_the_finder_is_asked_when_nothing_carries_a_link() -> None:
-    a, b = make_node(1), make_node(2)
-    asked: list[Link] = []
-
-    async def find(link: Link) -> None:
-        asked.append(link)
-        await second_path(a, b, Way.PUNCHED)
-
-    a.endpoint.finder = find
-    async with running(a, b) as nursery:
-        a.endpoint._door.port = 0
-        proxy = Proxy(b.endpoint.port)
-        await nursery.start(proxy.run)
-        link = await a.endpoint.dial(Address(LOOPBACK, proxy.port, b.endpoint.peer), timeout=5)
-        await until(lambda: b.up)
-        proxy.freeze()
-        proxy.cut()
-        await until(lambda: link.way is Way.PUNCHED)
-        assert asked == [link] and not a.lost and not b.lost

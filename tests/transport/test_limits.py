@@ -7,9 +7,9 @@ import trio
 
 from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.world import World
+from shoal.transport.accepting import Accepting
 from shoal.transport.address import Address
 from shoal.transport.defaults import ACCEPT_PAUSE_S, REFUSALS_BURST, REFUSALS_PER_S
-from shoal.transport.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
 from shoal.transport.hello import OpenSwarm, SwarmKey
 from shoal.transport.limits import Arrivals, Crowd, HalfOpen, Limits
@@ -130,14 +130,14 @@ async def _accepted(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
     """Connections that a node looks at in ten seconds, of eight hundred a second for which it has
     no room."""
     looks = 0
-    let_in = Endpoint._let_in
+    let_in = Accepting._let_in
 
-    def count(endpoint: Endpoint, address: str, now: float) -> str | None:
+    def count(accepting: Accepting, address: str, now: float) -> str | None:
         nonlocal looks
         looks += 1
-        return let_in(endpoint, address, now)
+        return let_in(accepting, address, now)
 
-    monkeypatch.setattr(Endpoint, "_let_in", count)
+    monkeypatch.setattr(Accepting, "_let_in", count)
     member = Climber(world.host("member"), b"m" * 32, limits=Limits(half_open=0))
     foe = world.host("foe")
     await member.computer.start(member)

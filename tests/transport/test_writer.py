@@ -8,7 +8,7 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
 from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
-from shoal.transport import link as shell
+from shoal.transport import legs as shell
 from shoal.transport.address import Address
 from shoal.transport.calls import Reply
 from shoal.transport.endpoint import Endpoint

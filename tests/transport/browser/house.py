@@ -3,21 +3,18 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, cast
 
 import trio
 
-from shoal.transport.browser.clear import BrowserSession, Clear
+from shoal.transport.browser.clear import BrowserSession
 from shoal.transport.browser.defaults import BrowserLimits
 from shoal.transport.browser.gate import Gate
+from shoal.transport.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
 from shoal.transport.hello import Admission
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link import Link
-from shoal.transport.path import Path
-from shoal.transport.pipe import Way
 from shoal.transport.realhost import RealHost
-from shoal.transport.tls import Tls
 from tests.transport.fleet import LOOPBACK, Node, make_node
 
 SEED = 1
@@ -53,7 +50,7 @@ async def open_node(
         await nursery.start(node.run)
 
         def deliver(session: BrowserSession) -> None:
-            nursery.start_soon(greet, cast(Any, node.endpoint), session)
+            nursery.start_soon(greet, node.endpoint, session)
 
         identity = Identity.from_seed(bytes([SEED]) * 32)
         limits = limits or BrowserLimits(joins_per_minute=1000)
@@ -63,8 +60,7 @@ async def open_node(
         nursery.cancel_scope.cancel()
 
 
-async def greet(endpoint: Any, session: BrowserSession) -> None:
-    """What the endpoint does with a proven session: the listener's side of a hello."""
-    path = Path(session.pipe, cast(Tls, Clear(session)))
+async def greet(endpoint: Endpoint, session: BrowserSession) -> None:
+    """The listener's side of a hello."""
     with suppress(DialFailed):
-        await endpoint._join_as_server(path, Way.BROWSER, "a browser")
+        await endpoint.join_proven(session)

@@ -31,7 +31,7 @@ KEY = b"k" * 32
 async def link_over(session: BrowserSession, endpoint: Any) -> Link:
     """The dialler's side of a hello over a proven channel."""
     path = Path(session.pipe, cast(Tls, Clear(session)))
-    link: Link = await endpoint._introduce(path, Way.BROWSER, 0, "a node")
+    link: Link = await endpoint._introducing.join(path, Way.BROWSER, 0, "a node", endpoint._nursery)
     return link
 
 

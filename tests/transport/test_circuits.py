@@ -1,4 +1,4 @@
-"""Relays that are no shoal nodes, but libp2p's: a link over one of them, in the simulator."""
+"""Links over relays, shoal's and libp2p's, in the simulator."""
 
 from typing import Any, cast
 
@@ -17,13 +17,24 @@ from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity
 from shoal.transport.ladder import Ladder, Rungs
 from shoal.transport.libp2p import Libp2pResponder
+from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.yamux import PING, SYN
 from shoal.transport.pipe import Pipe, Way
 from shoal.transport.realhost import RealHost
 from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits
+from tests.transport.homes import (
+    HOMES,
+    NO_TCP,
+    NO_UDP,
+    UNPUNCHED,
+    Street,
+    rungs,
+    two_homes,
+    until,
+    way_of,
+)
 from tests.transport.libp2p.pipes import OURS, raw_peer
-from tests.transport.test_ladder import rungs, until
 
 
 async def plain_relay(world: World, nursery: trio.Nursery) -> Address:
@@ -108,7 +119,7 @@ async def test_a_libp2p_program_that_comes_by_a_circuit_stays(autojump_clock: An
 
         async def serve_pipe(self, pipe: Pipe, first: bytes) -> str:
             pipe.medium = "circuit"  # type: ignore[misc]
-            await ladder._join(pipe, Way.RELAYED, None, True)
+            await ladder.circuits.take_foreign(cast(MuxStream, pipe))
             await trio.sleep_forever()
             return ""
 
@@ -121,3 +132,21 @@ async def test_a_libp2p_program_that_comes_by_a_circuit_stays(autojump_clock: An
                 pass
             assert frame[3] == 7
         nursery.cancel_scope.cancel()
+
+
+async def test_a_relay_where_nothing_can_be_punched(world: World) -> None:
+    assert await two_homes(world, HOMES, **UNPUNCHED) == ("relayed", "circuit")
+
+
+async def test_nobody_is_reached_without_relays(world: World) -> None:
+    assert (await two_homes(world, HOMES, relay=False))[0] == "none"
+
+
+async def test_relays_splice_tcp_and_udp(world: World) -> None:
+    street = Street(world)
+    await street.relays()
+    a = await street.home("a", "linux-drop", allow=NO_UDP)
+    b = await street.home("b", "linux-drop", allow=NO_TCP)
+    await street.settle(a, b)
+    assert await way_of(a, b, 1.0) == ("relayed", "circuit")
+    assert {leg.medium for relay in b.endpoint.links() for leg in relay.status.legs} >= {"udp"}

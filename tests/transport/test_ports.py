@@ -55,7 +55,7 @@ async def test_a_node_starts_with_what_udp_there_is(host: RealHost, udp: bool) -
         port: int = await nursery.start(
             lambda task_status: ladder.run("0.0.0.0", 0, task_status=task_status)
         )
-        assert port and bool(ladder.without_udp) is not udp
+        assert port and bool(ladder.ports.without_udp) is not udp
         assert endpoint.udp_port == (port if udp else 0)
         nursery.cancel_scope.cancel()
 

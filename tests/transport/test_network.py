@@ -1,0 +1,48 @@
+"""Another network is noticed: by its addresses, or by the time that passed without us."""
+
+from shoal.transport import defaults
+from shoal.transport.host import Interface
+from shoal.transport.network import Network
+from shoal.transport.realhost import RealHost
+
+
+class Moving(RealHost):
+    """A laptop: what its clocks and its interfaces say is the test's."""
+
+    at = 100.0
+    asleep = 0.0
+    address = "192.168.1.2"
+
+    def now(self) -> float:
+        return self.at
+
+    def wall(self) -> float:
+        return self.at + self.asleep
+
+    def interfaces(self) -> list[Interface]:
+        return [Interface("wlan0", self.address, 24)]
+
+
+def test_the_same_network_is_no_news() -> None:
+    host = Moving()
+    network = Network(host)
+    host.at += 60
+    assert not network.has_changed()
+
+
+def test_another_address_is_news_once() -> None:
+    host = Moving()
+    network = Network(host)
+    host.address = "10.0.0.7"
+    assert network.has_changed()
+    assert not network.has_changed()
+
+
+def test_a_lid_that_was_closed_is_news_and_a_clock_that_is_set_by_a_little_is_not() -> None:
+    host = Moving()
+    network = Network(host)
+    host.asleep += defaults.SLEPT_S / 2
+    assert not network.has_changed()
+    host.asleep += defaults.SLEPT_S * 2
+    assert network.has_changed()
+    assert not network.has_changed()

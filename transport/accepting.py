@@ -1,0 +1,154 @@
+"""The listener's side: from a connection that is accepted, or a pipe that has come, to a link.
+
+The first byte of a connection tells what it is: 0x16 a TLS record, so a lane; 0x13 the
+length of multistream's first line, so a libp2p program (docs/spec/lane.md, section 1).
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from . import defaults
+from .certificate import Certificate
+from .errors import DialFailed, TransportError
+from .host import Host
+from .identity import PeerId
+from .libp2p import Libp2pResponder
+from .limits import Arrivals, HalfOpen, Limits
+from .link import Link
+from .links import Links
+from .meeting import Connected, Door, Refused
+from .path import Path, PathLost
+from .pipe import Pipe, TcpPipe, Way
+from .place import way_to
+from .rates import Bucket, Rate
+from .tls import Tls
+
+LANE_BYTE: Final = b"\x16"
+MULTISTREAM_BYTE: Final = b"\x13"
+_GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, PathLost, TransportError)
+
+Greeter = Callable[[bytes, trio.SocketStream], Awaitable[None]]
+
+
+class Accepting:
+    """Accepts for one endpoint, within the bounds of connections that are not let in yet."""
+
+    def __init__(
+        self,
+        host: Host,
+        certificate: Certificate,
+        door: Door,
+        links: Links,
+        limits: Limits,
+        *,
+        libp2p: Callable[[], Libp2pResponder | None],
+        punched: Callable[[PeerId, str], bool],
+    ) -> None:
+        """`libp2p` is what answers libp2p programs, if anything does; `punched` says whether a
+        peer at an IP address came through a hole of ours."""
+        self.firsts: dict[int, Greeter] = {}
+        """Who else takes connections, by their first byte."""
+        self.half_open = HalfOpen(limits)
+        self._host = host
+        self._certificate = certificate
+        self._door = door
+        self._links = links
+        self._limits = limits
+        self._libp2p = libp2p
+        self._punched = punched
+        self._arrivals = Arrivals(limits)
+
+    async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        """Until cancelled; links run in `nursery`."""
+        rate = Rate(defaults.REFUSALS_BURST, defaults.REFUSALS_PER_S)
+        refusals = Bucket(rate, self._host.now())
+        while True:
+            try:
+                stream = await listener.accept()
+                address = str(stream.socket.getpeername()[0])
+            except OSError:  # no file descriptor left, or gone before it was looked at
+                await trio.sleep(defaults.ACCEPT_PAUSE_S)
+                continue
+            now = self._host.now()
+            subnet = self._let_in(address, now)
+            if subnet is None:
+                stream.socket.close()
+                pause = not refusals.take(now)  # they cost little, and a flood is many
+            else:
+                nursery.start_soon(self._greet, stream, subnet, nursery)
+                pause = self.half_open.count > defaults.ACCEPT_BURST  # nor must handshakes
+            del stream  # or it stays until the next one comes
+            if pause:
+                await trio.sleep(defaults.ACCEPT_PAUSE_S)
+
+    def _let_in(self, address: str, now: float) -> str | None:
+        """The subnet for which it counts as half open; None where it is one too many."""
+        subnet = self.half_open.enter(address)
+        if subnet is not None and not self._arrivals.allow(subnet, now):
+            self.half_open.leave(subnet)
+            return None
+        return subnet
+
+    async def _greet(self, stream: trio.SocketStream, subnet: str, nursery: trio.Nursery) -> None:
+        """From accept to a link, a libp2p conversation, or nothing."""
+        connected: Connected | None = None
+        first = b""
+        try:
+            with trio.move_on_after(self._limits.handshake_s):
+                first = await stream.receive_some(defaults.SMALL_READ_BYTES)
+                if first[:1] == LANE_BYTE:
+                    connected = await self._greet_lane(TcpPipe(stream), first)
+                elif first and first[0] in self.firsts:
+                    await self.firsts[first[0]](first, stream)
+        except _GONE:
+            pass
+        finally:
+            self.half_open.leave(subnet)
+            if connected is None and first[:1] != MULTISTREAM_BYTE:
+                stream.socket.close()
+        if connected is not None:
+            way = way_to(connected.path.address[0])
+            if way is Way.DIRECT and self._punched(connected.peer, connected.path.address[0]):
+                way = Way.PUNCHED
+            self._links.take_up(connected, way, nursery)
+        elif first[:1] == MULTISTREAM_BYTE:
+            await self._serve_libp2p(stream, first)
+
+    async def _greet_lane(self, pipe: Pipe, first: bytes) -> Connected | None:
+        path = Path(pipe, Tls(self._certificate, server=True, expect=None), first)
+        await path.handshake()
+        return await self._receive(path)
+
+    async def _receive(self, path: Path) -> Connected | None:
+        """The listener's side of the hello; None where the peer was refused."""
+        try:
+            return await self._door.receive(path, self._links.refusal)
+        except Refused as refused:
+            await self._door.refuse(path, refused.code)
+            return None
+
+    async def join(self, path: Path, way: Way, name: str, nursery: trio.Nursery) -> Link:
+        """The link to who dialled, over a proven path. Raises DialFailed."""
+        try:
+            with trio.move_on_after(self._limits.handshake_s):
+                connected = await self._receive(path)
+                if connected is not None:
+                    self._links.take_up(connected, way, nursery)
+                    while (link := self._links.link(connected.peer)) is None:
+                        await self._links.news.park()
+                    return link
+        except PathLost:
+            path.close()
+        except BaseException:
+            path.close()
+            raise
+        raise DialFailed.unreachable(name, "its hello was not acceptable")
+
+    async def _serve_libp2p(self, stream: trio.SocketStream, first: bytes) -> None:
+        libp2p = self._libp2p()
+        if libp2p is None:
+            stream.socket.close()
+        else:
+            await libp2p.serve(stream, first)

@@ -1,0 +1,107 @@
+"""Circuits, through shoal's relays and libp2p's: the ways to a peer by a third node, and back."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import trio
+
+from . import defaults
+from .address import Address
+from .aim import Aim
+from .endpoint import Endpoint
+from .errors import DialFailed
+from .identity import PeerId
+from .knowledge import Knowledge
+from .libp2p.client import CircuitClient
+from .libp2p.muxstream import MuxStream
+from .link import Link
+from .pipe import Way
+from .relay.circuit import CircuitPipe
+from .relay.client import RelayClient
+from .relay.vouch import Vouched
+
+
+class Circuits:
+    """Those of one node. `relays` dials through shoal's relays, `foreign` through libp2p's."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        relays: RelayClient,
+        foreign: CircuitClient,
+        knowledge: Knowledge,
+        aim: Aim,
+        *,
+        link_relay: Callable[[Address], Awaitable[None]],
+        improve: Callable[[Link, bool], None],
+    ) -> None:
+        """`link_relay` gets a relay linked, or raises DialFailed; `improve(link, at_once)` is told
+        of links that a relay carries: they should become direct."""
+        self._endpoint = endpoint
+        self._relays = relays
+        self._foreign = foreign
+        self._knowledge = knowledge
+        self._aim = aim
+        self._link_relay = link_relay
+        self._improve = improve
+
+    async def dial(self, relay: Address, peer: PeerId) -> Link:
+        """A path to a peer through a relay, of whichever kind. Raises DialFailed."""
+        try:
+            await self._link_relay(relay)
+            pipe = await self._relays.dial(relay, peer, timeout=defaults.CLIMB_S)
+        except DialFailed as error:
+            if error.code not in ("tls-failed", "unreachable"):
+                raise
+            return await self._dial_foreign(relay, peer)
+        name = f"{peer} through {relay.peer}"
+        try:
+            with trio.fail_after(defaults.CLIMB_S):
+                link = await self._endpoint.join(
+                    pipe, Way.RELAYED, expect=peer, server=False, name=name
+                )
+        except DialFailed as error:
+            if pipe.failure is not None:  # the relay's own word says more
+                raise DialFailed(pipe.failure, f"`{name}`: {pipe.failure}") from None
+            raise error from None
+        except trio.TooSlowError:
+            raise DialFailed("timeout", f"`{name}` did not answer") from None
+        self._knowledge.vouch(peer, pipe.seen, relay.peer)
+        self._improve(link, True)
+        return link
+
+    async def _dial_foreign(self, relay: Address, peer: PeerId) -> Link:
+        """By a relay that does not speak as we do: perhaps libp2p's."""
+        with trio.move_on_after(defaults.CLIMB_S):
+            with self._aim.at(relay):
+                pipe = await self._foreign.dial(relay.through(peer))
+            link = await self._endpoint.join(
+                pipe, Way.RELAYED, expect=peer, server=False, name=f"{peer} through {relay.peer}"
+            )
+            self._improve(link, True)
+            return link
+        raise DialFailed("timeout", f"`{peer}` through `{relay}` did not answer")
+
+    async def keep(self, relay: Address) -> None:
+        """Hold a place at a foreign relay, asked for again where it is lost, until cancelled."""
+        while True:
+            held = any(each.relay == relay for each in self._foreign.addresses())
+            if not held and not self._relays.reachable:
+                with suppress(DialFailed), trio.move_on_after(defaults.CLIMB_S):
+                    await self._foreign.reserve(relay)
+            await trio.sleep(defaults.FOREIGN_S)
+
+    async def take(
+        self, pipe: CircuitPipe, source: PeerId, relay: PeerId, seen: Vouched | None
+    ) -> None:
+        """A circuit that has come, through a shoal relay that says where it sees its source."""
+        with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
+            link = await self._endpoint.join(pipe, Way.RELAYED, expect=source, server=True)
+            self._knowledge.vouch(source, seen, relay)
+            self._improve(link, False)
+
+    async def take_foreign(self, pipe: MuxStream) -> None:
+        """The same through one of libp2p's, whose word for the source is worth nothing."""
+        with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
+            link = await self._endpoint.join(pipe, Way.RELAYED, expect=None, server=True)
+            self._improve(link, False)

@@ -1,0 +1,101 @@
+"""All climbs of a node: one at a time to a peer, whoever wants the link, and those for a link that
+has lost its paths."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from . import defaults
+from .address import Address
+from .climb import Attempt, Climb
+from .endpoint import Endpoint
+from .host import Host
+from .identity import PeerId
+from .link import Link
+from .relay.vouch import is_relayed
+from .rescue import pace
+from .rounds import Rounds
+
+AddressBook = Callable[[PeerId], Sequence[Address]]
+"""Where a peer says that it can be reached, as far as it may be believed."""
+
+
+class Climbs:
+    """Runs them. `nursery` is there while the node serves; without it every climb is over at once.
+
+    `book` says where a peer is, `attempts(peer, addresses, own)` what to try, `own`: through this
+    node's own relays too; `dial` makes one attempt, or raises DialFailed.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        *,
+        book: AddressBook,
+        attempts: Callable[[PeerId, Sequence[Address], bool], list[Attempt]],
+        dial: Callable[[Attempt], Awaitable[Link]],
+    ) -> None:
+        self.nursery: trio.Nursery | None = None
+        self._host = host
+        self._endpoint = endpoint
+        self._book = book
+        self._attempts = attempts
+        self._dial = dial
+        self._climbs: dict[PeerId, Climb] = {}
+        self._searches: set[Rounds[None]] = set()
+
+    def to(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> Climb:
+        """The climb to a peer that is under way, or a new one."""
+        climb = self._climbs.get(peer)
+        if climb is not None and not climb.over:
+            return climb
+        climb = self._climbs[peer] = Climb(peer, self._endpoint)
+        if self.nursery is None:
+            climb.finish()
+            return climb
+        self.nursery.start_soon(self._run, climb, addresses, timeout)
+        return climb
+
+    async def _run(self, climb: Climb, addresses: Sequence[Address], timeout: float) -> None:
+        attempts = self._attempts(climb.peer, addresses, True)
+        try:
+            with trio.move_on_after(timeout):
+                await climb.run(attempts, self._dial)
+        finally:
+            climb.finish()
+            if self._climbs.get(climb.peer) is climb:
+                del self._climbs[climb.peer]
+
+    async def fetch(self, peer: PeerId) -> None:
+        """A direct link to a peer whom somebody wants to reach through here, if there is a way;
+        by a relay at first where need be, but by none that would look for the peer in its turn."""
+        attempts = self._attempts(peer, self._book(peer), False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Climb(peer, self._endpoint).run, attempts, self._dial)
+            while nursery.child_tasks or self._endpoint.link(peer) is not None:
+                link = self._endpoint.link(peer)
+                if link is not None and link.connected and not is_relayed(link):
+                    break
+                await trio.sleep(defaults.FETCH_LOOK_S)
+            nursery.cancel_scope.cancel()
+
+    async def find(self, link: Link) -> None:
+        """A link has lost all paths: look for one until cancelled."""
+        rounds: Rounds[None] = Rounds(self._host, pause=defaults.FIND_S, every=pace(self._host))
+        self._searches.add(rounds)
+        try:
+            await rounds.run(lambda: self._look_once(link.peer))
+        finally:
+            self._searches.discard(rounds)
+
+    async def _look_once(self, peer: PeerId) -> None:
+        with trio.move_on_after(defaults.CLIMB_S):
+            attempts = self._attempts(peer, self._book(peer), True)
+            await Climb(peer, self._endpoint).run(attempts, self._dial)
+
+    def search_again(self) -> None:
+        """The network may be back: who looks for a path does so at once."""
+        self._endpoint.rescue.wake()
+        for search in self._searches:
+            search.wake()

@@ -1,0 +1,55 @@
+"""The members of a node's swarm on its own network."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import trio
+
+from . import defaults
+from .address import Address
+from .datagrams import Place
+from .endpoint import Endpoint
+from .errors import DialFailed
+from .host import Host
+from .identity import PeerId
+from .lan.mdns import LanDiscovery
+from .pipe import Way
+
+
+class Neighbourhood:
+    """Members of the same swarm on the own network are found and linked directly. `found(peer, ip)`
+    is told of each; `lan` is what looks for them, where something does."""
+
+    def __init__(
+        self, host: Host, endpoint: Endpoint, found: Callable[[PeerId, str], None]
+    ) -> None:
+        self.lan: LanDiscovery | None = None
+        self._host = host
+        self._endpoint = endpoint
+        self._tell_found = found
+
+    async def run(self, port: int) -> None:
+        """For the swarm that this node is in now, until cancelled: joining changes it."""
+        async with trio.open_nursery() as dials:
+            while True:
+                swarm = self._endpoint.admission.swarm
+                async with trio.open_nursery() as nursery:
+                    if swarm:
+                        self.lan = LanDiscovery(self._host, self._endpoint.peer, swarm)
+                        self.lan.on_peer(lambda peer, place: self._meet(peer, place, dials))
+                        nursery.start_soon(self.lan.run, port)
+                    await self._endpoint.admission_changed()
+                    nursery.cancel_scope.cancel()
+
+    def _meet(self, peer: PeerId, place: Place, dials: trio.Nursery) -> None:
+        """Somebody of our swarm answers on our own network."""
+        self._tell_found(peer, place[0])
+        link = self._endpoint.link(peer)
+        if link is not None:
+            link.keep()
+        if link is None or link.way not in (Way.LAN, Way.LOOPBACK):
+            dials.start_soon(self._dial, Address(*place, peer))
+
+    async def _dial(self, address: Address) -> None:
+        with suppress(DialFailed):
+            await self._endpoint.reach(address, timeout=defaults.CLIMB_S, way=Way.LAN)

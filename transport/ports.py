@@ -1,0 +1,84 @@
+"""A node's ports: TCP and UDP of one number, where both are to be had."""
+
+from typing import Final
+
+import trio
+
+from .endpoint import Endpoint
+from .errors import AddressInUse, HostError
+from .udp.port import UdpPort
+
+_TRIES: Final = 8
+
+Places = tuple[tuple[str, int], ...]
+"""IP addresses and ports."""
+
+
+class Ports:
+    """Has the endpoint and the UDP port listen. `without_udp` says why there is no UDP port though
+    there should be."""
+
+    def __init__(self, endpoint: Endpoint, udp: UdpPort | None) -> None:
+        self.without_udp = ""
+        self._endpoint = endpoint
+        self._udp = udp
+        self._udp_runs = trio.Lock()
+
+    async def listen(
+        self, nursery: trio.Nursery, listen: str, port: int, further: Places = ()
+    ) -> int:
+        """The number, after which both serve in `nursery`; port 0 takes a free one, and `further`
+        is as in `Endpoint.run`. `0.0.0.0` is `::` as well, where there is IPv6. Raises
+        AddressInUse and HostError."""
+        if listen == "0.0.0.0":
+            further = (("::", 0), *further)
+        for turn in range(_TRIES):
+            number, scope = await self._listen_udp(nursery, listen, port)
+            try:
+                bound: int = await nursery.start(
+                    lambda task_status, number=number: self._endpoint.run(
+                        listen, number, further=further, task_status=task_status
+                    )
+                )
+            except AddressInUse:
+                scope.cancel()
+                if port or turn == _TRIES - 1:
+                    raise
+                continue
+            self._endpoint.udp_port = self._udp.port if self._udp is not None else 0
+            return bound
+        raise AssertionError("the last try raises")
+
+    async def _listen_udp(
+        self, nursery: trio.Nursery, listen: str, port: int
+    ) -> tuple[int, trio.CancelScope]:
+        """The number that UDP has got, and what ends it again; `port` where there is no UDP to
+        be had. A machine without IPv6 has it over IPv4."""
+        scope = trio.CancelScope()
+        if self._udp is None:
+            return port, scope
+        for addresses in (["0.0.0.0", "::"], ["0.0.0.0"]) if listen == "0.0.0.0" else ([listen],):
+            scope = trio.CancelScope()  # that of a try that failed has been used up
+            try:
+                number: int = await nursery.start(self._run_udp, self._udp, scope, addresses, port)
+            except AddressInUse:
+                self.without_udp = f"UDP port {port} is in use by another program"
+            except HostError as error:
+                self.without_udp = error.message
+            else:
+                self.without_udp = ""
+                return number, scope
+        return port, scope
+
+    async def _run_udp(
+        self,
+        udp: UdpPort,
+        scope: trio.CancelScope,
+        addresses: list[str],
+        port: int,
+        *,
+        task_status: trio.TaskStatus[int],
+    ) -> None:
+        with scope:
+            async with self._udp_runs:  # one given up may still be closing its sockets
+                await udp.run(addresses, port, task_status=task_status)

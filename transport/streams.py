@@ -1,0 +1,84 @@
+"""The streams of one link: those that this side opens, and those that it answers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+
+from .errors import CallRefused, LinkClosed
+from .events import Opened, StreamReady
+from .frame import Priority
+from .identity import PeerId
+from .lane import Lane
+from .lanestream import LaneStream
+from .serving import HANDLER_ERRORS, Handlers, IncomingStream, StreamHandler, refusal_of
+from .stream import Stream
+
+
+class Streams:
+    """`flush` sends what the lane has; `ended` is the link's end, if it has."""
+
+    def __init__(
+        self,
+        peer: PeerId,
+        lane: Lane,
+        handlers: Handlers,
+        *,
+        flush: Callable[[], None],
+        ended: Callable[[], LinkClosed | None],
+    ) -> None:
+        self._peer = peer
+        self._lane = lane
+        self._handlers = handlers
+        self._flush = flush
+        self._ended = ended
+
+    def open(self, method: str, header: Mapping[str, Any], priority: Priority) -> Stream:
+        """Raises CallRefused (`busy`, `too-large`)."""
+        try:
+            core = self._lane.open(method, header, priority)
+        except ValueError as error:
+            raise CallRefused("too-large", str(error)) from None
+        if core is None:
+            raise CallRefused("busy", "the peer allows no more streams")
+        self._flush()
+        return self._adopt(core)
+
+    def serve(self, event: Opened, nursery: trio.Nursery | None) -> None:
+        """Start the handler's task, where there is one."""
+        stream = self._adopt(event.stream)
+        handler = self._handlers.streams.get(event.method)
+        if handler is None or nursery is None:
+            stream.reset("unknown-method")
+            return
+        nursery.start_soon(_run, handler, IncomingStream(self._peer, event.header, stream))
+
+    def ready(self, event: StreamReady) -> None:
+        """Something has come for one of them."""
+        if event.stream.context is not None:
+            event.stream.context.wake()
+
+    def sent(self) -> None:
+        """Bytes have left."""
+        for core in self._lane.streams.values():
+            if core.context is not None:
+                core.context.wake_sender()
+
+    def end(self) -> None:
+        """The link is over: all raise that."""
+        for core in self._lane.streams.values():
+            if core.context is not None:
+                core.context.wake()
+
+    def _adopt(self, core: LaneStream) -> Stream:
+        stream = core.context = Stream(self._lane, core, flush=self._flush, ended=self._ended)
+        return stream
+
+
+async def _run(handler: StreamHandler, incoming: IncomingStream) -> None:
+    code = "closed"
+    try:
+        await handler(incoming)
+    except* HANDLER_ERRORS as errors:
+        code = refusal_of(errors).code
+    incoming.stream.reset(code)
