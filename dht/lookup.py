@@ -4,12 +4,15 @@ Several disjoint paths approach the region (Baumgart and Mies, "S/Kademlia", ICP
 4.4): no contact belongs to two, so a liar spoils one of them. In the region the nodes are asked in
 an order drawn by lot, not the nearest first, and each is asked as well who is near to some random
 place there: identities ground next to the key are then neither the first that are asked nor all
-that is heard of. Sans-I/O: queries come out of `next`, answers go in.
+that is heard of. Whoever named contacts that do not answer is believed last: a liar that makes up
+nodes next to the key costs the time of one or two of them. Sans-I/O: queries come out of `next`,
+answers go in.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from math import inf
 from typing import Final
 
@@ -38,6 +41,9 @@ class LookupSettings:
     first, until the `K` nearest have answered: for joining, and to see how dense it is there."""
     subnet_limits: bool = True
     """Contacts of networks that were asked often come last."""
+    doubt: bool = True
+    """Contacts named by those who named others in vain come last, and the region's nodes are not
+    taken on the word of one."""
     hedge: float = defaults.HEDGE
     """Seconds after which an answer counts as late."""
     at_once: int = defaults.PATH_ASKED
@@ -79,7 +85,7 @@ class FoundRecord:
     by: PeerId
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Candidate:
     contact: Contact
     path: int
@@ -87,9 +93,18 @@ class _Candidate:
     distance: int
     lot: int
     accounts: dict[int, Contact]  # by path, where it is said to be
+    by: list["_Candidate"] = field(default_factory=list)  # who named it; nobody: the own table
     step: Step | None = None
     tried: frozenset[Address] = frozenset()  # before, in vain
     lost: bool = False  # it was not found where it was said to be
+    late: bool = False  # or failed
+    good: int = 0  # of those that it named have answered
+    bad: int = 0  # are late or have failed
+
+    @property
+    def doubt(self) -> int:
+        """How many contacts, beyond some, the most credible of those who named it named in vain."""
+        return min((max(one.bad - min(one.good, defaults.CREDIT), 0) for one in self.by), default=0)
 
 
 @dataclass(slots=True)
@@ -139,15 +154,17 @@ class Lookup:
         self._inside = 0  # nodes of the region that answered
         self._named = 0  # nodes of the region that were heard of
         self._quiet = 0  # answers in a row without a new node of the region
+        self._now = 0.0
+        self._slowest = inf  # s, of the answers so far
         for index, contact in enumerate(start):
-            self._hear(contact, index % len(self._paths), 1)
+            self._hear(contact, index % len(self._paths), 1, None)
 
     # What it has found.
 
     @property
     def done(self) -> bool:
-        """Nothing more is to be asked; answers under way may be waited for or not."""
-        return self._satisfied() or (not self._under_way() and self._exhausted())
+        """Nothing more is to be asked, and answers under way are late beyond what is usual."""
+        return self._satisfied() or (not self._awaited() and self._exhausted())
 
     @property
     def failed_all(self) -> bool:
@@ -169,15 +186,27 @@ class Lookup:
         ]
 
     def region(self) -> list[Contact]:
-        """Nodes of the region: those that answered and those that were named, nearest first,
-        without those that failed; at least the `K` nearest."""
+        """Nodes of the region: those that answered, and those in the own table or named by two
+        that are not in doubt, nearest first; at least the `K` nearest, the others' word for them
+        where need be."""
         alive = [each for each in self._known.values() if not self._dead(each)]
+        alive.sort(key=lambda each: each.distance)
+        if self.settings.doubt:
+            sure = [each for each in alive if self._sure(each)]
+            rest = [each for each in alive if not self._sure(each)]
+            rest.sort(key=lambda each: each.doubt)
+            alive = sure + rest[: max(defaults.K - len(sure), 0)]
         alive.sort(key=lambda each: each.distance)
         return [
             each.contact
             for index, each in enumerate(alive)
             if index < defaults.K or each.distance <= self.radius
         ]
+
+    @staticmethod
+    def _sure(each: _Candidate) -> bool:
+        answered = each.step is not None and each.step.answered is not None
+        return answered or not each.by or (len(each.by) > 1 and each.doubt == 0)
 
     def answerers(self) -> list[Contact]:
         """Who answered, nearest first."""
@@ -197,8 +226,10 @@ class Lookup:
     def next(self, now: float) -> list[Query]:
         """Whom to ask what now. Ask again after each answer, failure, and at `wake_at`."""
         queries: list[Query] = []
+        self._now = now
         if self._satisfied():
             return queries
+        self._mark_late(now)
         for path in self._paths:
             while self._prompt(path, now) < self.settings.at_once:
                 chosen = self._choose(path)
@@ -208,19 +239,50 @@ class Lookup:
         return queries
 
     def wake_at(self, now: float) -> float:
-        """When an answer will be late, infinity where none is awaited."""
+        """When an answer will be late, or waited for no more, infinity where none is awaited."""
         due = (
-            each.step.asked + self.settings.hedge
+            each.step.asked + wait
             for path in self._paths
             for each in path.asked
             if each.step is not None
+            for wait in (self.settings.hedge, self._patience())
         )
         return min((when for when in due if when > now), default=inf)
 
+    def _patience(self) -> float:
+        """How long an answer is waited for when nobody else is left to ask."""
+        least, most = defaults.LATE_S
+        return min(max(defaults.LATE_FACTOR * self._slowest, least), most)
+
     def _prompt(self, path: _Path, now: float) -> int:
         """Queries under way that are not late."""
-        late = now - self.settings.hedge
-        return sum(each.step is not None and each.step.asked > late for each in path.asked)
+        return sum(not self._older(each, self.settings.hedge, now) for each in path.asked)
+
+    @staticmethod
+    def _older(each: _Candidate, seconds: float, now: float) -> bool:
+        return each.step is not None and each.step.asked + seconds <= now
+
+    def _mark_late(self, now: float) -> None:
+        for path in self._paths:
+            for each in path.asked:
+                if not each.late and self._older(each, self.settings.hedge, now):
+                    self._in_vain(each)
+
+    @staticmethod
+    def _in_vain(each: _Candidate) -> None:
+        """It is late, or has failed: that is held against who named it."""
+        if not each.late:
+            each.late = True
+            for one in each.by:
+                one.bad += 1
+
+    @staticmethod
+    def _made_good(each: _Candidate) -> None:
+        """It has answered."""
+        for one in each.by:
+            one.good += 1
+            one.bad -= each.late
+        each.late = False
 
     def _ask(self, path: _Path, chosen: _Candidate, now: float) -> Query:
         path.waiting.remove(chosen)
@@ -243,17 +305,31 @@ class Lookup:
         if self.settings.by_lot:
             inside = [each for each in path.waiting if each.distance <= self.radius]
             if inside:
-                return min(inside, key=self._drawn)
+                return self._credible(min(inside, key=self._drawn))
             return None if self._closed() else min(path.waiting, key=self._nearness)
-        chosen = min(path.waiting, key=self._nearness)
-        return chosen if self._promising(chosen) else None
+        promising = filter(self._promising, path.waiting)
+        chosen = min(promising, key=self._nearness, default=None)
+        return None if chosen is None else self._credible(chosen)
 
-    def _drawn(self, each: _Candidate) -> tuple[int, bool, int]:
-        return self._crowd(each), not self._linked(each.contact.peer), each.lot
+    def _credible(self, each: _Candidate) -> _Candidate | None:
+        """Not one in doubt, where enough have answered already."""
+        if self.settings.by_lot:
+            left = self._inside >= self._thin() and self._doubt(each) > 0
+        else:
+            left = len(self._answered) >= defaults.K and self._doubt(each) > defaults.DOUBT_MOST
+        return None if left else each
 
-    def _nearness(self, each: _Candidate) -> tuple[int, int, int]:
+    def _drawn(self, each: _Candidate) -> tuple[int, int, bool, int]:
+        linked = self._linked(each.contact.peer)
+        return self._doubt(each), self._crowd(each), not linked, each.lot
+
+    def _nearness(self, each: _Candidate) -> tuple[int, int, int, int]:
         bonus = defaults.LINKED_BITS if self._linked(each.contact.peer) else 0
-        return self._crowd(each), each.distance.bit_length() - bonus, each.distance
+        bits = each.distance.bit_length() - bonus
+        return self._doubt(each), self._crowd(each), bits, each.distance
+
+    def _doubt(self, each: _Candidate) -> int:
+        return each.doubt if self.settings.doubt else 0
 
     def _crowd(self, each: _Candidate) -> int:
         """How often its networks were asked beyond what is usual."""
@@ -269,14 +345,18 @@ class Lookup:
     def _closed(self) -> bool:
         """Whether it is not worth asking outside of the region: as many of it have answered as
         are to be expected, and many answers in a row named nobody else of it."""
-        enough = self._inside >= defaults.REGION_NODES * defaults.REGION_THIN
-        return enough and self._quiet >= defaults.CLOSED_QUIET
+        return self._inside >= self._thin() and self._quiet >= defaults.CLOSED_QUIET
+
+    @staticmethod
+    def _thin() -> float:
+        return defaults.REGION_NODES * defaults.REGION_THIN
 
     def _settled(self) -> bool:
         """Whether the region's nodes are known, where nothing else is wanted."""
         if self._enough or not self.settings.by_lot:
             return False
-        return self._inside >= defaults.SETTLED_ASKED and self._quiet >= defaults.SETTLED_QUIET
+        known = self._inside >= defaults.SETTLED_ASKED and self._quiet >= defaults.SETTLED_QUIET
+        return known or self._inside >= defaults.SETTLED_MOST
 
     def _satisfied(self) -> bool:
         if not self._enough:
@@ -287,8 +367,14 @@ class Lookup:
                 authors[each.record.key].add(each.record.author)
         return all(len(found) >= self._enough for found in authors.values())
 
-    def _under_way(self) -> bool:
-        return any(path.asked for path in self._paths)
+    def _awaited(self) -> bool:
+        """Whether an answer under way may still come soon."""
+        patience = self._patience()
+        return any(
+            not self._older(each, patience, self._now)
+            for path in self._paths
+            for each in path.asked
+        )
 
     def _exhausted(self) -> bool:
         return all(self._choose(path) is None for path in self._paths)
@@ -304,13 +390,17 @@ class Lookup:
         code = self._take_records(contact, found, wall)
         if code:
             one.step.outcome = code
+            self._in_vain(one)
             return code
         self._answered.append(one)
+        self._made_good(one)
+        took = now - one.step.asked
+        self._slowest = took if self._slowest == inf else max(self._slowest, took)
         self._inside += one.distance <= self.radius
-        fresh = [each for listed in found.nearest for each in listed]
         before, inside = len(self._known), self._named
-        for each in fresh:
-            self._hear(each, one.path, one.hop + 1)
+        for each in _in_turn(found.nearest):
+            if len(self._known) - before < defaults.ANSWER_CONTACTS or each.peer in self._known:
+                self._hear(each, one.path, one.hop + 1, one)
         self._quiet = 0 if self._named > inside else self._quiet + 1
         one.step.contacts = len(self._known) - before
         one.step.records = sum(map(len, found.records))
@@ -324,6 +414,8 @@ class Lookup:
         one = self._close(contact, now)
         if one is not None and one.step is not None:
             one.step.outcome = outcome
+            if outcome != "busy":
+                self._in_vain(one)
             one.lost = outcome not in _THERE
             self._elsewhere(one)
 
@@ -353,16 +445,14 @@ class Lookup:
                 self._records[each.record.place] = each
         return ""
 
-    def _hear(self, contact: Contact, path: int, hop: int) -> None:
+    def _hear(self, contact: Contact, path: int, hop: int, by: _Candidate | None) -> None:
         """A contact belongs to the path that heard of it first."""
         known = self._known.get(contact.peer)
         if known is not None:
-            self._hear_again(known, contact, path)
-        if (
-            known is not None
-            or contact.peer == self._own
-            or len(self._known) >= defaults.LOOKUP_CONTACTS
-        ):
+            self._hear_again(known, by)
+            self._hear_where(known, contact, path)
+            return
+        if contact.peer == self._own or len(self._known) >= defaults.LOOKUP_CONTACTS:
             return
         candidate = _Candidate(
             contact,
@@ -372,11 +462,21 @@ class Lookup:
             lot(self._nonce, contact.key),
             {path: contact},
         )
+        if by is not None:
+            candidate.by.append(by)
         self._known[contact.peer] = candidate
         self._named += candidate.distance <= self.radius
         self._paths[path].waiting.append(candidate)
 
-    def _hear_again(self, one: _Candidate, contact: Contact, path: int) -> None:
+    @staticmethod
+    def _hear_again(known: _Candidate, by: _Candidate | None) -> None:
+        """Another names it too; one of the own table needs no such word."""
+        if by is None or by is known or not known.by:
+            return
+        known.by.append(by)
+        by.bad += known.late
+
+    def _hear_where(self, one: _Candidate, contact: Contact, path: int) -> None:
         """Another path may know better where it is: else a liar that speaks first sends all paths
         to where nobody answers."""
         if path in one.accounts or not self.settings.accounts:
@@ -396,3 +496,9 @@ class Lookup:
                 self._known[account.peer] = again
                 self._paths[path].waiting.append(again)
                 return
+
+
+def _in_turn(lists: Sequence[Sequence[Contact]]) -> list[Contact]:
+    """Each contact of some lists once, the first of each list first."""
+    rows = zip_longest(*lists)
+    return list(dict.fromkeys(each for row in rows for each in row if each is not None))

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
 
 import trio
 
@@ -75,10 +74,8 @@ class Searching:
             if lookup.done:
                 break
             wake = lookup.wake_at(now)
-            with trio.move_on_after(defaults.LATE_S if wake == inf else wake - now) as scope:
+            with trio.move_on_after(max(wake - now, 0.0)):
                 await search.news.wait()
-            if scope.cancelled_caught and wake == inf:
-                break  # all that are still asked are late
         now = self._host.now()
         for key in lookup.keys:
             self._table.looked(key, now)

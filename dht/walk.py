@@ -46,6 +46,12 @@ class Published:
         """Whether it need not be asked again."""
         return peer in self.sent
 
+    @property
+    def enough(self) -> bool:
+        """Whether so many keep it that the others can be left until the next time."""
+        most, share = defaults.STORE_ENOUGH
+        return len(self.kept) >= max(min(most, int(share * len(self.sent))), 1)
+
 
 @dataclass(slots=True, eq=False)
 class _Cell:
@@ -64,6 +70,7 @@ class _Parcel:
     query: StoreQuery
     tries: int = 0
     due: float = -inf
+    sent: float = -inf
 
 
 def cells(keys: Iterable[Key], radius: float) -> list[list[Key]]:
@@ -125,7 +132,6 @@ class Walk:
         self._blocks = Counter(block for _, block in self._waiting)  # cells not packed yet
         self._packed: dict[int, list[tuple[_Cell, Contact, Record]]] = {}
         self._active: list[_Cell] = []
-        self._seen: dict[PeerId, Contact] = {}  # of the cells before, which border on the next
         self._down: set[PeerId] = set()
         self._asked: dict[Query, _Cell] = {}
         self._parcels: deque[_Parcel] = deque()
@@ -140,11 +146,14 @@ class Walk:
     def wake_at(self, now: float) -> float:
         """When to call `next` again even if nothing has come, infinity for never."""
         lookups = (cell.lookup.wake_at(now) for cell in self._active)
-        return min((*lookups, *(parcel.due for parcel in self._later)), default=inf)
+        late = (parcel.sent + defaults.STORE_LATE for parcel in self._sent.values())
+        pauses = (parcel.due for parcel in self._later)
+        return min((*lookups, *pauses, *(when for when in late if when > now)), default=inf)
 
     def next(self, now: float) -> list[Query | StoreQuery]:
         """What to ask and to store now."""
         found: list[Query | StoreQuery] = []
+        self._leave_late(now)
         moved = True
         while moved:
             self._begin()
@@ -155,9 +164,12 @@ class Walk:
                     found.append(query)
             moved = self._end_lookups()
         self._due(now)
-        while self._parcels and len(self._sent) < defaults.WALK_STORES:
+        late = sum(self._late(parcel, now) for parcel in self._sent.values())
+        most = defaults.WALK_STORES + min(late, defaults.WALK_LATE)
+        while self._parcels and len(self._sent) < most:
             parcel = self._parcels.popleft()
             parcel.tries += 1
+            parcel.sent = now
             self.stores += 1
             self._sent[parcel.query] = parcel
             found.append(parcel.query)
@@ -166,6 +178,19 @@ class Walk:
     def _due(self, now: float) -> None:
         self._parcels.extend(parcel for parcel in self._later if parcel.due <= now)
         self._later = [parcel for parcel in self._later if parcel.due > now]
+
+    @staticmethod
+    def _late(parcel: _Parcel, now: float) -> bool:
+        return parcel.sent + defaults.STORE_LATE <= now
+
+    def _leave_late(self, now: float) -> None:
+        """When nothing else is to be done, late ones are not waited for where enough others keep
+        what they were sent."""
+        if self._waiting or self._active or self._parcels or self._later:
+            return
+        for query, parcel in list(self._sent.items()):
+            if self._late(parcel, now) and self._spared(query):
+                self._give_up(self._sent.pop(query))
 
     def _begin(self) -> None:
         """Look up further cells, but not far ahead of the stores."""
@@ -200,10 +225,8 @@ class Walk:
         ]
 
     def _lookup(self, key: Key) -> Lookup:
-        at = point(key)
-        near = {each.peer: each for each in self._nearest(key, 2 * defaults.K)} | self._seen
-        alive = [each for each in near.values() if each.peer not in self._down]
-        start = sorted(alive, key=lambda contact: contact.point ^ at)[: defaults.K]
+        near = self._nearest(key, 2 * defaults.K)
+        start = [each for each in near if each.peer not in self._down][: defaults.K]
         return Lookup(
             (key,),
             start,
@@ -220,17 +243,8 @@ class Walk:
         for cell in ended:
             self._active.remove(cell)
             cell.looked_up = True
-            region = cell.lookup.region()
-            self._remember(region)
-            self._pack(cell, region)
+            self._pack(cell, cell.lookup.region())
         return bool(ended)
-
-    def _remember(self, region: Iterable[Contact]) -> None:
-        for contact in region:
-            self._seen.pop(contact.peer, None)
-            self._seen[contact.peer] = contact
-        while len(self._seen) > 4 * defaults.REGION_MOST:
-            del self._seen[next(iter(self._seen))]
 
     def _pack(self, cell: _Cell, region: Sequence[Contact]) -> None:
         """Note who is to get each record and does not keep it already."""
@@ -316,13 +330,20 @@ class Walk:
         parcel = self._sent.pop(query, None)
         if parcel is None:
             return
-        if parcel.tries < defaults.STORE_TRIES:
+        if parcel.tries < defaults.STORE_TRIES and not self._spared(query):
             self._again(parcel, now)
             return
         self._down.add(query.contact.peer)
-        for record in query.records:
-            self.results[record.place].failed.append(query.contact.peer)
+        self._give_up(parcel)
+
+    def _give_up(self, parcel: _Parcel) -> None:
+        for record in parcel.query.records:
+            self.results[record.place].failed.append(parcel.query.contact.peer)
         self._finish(parcel)
+
+    def _spared(self, query: StoreQuery) -> bool:
+        """Whether enough others keep each of its records."""
+        return all(self.results[record.place].enough for record in query.records)
 
     def _again(self, parcel: _Parcel, now: float) -> None:
         parcel.due = now + defaults.STORE_PAUSE
@@ -346,4 +367,4 @@ class Walk:
     @staticmethod
     def _lacks(done: Published) -> bool:
         """Whether nodes failed that should keep it, and too few do."""
-        return bool(done.failed) and len(done.kept) < defaults.REPLICAS_LEAST
+        return bool(done.failed) and len(done.kept) < defaults.REPLICAS_LEAST and not done.enough

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import Final
 
@@ -26,6 +26,10 @@ KNOWN: Final = 300
 """Others, drawn at random, that a settled node has met in its time; its neighbours come on top."""
 NEIGHBOURS: Final = 64
 DENSITIES: Final = 40
+GHOSTS: Final = 40_000
+"""Contacts that liars have made up: 40 to each node."""
+FORGERS: Final = 1_000_000
+"""The first of the liars' authors."""
 
 
 @dataclass(slots=True)
@@ -53,6 +57,8 @@ class Ring:
         self.random = self.world.streams.get("", "ring")
         self.nodes: list[RingNode] = []
         self.liars: list[Liar] = []
+        self.claimed: dict[Key, int] = {}
+        """Blobs, by key, that each liar says to hold."""
         self.hosts: dict[PeerId, LightHost] = {}
         self._where: dict[PeerId, Addr] = {}
         self._settings = settings or LookupSettings()
@@ -110,11 +116,27 @@ class Ring:
         """The honest nodes that run."""
         return [node for node in self.nodes if self.hosts[node.contact.peer].up]
 
-    def conspire(self) -> None:
-        """The liars name each other."""
+    def conspire(self, *, puppets: bool = False) -> None:
+        """The liars name each other, and the same ghosts; with `puppets` two in three of those are
+        further identities of their machines. Each says to hold the blobs that are `claimed`."""
         kin = [liar.contact for liar in self.liars]
-        for liar in self.liars:
-            liar.kin = kin
+        ghosts = [
+            Contact(peer, kin[number % len(kin)].addresses if _alive(number, puppets) else [lost])
+            for number, (peer, lost) in enumerate(_ghosts())
+        ]
+        if puppets:
+            for number, ghost in enumerate(ghosts):
+                if _alive(number, puppets):
+                    self._where[ghost.peer] = self._where[kin[number % len(kin)].peer]
+        ghosts.sort(key=lambda contact: contact.point)
+        for number, liar in enumerate(self.liars):
+            liar.kin = [] if puppets else kin
+            liar.ghosts = ghosts
+            liar.forge = partial(self._forged, FORGERS + number)
+
+    def _forged(self, author: int, key: Key) -> bytes | None:
+        number = self.claimed.get(key)
+        return None if number is None else blob_record(number, author=author).sealed
 
     # How they know each other.
 
@@ -181,26 +203,51 @@ class Ring:
         for node in self.random.sample(there, round(share * len(self.nodes))):
             self.hosts[node.contact.peer].crash()
 
-    def get_all(self, asked: Sequence[tuple[RingNode, Key]], pace: float = 0.05) -> list[Got]:
+    def get_all(
+        self,
+        asked: Sequence[tuple[RingNode, Key]],
+        pace: float = 0.05,
+        *,
+        enough: int = 1,
+        within: float = PATIENCE_S,
+    ) -> list[Got]:
         """Look-ups, one begun after the other."""
         results: dict[int, Got] = {}
         for number, (node, key) in enumerate(asked):
-            self.get(node, key, number, results)
+            self.get(node, key, number, results, enough=enough, within=within)
             self.advance(pace)
         self.advance(PATIENCE_S)
         return [results[number] for number in range(len(asked))]
 
-    def get(self, node: RingNode, key: Key, number: int, results: dict[int, Got]) -> None:
-        """Begin a look-up, of which `results` has the result when it has ended."""
+    def get(
+        self,
+        node: RingNode,
+        key: Key,
+        number: int,
+        results: dict[int, Got],
+        *,
+        enough: int = 1,
+        within: float = PATIENCE_S,
+    ) -> None:
+        """Begin a look-up of `enough` authors, of which `results` has the result when it has
+        ended; what liars say that they hold, or what comes after `within` s, is not found."""
         began = self.now
         results[number] = Got(False, PATIENCE_S, 0, 0)
 
         def ended(lookup: Lookup, now: float) -> None:
             hops = [step.hop for step in lookup.steps if step.outcome == "records"]
-            found = bool(lookup.found(key))
+            forgers = self._forgers()
+            by = {each.by for each in lookup.found(key) if each.record.author not in forgers}
+            found = any(
+                step.contact.peer in by and (step.answered or now) - began <= within
+                for step in lookup.steps
+            )
             results[number] = Got(found, now - began, min(hops, default=0), len(lookup.steps))
 
-        self.call(node, lambda: node.get(key, ended))
+        self.call(node, lambda: node.get(key, ended, enough))
+
+    def _forgers(self) -> set[PeerId]:
+        return {_author(FORGERS + number).peer for number in range(len(self.liars))}
 
 
 def _nearest(contacts: Iterable[Contact], key: Key, count: int) -> list[Contact]:
@@ -218,6 +265,21 @@ def _author(number: int) -> Identity:
     return Identity.from_seed(number.to_bytes(32))
 
 
+@cache
+def _ghosts() -> list[tuple[PeerId, Address]]:
+    """Nodes that do not exist, each in a network of its own."""
+    random = Random(GHOSTS)
+    return [
+        (peer_id_of(random.randbytes(KEY_BYTES)), Address(_spread(number), 4001))
+        for number in range(GHOSTS, 2 * GHOSTS)
+    ]
+
+
+def _alive(number: int, puppets: bool) -> bool:
+    return puppets and number % 3 > 0
+
+
+@cache
 def blob_record(number: int, *, author: int = 1, now: float = 0.0, ttl: int = 7_200) -> Record:
     """A record of a blob, made at an instant of the simulation."""
     body = BlobBody(f"{number:064x}", 2**20, 1)

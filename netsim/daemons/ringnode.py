@@ -4,15 +4,17 @@ It costs what a real one would in packets and round trips: four of them for a li
 has none yet, messages cut into packets, lost ones sent again. Signatures are those of real records.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nsmallest
 from math import ceil, inf
 from random import Random
 from typing import Any, Final
 
 from ...dht.contact import Contact
-from ...dht.key import Key
+from ...dht.defaults import K
+from ...dht.key import Key, point
 from ...dht.lookup import Lookup, LookupSettings, Query
 from ...dht.messages import Aged, Find, Found, Store
 from ...dht.record import Record, open_record
@@ -30,6 +32,10 @@ DIAL_TRIPS: Final = 4
 LINK_IDLE_S: Final = 60.0
 RESEND_S: Final = (0.6, 1.8, 4.2)
 """After the last progress: sent again, once more, given up."""
+NOWHERE: Final = ("198.18.255.254", 4001)
+"""Where nobody answers."""
+LIAR_KIN, GHOSTS_NEAR = 5, 200
+"""Real ones of 20 contacts that a liar names; ghosts next to a place, of which it draws others."""
 SLACK: Final = 4.0
 """Records are kept up to so many times the radius of a region away."""
 
@@ -154,7 +160,7 @@ class RingNode:
 
     def _send(self, number: int) -> None:
         one = self._exchanges[number]
-        to = self._where[one.contact.peer]
+        to = self._where.get(one.contact.peer, NOWHERE)
         if one.trip < DIAL_TRIPS:
             self._out.append((parcel(300, ("dial", number, one.trip)), to))
         else:
@@ -241,9 +247,9 @@ class RingNode:
 
     # Tasks.
 
-    def get(self, key: Key, ended: Callable[[Lookup, float], None]) -> None:
+    def get(self, key: Key, ended: Callable[[Lookup, float], None], enough: int = 1) -> None:
         """Look a key up; `ended` hears of the look-up and of the time."""
-        self._drive(self._lookup(key, self.settings, 1), ended)
+        self._drive(self._lookup(key, self.settings, enough), ended)
 
     def publish(self, records: Sequence[Record], ended: Callable[[Walk, float], None]) -> None:
         """Publish records in one walk."""
@@ -345,16 +351,28 @@ def _tell(task: Any, query: Query | StoreQuery, answer: Any, now: float) -> None
 
 
 class Liar(RingNode):
-    """Says that it serves, names only its own kind, keeps nothing and says that it does."""
+    """Says that it serves, and that it has itself whatever is looked for; keeps nothing, and says
+    that it does; names of its own kind those nearest to what is asked, and ghosts: contacts that
+    nobody answers for, next to it, others each time."""
 
     kin: Sequence[Contact] = ()
+    ghosts: Sequence[Contact] = ()
+    """In the order of their keys."""
+    forge: Callable[[Key], bytes | None] = staticmethod(lambda key: None)
+    """A sealed record of its own under a key."""
 
     def find(self, find: Find) -> Found:
-        near = tuple(
-            tuple(sorted(self.kin, key=lambda one: one.point ^ int.from_bytes(key))[:20])
-            for key in (*find.keys, *find.near)
-        )
-        return Found(((),) * len(find.keys), near)
+        near = tuple(self._named(point(key)) for key in (*find.keys, *find.near))
+        forged = tuple(self.forge(key) if find.most else None for key in find.keys)
+        records = tuple((Aged(0, sealed),) if sealed else () for sealed in forged)
+        return Found(records, near)
+
+    def _named(self, at: int) -> tuple[Contact, ...]:
+        kin = nsmallest(LIAR_KIN, self.kin, key=lambda one: one.point ^ at)
+        index = bisect_left(self.ghosts, at, key=lambda one: one.point)
+        around = self.ghosts[max(index - GHOSTS_NEAR // 2, 0) : index + GHOSTS_NEAR // 2]
+        ghosts = self._random.sample(around, min(K - len(kin), len(around)))
+        return tuple(sorted((*kin, *ghosts), key=lambda one: one.point ^ at))
 
     def keep(self, store: Store, sender: Contact) -> list[str]:
         return [""] * len(store.records)

@@ -142,6 +142,78 @@ def test_where_others_are_is_not_for_one_liar_to_say(defended: bool, late: bool)
     assert max(asked.values()) <= 3
 
 
+def all_asked(task: Lookup, says: dict[Contact, tuple[Contact, ...]]) -> list[Contact]:
+    """Who was asked, in order; whoever is not in `says` does not answer."""
+    order: list[Contact] = []
+    now = 0.0
+    while queries := task.next(now):
+        now += 0.1
+        for query in queries:
+            order.append(query.contact)
+            if query.contact in says:
+                task.answered(query.contact, Found(((),), (says[query.contact],)), now, WALL)
+            else:
+                task.failed(query.contact, now)
+    return order
+
+
+@pytest.mark.parametrize("doubt", [True, False])
+def test_who_names_ghosts_is_believed_last(doubt: bool) -> None:
+    """A liar has named twenty nodes that do not exist, an honest one nine that do."""
+    ghosts, (liar, witness, *others) = tuple(contacts(20, 5_000)), contacts(11)
+    settings = LookupSettings(paths=1, at_once=1, doubt=doubt)
+    task = Lookup([blob(1).key], [liar, witness], 2**256, entropy(), settings=settings, enough=1)
+    answers = dict.fromkeys(others, tuple(others))
+    order = all_asked(task, answers | {liar: ghosts, witness: tuple(others)})
+    assert set(others) <= set(order)
+    before = order[: max(map(order.index, others))]
+    assert (len(set(ghosts) & set(before)) <= 2) == doubt
+
+
+@pytest.mark.parametrize("doubt", [True, False])
+def test_ghosts_are_left_when_the_region_has_answered(doubt: bool) -> None:
+    ghosts, (liar, *others) = tuple(contacts(20, 5_000)), contacts(16)
+    settings = LookupSettings(doubt=doubt)
+    task = Lookup([blob(1).key], [liar, *others], 2**256, entropy(), settings=settings, enough=1)
+    order = all_asked(task, dict.fromkeys(others, tuple(others)) | {liar: ghosts})
+    assert set(others) <= set(order)
+    assert (len(set(ghosts) & set(order)) < 10) == doubt
+
+
+@pytest.mark.parametrize("doubt", [True, False])
+def test_nobody_belongs_to_a_region_on_the_word_of_one(doubt: bool) -> None:
+    ghosts, start = tuple(contacts(20, 5_000)), contacts(24)
+    settings = LookupSettings(doubt=doubt)
+    task = Lookup([blob(1).key], start, 2**256, entropy(), settings=settings)
+    liar = task.next(0.0)[0].contact
+    task.answered(liar, Found(((),), (ghosts,)), 0.1, WALL)
+    assert set(start) <= set(task.region())
+    assert bool(set(ghosts) & set(task.region())) != doubt
+
+
+def test_who_was_late_and_answers_is_no_ghost() -> None:
+    named, (witness, other) = contacts(4, 5_000), contacts(2)
+    settings = LookupSettings(paths=1, at_once=1)
+    task = Lookup([blob(1).key], [witness, other], 2**256, entropy(), settings=settings)
+    assert task.next(0.0)[0].contact in (witness, other)
+    task.answered(witness, Found(((),), (tuple(named),)), 0.1, WALL)
+    task.answered(other, Found(((),), ((),)), 0.1, WALL)
+    asked = [query.contact for query in task.next(0.2)]
+    for contact in asked:
+        task.next(9.0)
+        task.answered(contact, Found(((),), ((),)), 9.0, WALL)
+    assert set(asked) <= set(task.region())
+
+
+def test_one_answer_names_only_so_many() -> None:
+    start = contacts(2)
+    crowd = contacts(300, 5_000)
+    task = Lookup([blob(1).key, blob(1).key], start, 2**256, entropy())
+    query = task.next(0.0)[0]
+    task.answered(query.contact, Found(((), ()), (tuple(crowd[:150]), tuple(crowd[150:]))), 0, WALL)
+    assert task.steps[0].contacts == defaults.ANSWER_CONTACTS
+
+
 def test_one_network_is_not_asked_first_again_and_again() -> None:
     key = blob(1).key
     crowd = [Contact(peer(80_000 + n), [Address(f"9.9.9.{n}", 1)]) for n in range(1, 13)]
@@ -186,6 +258,24 @@ def test_late_answers_are_not_waited_for(net: Net) -> None:
         task = net.lookup([one.key], enough=1)
         net.run(task)
         assert task.found(one.key) and net.now < 6.0
+
+
+@pytest.mark.parametrize(("took", "end"), [(0.1, 1.5), (1.2, 2.4), (3.0, 4.0), (None, 4.0)])
+def test_when_nobody_else_is_left_late_ones_are_waited_for_shortly(
+    took: float | None, end: float
+) -> None:
+    """Twice as long as the slowest answer took, or as long as is bearable where none came."""
+    quick, silent = contacts(2)
+    task = Lookup([blob(1).key], [quick, silent], 2**256, entropy(), enough=1)
+    assert len(task.next(0.0)) == 2
+    if took is not None:
+        task.answered(quick, Found(((),), ((),)), took, WALL)
+        task.next(took)
+    now = took or 0.0
+    while not task.done:
+        now = task.wake_at(now)
+        assert task.next(now) == []
+    assert now == end
 
 
 def test_a_third_may_be_down(net: Net) -> None:

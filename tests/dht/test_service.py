@@ -375,6 +375,35 @@ async def test_a_peer_that_accepts_and_says_nothing_costs_a_bounded_time(
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("left", [True, False])
+async def test_a_silent_peer_costs_little_where_others_answer(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    """It takes no part in what follows: neither a walk nor a look-up of what is not there waits
+    until it is known to be gone, as they would without leaving late ones."""
+    if not left:
+        monkeypatch.setattr(defaults, "STORE_ENOUGH", (99, 1.0))
+        monkeypatch.setattr(defaults, "LATE_S", (4.0, 4.0))
+
+    async def silent(_call: Any) -> Any:
+        await trio.sleep_forever()
+
+    nodes = await ring(nursery, 5)
+    nodes[4].endpoint.handle("dht.store", silent)
+    nodes[4].endpoint.handle("dht.find", silent)
+    began = nodes[0].host.now()
+    nodes[0].dht.publish(name("silence"))
+    report = await nodes[0].dht.flushed(3.0)
+    walked = nodes[0].host.now()
+    found = await nodes[1].dht.find(name("nothing").key)
+    ended = nodes[0].host.now()
+    assert report.done == left and report.kept_least >= 3 and found.records == ()
+    assert (walked - began < 3.0) == left
+    assert (ended - walked < 3.0) == left
+    await stop(*nodes)
+
+
+@pytest.mark.trio
 async def test_a_node_that_lies_about_contacts_is_forgotten(nursery: trio.Nursery) -> None:
     nodes = await ring(nursery, 4)
     forged = seal_record(nodes[3].identity, name("x"), made=1, ttl=600)[:-1] + b"!"

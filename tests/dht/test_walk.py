@@ -73,6 +73,7 @@ def test_nothing_to_publish() -> None:
 
 
 def test_stores_under_way_are_bounded(net: Net) -> None:
+    """So many more where some are late."""
     fresh(net)
     one = net.any()
     records = [record(blob(number)) for number in range(300)]
@@ -85,7 +86,7 @@ def test_stores_under_way_are_bounded(net: Net) -> None:
             else:
                 found = net.nodes[query.contact.peer].find(query.find)
                 task.answered(query, found, float(turn), 0.0)
-        assert len(under_way) <= defaults.WALK_STORES
+        assert len(under_way) <= defaults.WALK_STORES + defaults.WALK_LATE
         if under_way:
             last = under_way.pop()
             task.stored(last, [""] * len(last.records), float(turn))
@@ -105,6 +106,33 @@ def test_a_node_that_does_not_answer_is_tried_again_and_named(net: Net) -> None:
     gone = {node.contact.peer for node in owners[:5]}
     assert not gone & set(done.kept) and len(done.kept) >= defaults.REPLICAS_LEAST
     assert set(done.failed) <= gone
+
+
+@pytest.mark.parametrize("spared", [True, False])
+def test_one_that_is_silent_does_not_hold_it_up(
+    net: Net, monkeypatch: pytest.MonkeyPatch, spared: bool
+) -> None:
+    """Where enough others keep what it was sent; else it is waited for."""
+    if not spared:
+        monkeypatch.setattr(defaults, "STORE_ENOUGH", (99, 1.0))
+    fresh(net)
+    one = record(blob(1))
+    silent = net.owners(one.key, 3)[2].contact.peer
+    net.delays = {silent: 30.0}
+    began = net.now
+    task = walk(net, [one])
+    assert (net.now - began < 4.0) == spared
+    assert len(task.results[one.place].kept) >= 15
+
+
+def test_who_failed_is_not_asked_again_where_enough_keep_it(net: Net) -> None:
+    fresh(net)
+    one = record(blob(1))
+    for node in net.owners(one.key, 3):
+        node.up = False
+    task = walk(net, [one])
+    done = task.results[one.place]
+    assert task.stores == len(done.kept) + len(done.failed) and done.enough
 
 
 def test_a_region_of_which_most_are_gone_is_looked_up_again(

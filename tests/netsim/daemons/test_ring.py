@@ -9,7 +9,7 @@ from shoal.dht.lookup import LookupSettings
 from shoal.netsim.daemons.ring import Ring, blob_record, ground
 from shoal.transport.identity import peer_id_of
 
-OFF = LookupSettings(paths=1, by_lot=False, subnet_limits=False)
+OFF = LookupSettings(paths=1, by_lot=False, subnet_limits=False, doubt=False)
 
 
 def ring_of(count: int, seed: int = 1, *, defended: bool = True) -> Ring:
@@ -61,6 +61,24 @@ def test_identities_ground_next_to_a_key(defended: bool) -> None:
     ring.publish(ring.nodes[0], [blob_record(0)])
     share = found(ring, 1, 60)
     assert (share >= 0.95) if defended else (share < 0.5)
+
+
+@pytest.mark.parametrize("doubt", [True, False])
+def test_liars_who_name_ghosts(doubt: bool) -> None:
+    """No records go to ghosts; without doubt most do, and the walk waits for them."""
+    made = Ring(2, settings=LookupSettings(doubt=doubt))
+    for number in range(200):
+        made.add(f"v{number}")
+    for number in range(50):
+        made.add(f"liar{number}", liar=True)
+    made.conspire()
+    made.settle()
+    records = [blob_record(number) for number in range(5)]
+    walk = made.publish(made.nodes[0], records)
+    there = {node.contact.peer for node in made.everybody()}
+    to = [peer for done in walk.results.values() for peer in done.sent]
+    ghosts = sum(peer not in there for peer in to) / len(to)
+    assert (ghosts < 0.15) if doubt else (ghosts > 0.4)
 
 
 def test_the_same_seed_is_the_same_run() -> None:

@@ -1,9 +1,12 @@
 """ringnode: a light node asks and answers as a real one would, over packets that get lost."""
 
+from functools import partial
+
 import pytest
 
 from shoal.dht.lookup import LookupSettings
 from shoal.dht.messages import Find, Found, Store
+from shoal.dht.record import open_record
 from shoal.netsim.daemons.ring import Ring, blob_record
 from shoal.netsim.daemons.ringnode import DIAL_TRIPS, Aged, found_size
 
@@ -64,17 +67,42 @@ def test_one_that_is_down_is_found_out(ring: Ring) -> None:
     assert ring.nodes[8].sent["find"] == before + 1
 
 
-def test_liars_keep_nothing_and_name_their_own_kind() -> None:
+def liars() -> Ring:
     made = Ring(6)
     for number in range(5):
         made.add(f"v{number}")
         made.add(f"liar{number}", liar=True)
+    return made
+
+
+def test_liars_keep_nothing_and_name_their_own_kind_and_ghosts() -> None:
+    made, one = liars(), blob_record(1)
     made.conspire()
-    liar, one = made.liars[0], blob_record(1)
+    made.claimed = {one.key: 1}
+    liar = made.liars[0]
     assert liar.keep(Store((Aged(0, one.sealed),)), made.nodes[0].contact) == [""]
     found = liar.find(Find((one.key,), (one.key,)))
-    assert found.records == ((),)
-    assert set(found.nearest[0]) == {other.contact for other in made.liars}
+    (forged,) = found.records[0]
+    assert open_record(forged.sealed).key == one.key
+    assert open_record(forged.sealed).author != one.author
+    kin = {other.contact for other in made.liars}
+    assert kin < set(found.nearest[0]) and len(found.nearest[0]) == 20
+    assert set(found.nearest[0]) - kin != set(found.nearest[1]) - kin  # others each time
+
+
+@pytest.mark.parametrize("puppets", [False, True])
+def test_ghosts_do_not_answer_and_puppets_do(puppets: bool) -> None:
+    made, one = liars(), blob_record(1)
+    made.conspire(puppets=puppets)
+    named = set(made.liars[0].find(Find((one.key,))).nearest[0])
+    known = {node.contact for node in made.everybody()}
+    answers: list[object] = []
+    asker = made.nodes[0]
+    for ghost in named - known:
+        made.call(asker, partial(asker.ask, ghost, Find(()), answers.append))
+    made.advance(20.0)
+    assert len(answers) == len(named - known) >= 15
+    assert any(answers) == puppets and not all(answers)
 
 
 def test_settings_reach_the_look_ups() -> None:
