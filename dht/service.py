@@ -16,6 +16,7 @@ from ..transport.address import Address
 from ..transport.endpoint import Endpoint
 from ..transport.host import Host
 from ..transport.identity import Identity, PeerId
+from ..transport.link import Link
 from ..transport.place import Nearness, nearness_of
 from . import defaults
 from .answering import Answering
@@ -201,6 +202,11 @@ class Dht:
         """Where a contact of the table is."""
         contact = self._table.contact(peer)
         return () if contact is None else contact.addresses
+
+    async def dial(self, peer: PeerId, addresses: Iterable[Address]) -> Link:
+        """A link for some questions, as look-ups have them: where others said that a peer is, a
+        host is dialled in vain so often only. Raises DialFailed."""
+        return await self._links.to(Contact(peer, addresses))
 
     # Publishing.
 

@@ -73,7 +73,7 @@ class Providers:
         if link is not None and link.connected:
             return link
         addresses = self._ladder.book(peer) or await self._addresses(peer)
-        return await self._ladder.ask(peer, addresses, timeout=defaults.CONNECT_TIMEOUT)
+        return await self._dht.dial(peer, addresses)
 
     async def _addresses(self, peer: PeerId) -> Sequence[Address]:
         """Where it says to be, as far as that may be dialled."""

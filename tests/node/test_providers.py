@@ -65,7 +65,7 @@ class Net:
     def book(self, peer: PeerId) -> Sequence[Address]:
         return self.known
 
-    async def ask(self, peer: PeerId, addresses: Iterable[Address], *, timeout: float) -> Any:
+    async def dial(self, peer: PeerId, addresses: Iterable[Address]) -> Any:
         self.dialled.append((peer, [each.host for each in addresses]))
 
     # For tests.
