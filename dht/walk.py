@@ -71,6 +71,7 @@ class _Parcel:
     tries: int = 0
     due: float = -inf
     sent: float = -inf
+    silent: bool = False  # it did not acknowledge, rather than being busy
 
 
 def cells(keys: Iterable[Key], radius: float) -> list[list[Key]]:
@@ -89,8 +90,8 @@ def cell_radius(radius: float) -> float:
 
 
 def _block(key: Key, radius: float) -> int:
-    """Two neighbouring cells, whose messages are made together."""
-    return point(key) >> (min(max(int(radius), 1).bit_length(), _BITS) + 1)
+    """Four neighbouring cells, whose messages are made together."""
+    return point(key) >> (min(max(int(radius), 1).bit_length(), _BITS) + 2)
 
 
 class Walk:
@@ -176,8 +177,13 @@ class Walk:
         return found
 
     def _due(self, now: float) -> None:
-        self._parcels.extend(parcel for parcel in self._later if parcel.due <= now)
+        due = [parcel for parcel in self._later if parcel.due <= now]
         self._later = [parcel for parcel in self._later if parcel.due > now]
+        for parcel in due:
+            if parcel.silent and self._spared(parcel.query):
+                self._give_up(parcel)  # others have acknowledged meanwhile
+            else:
+                self._parcels.append(parcel)
 
     @staticmethod
     def _late(parcel: _Parcel, now: float) -> bool:
@@ -321,6 +327,7 @@ class Walk:
         if busy and parcel.tries < defaults.STORE_TRIES:
             store = Store(tuple(Aged(0, record.sealed) for record in busy), self._serves)
             parcel.query = StoreQuery(query.contact, store, tuple(busy))
+            parcel.silent = False
             self._again(parcel, now)
         else:
             self._finish(parcel)
@@ -331,6 +338,7 @@ class Walk:
         if parcel is None:
             return
         if parcel.tries < defaults.STORE_TRIES and not self._spared(query):
+            parcel.silent = True
             self._again(parcel, now)
             return
         self._down.add(query.contact.peer)
