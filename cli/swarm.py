@@ -165,6 +165,14 @@ class LocalSwarm:
             deadline = time.monotonic() + defaults.DEMO_STOP_TIMEOUT
             for node in self.nodes:
                 node.wait_stopped(deadline)
+            self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        """Again where a process that is just ending still puts something into it."""
+        deadline = time.monotonic() + defaults.DEMO_STOP_TIMEOUT
+        shutil.rmtree(self.folder, ignore_errors=True)
+        while self.folder.exists() and time.monotonic() < deadline:
+            time.sleep(defaults.POLL)
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
