@@ -40,6 +40,10 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
     """
     from .progress import Bar
 
+    if name is not None:
+        from ..dht.library import check_new_name
+
+        check_new_name(name)
     folder = folder.resolve()
     with Bar("reading") as bar:
         answer = _add(data, folder, name, bar)
@@ -47,6 +51,9 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
         click.echo(json.dumps(answer))
         return
     click.echo(f"added {render.safe(answer['name'])}: {_summary(answer)}")
+    if old := answer.get("replaced"):
+        root = render.safe(old[:16])
+        click.echo(f"the name meant {root} here before; that stays, and is called by its root")
     click.echo(f"serve it with `shoal node --model {render.safe(answer['name'])}{data_flag(data)}`")
 
 

@@ -143,7 +143,7 @@ def write_pieces(host: Host, path: Path, pieces: Iterator[bytes]) -> None:
         raise ModelError(
             "unwritable",
             f"cannot write `{path}`: {error.strerror or error}",
-            hint=f"look at its folder and its disk: ls -ld '{path.parent}'",
+            hint=f"look at its folder and its disk: `ls -ld '{path.parent}'`",
         ) from error
 
 

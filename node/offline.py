@@ -9,7 +9,7 @@ from ..tasks.engine.families import check_model
 from ..transport.host import Host
 from .config import DataFolder
 from .folder import open_folder
-from .views import model_entry, model_view
+from .views import added_entry, model_entry, model_view
 
 
 async def add_model(
@@ -26,8 +26,9 @@ async def add_model(
     lock = await open_folder(host, DataFolder(data))
     try:
         library = await _library(host, data)
+        before = library.names()
         added, manifest = await library.add(folder, name, progress)
-        return model_entry(added, manifest, local=True)
+        return added_entry(added, manifest, before)
     finally:
         lock.release()
 
