@@ -76,11 +76,11 @@ class BlobOperations:
         but for seconds only. Raises ModelError."""
         node, patience = self._node, defaults.PULL_PATIENCE
         if not node.library.knows(root) and not await node.providers.providers(root):
-            patience = defaults.UNTOLD_PATIENCE if node.linked() else 0.0
+            patience = defaults.UNTOLD_PATIENCE if node.holdings.linked() else 0.0
         try:
-            await node.exchange.fetch_tree(root, node.linked, patience=patience)
+            await node.exchange.fetch_tree(root, node.holdings.linked, patience=patience)
         except FetchFailed as error:
-            hint = WHO_HAD.format(root=root) if node.linked() else ALONE
+            hint = WHO_HAD.format(root=root) if node.holdings.linked() else ALONE
             what = f"nobody that can be found now holds `{root}`"
             raise FetchFailed(error.code, what, hint=hint) from None
 
@@ -92,7 +92,7 @@ class BlobOperations:
                 nursery.start_soon(emit, {"event": "waiting", "message": error.message})
 
             return await node.exchange.fetch_blob(
-                root, node.linked, note, patience=defaults.PULL_PATIENCE, on_full=on_full
+                root, node.holdings.linked, note, patience=defaults.PULL_PATIENCE, on_full=on_full
             )
 
 

@@ -43,7 +43,7 @@ class ModelOperations:
         before = node.library.names()
         async with progress_to(emit) as note:
             added, manifest = await node.library.add(folder, name, note)
-        await node.announce_models()
+        await node.holdings.announce()
         await node.exchange.announce(manifest.root)
         return views.added_entry(added, manifest, before)
 
@@ -75,7 +75,7 @@ class ModelOperations:
         try:
             return await self._node.names.resolve(asked)
         except ModelError as error:
-            if error.code != "unknown-model" or self._node.linked():
+            if error.code != "unknown-model" or self._node.holdings.linked():
                 raise
             raise ModelError(error.code, error.message, hint=ALONE) from None
 
@@ -97,7 +97,7 @@ class ModelOperations:
             hint = "make room, and the same command goes on: what came is kept"
             raise ModelError(error.code, error.message, hint=hint) from None
         name = await self._keep_name(meaning)
-        await node.announce_models()
+        await node.holdings.announce()
         return views.model_entry(name, manifest, local=True) | {
             "vouchers": voucher_views(meaning.vouchers),
             "fetched": report.size,
@@ -138,7 +138,7 @@ class ModelOperations:
         raise FetchFailed(
             "no-source",
             f"nobody that can be found now holds `{spelled(meaning)}`",
-            hint=WHO_HAD.format(root=root) if node.linked() else ALONE,
+            hint=WHO_HAD.format(root=root) if node.holdings.linked() else ALONE,
         )
 
     async def _is_whole(self, root: str) -> bool:
