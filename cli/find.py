@@ -22,10 +22,10 @@ PATH_HEADS = ("ASKED", "NEAR", "AFTER", "TOOK", "ANSWER")
 @data_option
 @json_option
 def find(key: str, path: bool, data: Path, as_json: bool) -> None:
-    """Find out what other nodes say about KEY: where a peer is, or who holds a model.
+    """Find out what other nodes say about KEY: where a peer is, who holds a model or a blob.
 
-    KEY is a peer id, a model's name, root or NAME@hash, or the 64 hex digits of a key. A record
-    only says where to ask: nothing of it has been tried.
+    KEY is a peer id, a model's name or NAME@HASH, the root of a model or of a blob, or the 64 hex
+    digits of a key. A record only says where to ask: nothing of it has been tried.
     """
     from .client import request
 

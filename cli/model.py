@@ -54,7 +54,10 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
     if old := answer.get("replaced"):
         root = render.safe(old[:16])
         click.echo(f"the name meant {root} here before; that stays, and is called by its root")
-    click.echo(f"serve it with `shoal node --model {render.safe(answer['name'])}{data_flag(data)}`")
+    name = render.safe(answer["name"])
+    click.echo(f"serve it with `shoal node --model {name}{data_flag(data)}`")
+    pulled = f"{name}@{render.safe(answer['root'][:16])}"
+    click.echo(f"while a node runs here, others get it with `shoal model pull {pulled}`")
 
 
 def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> dict[str, Any]:
@@ -98,11 +101,17 @@ def _row(item: dict[str, Any]) -> list[str]:
         render.safe(item["name"]),
         str(item["layers"]),
         render.size(item["weight_bytes"]),
-        "yes" if item["local"] else "no",
+        _here(item),
         "-" if served is None else "complete" if served else render.safe(item["missing"]),
         _by(item["vouchers"]),
         render.safe(item["root"][:16]),
     ]
+
+
+def _here(item: dict[str, Any]) -> str:
+    if not item["local"]:
+        return "no"
+    return "partly" if item.get("lacks") else "yes"
 
 
 def _by(vouchers: list[dict[str, Any]]) -> str:

@@ -13,7 +13,16 @@ from ..transport.identity import Identity
 from . import defaults
 from .errors import BadRecord
 from .key import Key, key_text
-from .record import BlobBody, Body, NameBody, PeerBody, Record, open_record, seal_record
+from .record import (
+    BlobBody,
+    Body,
+    NameBody,
+    PeerBody,
+    Record,
+    ShardBody,
+    open_record,
+    seal_record,
+)
 
 Slot = tuple[Key, str]
 
@@ -59,6 +68,8 @@ def _about(body: Body) -> str:
             return body.name
         case BlobBody():
             return body.root
+        case ShardBody():
+            return f"{body.slot} of {body.root}"
         case _:
             return body.slot
 

@@ -192,6 +192,7 @@ class Node:
             library,
             config.folder.scrub,
             repair=self.holdings.repair,
+            tell=self.holdings.mended,
             idle=lambda: (
                 not (self.gateway.sessions or self.stage.sessions or self.exchange.fetching())
             ),

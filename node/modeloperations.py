@@ -35,7 +35,19 @@ class ModelOperations:
         }
 
     async def models(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        return {"models": views.swarm_models(self._node.directory, self._node.library)}
+        found = views.swarm_models(self._node.directory, self._node.library)
+        lacking = {
+            each["root"]: await self._missing(each["root"]) for each in found if each["local"]
+        }
+        return {"models": [each | {"lacks": lacking.get(each["root"])} for each in found]}
+
+    async def _missing(self, root: str) -> int | None:
+        """Chunks of it that are not on this disk; None where that cannot be told."""
+        try:
+            held = await self._node.library.holdings(root)
+        except ModelError:  # its manifest is damaged: it is fetched again
+            return None
+        return held.chunks_total - held.chunks
 
     async def model_add(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         node, folder = self._node, path_of(request, "path")

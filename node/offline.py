@@ -36,10 +36,11 @@ async def add_model(
 async def list_models(host: Host, data: Path) -> dict[str, Any]:
     """The library's models, without a swarm's view of who serves them."""
     library = await _library(host, data)
-    entries = [
-        model_entry(name, await library.manifest(root), local=True)
-        for name, root in library.names().items()
-    ]
+    entries = []
+    for name, root in library.names().items():
+        entry = model_entry(name, await library.manifest(root), local=True)
+        held = await library.holdings(root)
+        entries.append(entry | {"lacks": held.chunks_total - held.chunks})
     return {"models": entries}
 
 
