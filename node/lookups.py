@@ -21,7 +21,10 @@ from .errors import ControlError
 if TYPE_CHECKING:
     from .daemon import Node
 
-_KEYS = "a key is a peer id, a model's name, NAME@HASH or root, or 64 hex digits, as in `shoal dht`"
+_KEYS = (
+    "a key is a peer id, a model's name or NAME@HASH, a root, or 64 hex digits as "
+    "`shoal find --path` shows them"
+)
 _BITS = 256
 
 

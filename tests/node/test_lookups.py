@@ -163,3 +163,17 @@ async def test_the_disk_that_is_full_is_a_condition(world: World) -> None:
     assert [item["name"] for item in status["health"]] == ["dht"]
     nodes[0].node.discovery._trouble(None)
     assert (await nodes[0].status())["health"] == []
+
+
+async def test_what_was_said_to_the_first_node_reaches_those_that_come_later(world: World) -> None:
+    """The first may go at once, and an announcement's life is two hours."""
+    first = await world.host("d0").start(engine=False)
+    second = await world.host("d1").start(bootstrap=[first], engine=False)
+    await trio.sleep(30)
+    (own,) = [each for each in second.node.discovery.dht.view()["own"] if each["kind"] == "peer"]
+    assert own["kept"] == 1
+    for number in range(2, 8):
+        await world.host(f"d{number}").start(bootstrap=[first], engine=False)
+    await trio.sleep(60)
+    (own,) = [each for each in second.node.discovery.dht.view()["own"] if each["kind"] == "peer"]
+    assert own["kept"] >= 4, "when there were twice as many, and twice as many again"
