@@ -188,10 +188,11 @@ class Legs:
 
     # Which one to send by.
 
-    def flush(self) -> None:
-        """Send what waits, as far as that goes at once."""
+    def flush(self, *, at_once: bool = False) -> None:
+        """Send what waits, as far as that goes; `at_once`: nothing is about to come that could
+        leave with it."""
         if self.used is not None:
-            self.used.writer.flush()
+            self.used.writer.flush(at_once=at_once)
 
     def look(self) -> None:
         """Something about the network has changed: ask every leg for a sign of life."""

@@ -456,7 +456,7 @@ class Link:
             call = self._lane.call(method, header, payload, priority)
         except ValueError as error:
             raise CallRefused("too-large", str(error)) from None
-        self._legs.flush()
+        self._legs.flush(at_once=not self._callers.waiting)
         self._account()
         self._check_alive()
         return call

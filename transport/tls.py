@@ -85,14 +85,15 @@ class Tls:
         """Take bytes from the peer. Raises `tls-failed`, `bad-certificate`, `wrong-peer`."""
         if not ciphertext:
             return
-        with ffi.from_buffer(ciphertext) as data:
-            if lib.BIO_write(self._ssl._into_ssl, data, len(ciphertext)) != len(ciphertext):
-                raise TransportError("tls-failed", "OpenSSL has no memory left")
+        size = len(ciphertext)
+        if lib.BIO_write(self._ssl._into_ssl, _pointer(ciphertext), size) != size:
+            raise TransportError("tls-failed", "OpenSSL has no memory left")
         self._count_records(ciphertext)
-        self._unread += len(ciphertext)
-        self._swollen = self._swollen or len(ciphertext) > _RECORD_BYTES
+        self._unread += size
+        if size > _RECORD_BYTES:
+            self._swollen = True
         if not self.established:
-            self._fed += len(ciphertext)
+            self._fed += size
             self._handshake()
             if not self.established and self._fed > TLS_HANDSHAKE_BYTES:
                 raise TransportError("tls-failed", "the handshake is too long")
@@ -102,7 +103,9 @@ class Tls:
         if not self._records or not self.established:
             return b""
         # One buffer for all records, copied once; a peer's many tiny ones must not make it large.
-        room = min(self._records * _RECORD_BYTES, self._unread + _RECORD_BYTES)
+        room = self._unread + _RECORD_BYTES
+        if room > self._records * _RECORD_BYTES:
+            room = self._records * _RECORD_BYTES
         buffer = allocate("char[]", room)
         size = self._unread = 0
         while self._records:
@@ -125,13 +128,13 @@ class Tls:
         if not size:
             return
         try:
-            with ffi.from_buffer(plaintext) as data:
-                got = lib.SSL_write(self._ssl._ssl, data, size)
+            got = lib.SSL_write(self._ssl._ssl, _pointer(plaintext), size)
             if got < size:
                 self._ssl._raise_ssl_error(self._ssl._ssl, got)
         except SSL.Error as error:
             raise _failed(error) from None
-        self._swollen = self._swollen or size > _RECORD_BYTES
+        if size > _RECORD_BYTES:
+            self._swollen = True
         self._unsent += size + _RECORD_OVERHEAD * (size // _RECORD_BYTES + 1) + _SLACK
 
     def outgoing(self) -> Bytes:
@@ -184,7 +187,12 @@ class Tls:
     def _take(self, size: int) -> Bytes:
         buffer = allocate("char[]", size)
         got = lib.BIO_read(self._ssl._from_ssl, buffer, size)
-        return memoryview(ffi.buffer(buffer, got)) if got > 0 else b""
+        if got <= 0:
+            return b""
+        if got < _RECORD_BYTES:  # a copy costs less than a view of it
+            small: bytes = ffi.unpack(buffer, got)
+            return small
+        return memoryview(ffi.buffer(buffer, got))
 
     def _count_records(self, data: Bytes) -> None:
         """Follow the record headers, so that `read` need not ask OpenSSL in vain.
@@ -242,6 +250,11 @@ class Tls:
         chain = self._ssl.get_peer_cert_chain() or []
         if len(chain) > (0 if self.server else 1):
             raise TransportError("bad-certificate", "the peer sent more than one certificate")
+
+
+def _pointer(data: Bytes) -> Any:
+    """What a call of OpenSSL's takes: the bytes themselves, at half the cost of a view of them."""
+    return data if isinstance(data, bytes) else ffi.from_buffer(data)
 
 
 def _failed(error: SSL.Error) -> TransportError:

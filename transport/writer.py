@@ -51,11 +51,10 @@ class Writer:
         if self._busy:
             return
         now = self._host.now()
-        if not at_once:
-            if now - self._flushed < defaults.COALESCE_S:
-                self.wake()
-                return
-            self._flushed = now
+        if not at_once and now - self._flushed < defaults.COALESCE_S:
+            self.wake()
+            return
+        self._flushed = now
         data = self._take(now)
         if data:
             try:
