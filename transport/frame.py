@@ -179,11 +179,12 @@ def decode_request(head: Bytes) -> tuple[str, dict[str, Any]]:
     size = head[0] if head else 0
     if not 0 < size <= METHOD_BYTES or size >= len(head):
         raise Fault("bad-head")
+    end = 1 + size
     try:
-        method = str(head[1 : 1 + size], "utf-8")
+        method = str(head[1:end], "utf-8")
     except UnicodeDecodeError:
         raise Fault("bad-head") from None
-    return method, decode_header(head[1 + size :])
+    return method, decode_header(head[end:]) if end < len(head) else {}
 
 
 def encode_header(header: Mapping[str, Any]) -> bytes:

@@ -188,11 +188,10 @@ class Legs:
 
     # Which one to send by.
 
-    def flush(self, *, at_once: bool = False) -> None:
-        """Send what waits, as far as that goes; `at_once`: nothing is about to come that could
-        leave with it."""
+    def flush(self, *, at_once: bool = False, now: float | None = None) -> None:
+        """Send what waits, as far as that goes (`Writer.flush`)."""
         if self.used is not None:
-            self.used.writer.flush(at_once=at_once)
+            self.used.writer.flush(at_once=at_once, now=now)
 
     def look(self) -> None:
         """Something about the network has changed: ask every leg for a sign of life."""

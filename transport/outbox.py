@@ -181,7 +181,8 @@ class Outbox:
         Nothing is cut into fragments larger than `room`. With `last_words` only urgent
         frames leave: the link has ended. Urgent frames do not ask the `allowance`.
         """
-        self._fragment = min(FRAME_PAYLOAD_BYTES, max(room, SMALL_BATCH_BYTES))
+        fragment = room if room > SMALL_BATCH_BYTES else SMALL_BATCH_BYTES
+        self._fragment = fragment if fragment < FRAME_PAYLOAD_BYTES else FRAME_PAYLOAD_BYTES
         carries = connection is self.carrier and not last_words
         received = connection.received
         pieces: list[Bytes] = []

@@ -33,6 +33,7 @@ _FLIGHT_BYTES = 8192  # more than a handshake flight of ours
 _PARTIAL_WRITE = 1  # SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and does not export
 # SSL_MODE_RELEASE_BUFFERS, not exported either: an idle connection holds 36 KiB instead of 61.
 _RELEASE_BUFFERS = 0x10
+_CHARS = ffi.typeof("char[]")
 _ALL_OPTIONS = SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION
 
 
@@ -68,6 +69,7 @@ class Tls:
         self._unsent = 0  # at least what OpenSSL holds for the peer, 0 if nothing
         self._ssl = SSL.Connection(_context(certificate, server), None)
         self._ssl.set_app_data(self._verdict)
+        self._raw = self._ssl._ssl
         if server:
             self._ssl.set_accept_state()
         else:
@@ -106,10 +108,10 @@ class Tls:
         room = self._unread + _RECORD_BYTES
         if room > self._records * _RECORD_BYTES:
             room = self._records * _RECORD_BYTES
-        buffer = allocate("char[]", room)
+        buffer = allocate(_CHARS, room)
         size = self._unread = 0
         while self._records:
-            got = lib.SSL_read(self._ssl._ssl, buffer + size, room - size)
+            got = lib.SSL_read(self._raw, buffer + size if size else buffer, room - size)
             if got <= 0:
                 self._stop_reading(got)
                 break
@@ -128,9 +130,9 @@ class Tls:
         if not size:
             return
         try:
-            got = lib.SSL_write(self._ssl._ssl, _pointer(plaintext), size)
+            got = lib.SSL_write(self._raw, _pointer(plaintext), size)
             if got < size:
-                self._ssl._raise_ssl_error(self._ssl._ssl, got)
+                self._ssl._raise_ssl_error(self._raw, got)
         except SSL.Error as error:
             raise _failed(error) from None
         if size > _RECORD_BYTES:
@@ -142,12 +144,13 @@ class Tls:
         if not self._unsent:
             return b""
         expected, self._unsent = self._unsent, 0
-        pieces = []
+        piece = self._take(expected)
+        if len(piece) < expected:
+            return piece
+        pieces = [piece]
         while piece := self._take(expected):
             pieces.append(piece)
-            if len(piece) < expected:
-                break
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)
 
     def release(self) -> None:
         """Give back what batches have left; cheap, to be called now and then.
@@ -185,7 +188,7 @@ class Tls:
         return bool(lib.BIO_get_mem_data(bio, ffi.new("char **")))
 
     def _take(self, size: int) -> Bytes:
-        buffer = allocate("char[]", size)
+        buffer = allocate(_CHARS, size)
         got = lib.BIO_read(self._ssl._from_ssl, buffer, size)
         if got <= 0:
             return b""
@@ -208,14 +211,16 @@ class Tls:
                 self._rest = at - len(data)
                 return
             self._records += 1
-        while at + _HEADER_BYTES <= len(data):
+        size = len(data)
+        while at + _HEADER_BYTES <= size:
             at += _HEADER_BYTES + (data[at + 3] << 8 | data[at + 4])
-            if at > len(data):
-                self._rest = at - len(data)
+            if at > size:
+                self._rest = at - size
                 return
             self._records += 1
         self._rest = 0
-        self._head = bytes(data[at:])
+        if at < size:
+            self._head = bytes(data[at:])
 
     def _stop_reading(self, result: int) -> None:
         """A read without data: a record that carries none, the end, or an error."""
