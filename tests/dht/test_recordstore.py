@@ -225,6 +225,79 @@ def test_a_full_store_keeps_what_is_nearest() -> None:
     assert kept == every[: len(kept)]
 
 
+def ground(count: int) -> list[Record]:
+    """Of twenty authors, whose keys are the nearest to ours of all that they tried."""
+    tried = sorted(
+        (blob(number) for number in range(8 * count)), key=lambda b: distance(b.key, OWN)
+    )
+    return [record(body, 100 + number % 20) for number, body in enumerate(tried[:count])]
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_what_was_ground_near_us_from_four_networks_pushes_nobody_out(defended: bool) -> None:
+    """Twelve honest networks with less than their shares keep all, those four at most what the
+    others leave. Twin: were all one network, the farthest went, and the honest ones lie there."""
+    made = store(limit=160_000)
+    honest = [record(blob(5_000 + n), 1 + n % 12) for n in range(96)]
+    for one in honest:
+        assert put(made, one, network=f"8.8.{one.author[-3:]}.0/24" if defended else "") == ""
+    codes = [
+        put(made, one, network=f"9.9.{n % 4}.0/24" if defended else "")
+        for n, one in enumerate(ground(400))
+    ]
+    kept = [one for one in honest if found(made, one)]
+    assert (len(kept) == len(honest)) is defended
+    if defended:
+        theirs = sum(made._shares[f"9.9.{n}.0/24"] for n in range(4))
+        others = sum(len(one.sealed) + 512 for one in honest)
+        assert codes.count("full") + codes.count("quota") > 100
+        assert 0 < theirs == made.bytes - others
+        late = record(blob(9_000), 50)
+        assert put(made, late, network="7.7.7.0/24") == "" and found(made, late) == [late]
+    else:
+        assert len(kept) < len(honest) / 2
+
+
+def test_nobody_loses_anything_that_has_no_more_than_an_equal_share() -> None:
+    """Whatever the others do, and however near their keys lie."""
+    random = Random(3)
+    for life in range(12):
+        made = store(limit=30_000)
+        names = [f"8.8.{n}.0/24" for n in range(random.randrange(4, 9))]
+        watched, least = names[0], 30_000 // len(names)
+        mine: list[Record] = []
+        for turn in range(300):
+            network = random.choice(names)
+            author = random.randrange(40) + (100 if network == watched else 200)
+            one = record(blob(random.randrange(4_000)), author)
+            if network != watched:
+                put(made, one, network=network)
+            elif made._shares[watched] + len(one.sealed) + 512 <= least and not found(made, one):
+                assert put(made, one, network=network) == "", (life, turn)
+                mine.append(one)
+            assert all(one in found(made, one, most=64) for one in mine), (life, turn)
+        assert made.bytes > 25_000 and mine
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_who_sends_a_record_before_its_author_does_cannot_push_it_out(
+    monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """It counts among what its author's network sent as soon as that comes. Twin: it stays among
+    what the first one sent, and goes when that one sends what is nearer."""
+    if not defended:
+        monkeypatch.setattr(RecordStore, "_move", lambda self, entry, network: None)
+    made = store(limit=40_000)
+    far = max((blob(n) for n in range(5_000, 5_050)), key=lambda b: distance(b.key, OWN))
+    one = record(far)
+    put(made, one, by=2, network="9.9.9.0/24")
+    put(made, one, network="8.8.8.0/24")
+    fill(made, 9, 1, "7.7.7.0/24")
+    for n, near in enumerate(ground(200)):
+        put(made, near, network=f"9.9.{9 + n % 5}.0/24")
+    assert (found(made, one) == [one]) is defended
+
+
 def name(number: int) -> NameBody:
     return NameBody("llama", f"{number:064x}", 4, 100)
 
@@ -323,8 +396,14 @@ def test_the_books_balance() -> None:
         assert len(made) == len(entries) == len(ending) and {*map(id, ending)} == {
             *map(id, entries)
         }
-    assert sum(made._authors.values()) == sum(made._networks.values()) == made.bytes
-    assert [far for far, _ in made._far] == sorted(point(key) ^ point(OWN) for key in made._keys)
+    assert sum(made._authors.values()) == made._shares.total() == made.bytes
+    for network, listed in made._far.items():
+        assert made._shares[network] == sum(entry.size for _, _, entry in listed) > 0
+        assert {entry.network for _, _, entry in listed} == {network}
+        assert [far for far, _, _ in listed] == sorted(
+            point(entry.key) ^ point(OWN) for _, _, entry in listed
+        )
     made.expire(now + 1000 + defaults.GONE_LONGER)
     assert not made._ends and not made._next
-    assert (len(made), made.bytes, made._far, made._authors, made._networks) == (0, 0, [], {}, {})
+    assert (len(made), made.bytes, made._far, made._authors) == (0, 0, {}, {})
+    assert len(made._shares) == 0
