@@ -185,6 +185,7 @@ BRIEF_LINKS = 64  # links for look-ups alone
 BRIEF_IDLE = 60.0  # without use, then one is ended
 BRIEF_LOOK = 10.0  # between two looks at their use
 BRIEF_DIALS = 64  # at once
+MET = 1_024  # who answered, of whom is remembered where
 BRIEF_REST = 10.0  # until who was dialled in vain is dialled again
 BRIEF_RESTING = 1_024  # of whom that is remembered
 KNOCKS = (16.0, 0.25)  # dials in vain of one public host that others named, at once and per second

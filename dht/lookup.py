@@ -60,6 +60,7 @@ class Query:
 
     contact: Contact
     find: Find
+    by: tuple[PeerId, ...] = ()  # who named it; nobody: the own table
 
 
 @dataclass(slots=True)
@@ -292,7 +293,8 @@ class Lookup:
         self.steps.append(chosen.step)
         near = (self._place(),) if self.settings.by_lot else ()
         most = self._most if self._enough else 0
-        return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves))
+        by = tuple(one.contact.peer for one in chosen.by)
+        return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves), by)
 
     def _place(self) -> Key:
         """Somewhere in the region."""
