@@ -7,6 +7,7 @@ them loses its oldest to another, and of those that wait the one with the fewest
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeVar
 
 import trio
@@ -24,13 +25,16 @@ class _Use:
 
 
 class Slots:
-    """`count` places."""
+    """`count` places; of more than `waiting` that wait for one, who has most of those loses its
+    latest."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, waiting: float = inf) -> None:
         self._count = count
+        self._most = waiting
         self._used: dict[_Use, None] = {}  # the oldest first
         self._waiting: dict[_Use, None] = {}
         self._shares = Shares()
+        self._queued = Shares()
 
     def __len__(self) -> int:
         """Places that are taken."""
@@ -38,13 +42,14 @@ class Slots:
 
     async def use(self, names: Sequence[str], action: Callable[[], Awaitable[T]]) -> T | None:
         """What `action` returns, run in a place of the one of `names` that has the fewest; None
-        where another needed the place more."""
+        where it was to make room for another."""
         use = _Use(min(names, key=self._shares.__getitem__))
         self._come(use)
         try:
             await use.admitted.wait()
-            with use.scope:
-                return await action()
+            if not use.scope.cancel_called:
+                with use.scope:
+                    return await action()
             return None
         finally:
             self._leave(use)
@@ -53,12 +58,26 @@ class Slots:
         if len(self._used) >= self._count:
             largest = self._shares.largest(use.name, {use.name: 1})
             if largest == use.name:
-                self._waiting[use] = None
+                self._queue(use)
                 return
             oldest = next(each for each in self._used if each.name == largest)
             self._free(oldest)
             oldest.scope.cancel()
         self._admit(use)
+
+    def _queue(self, use: _Use) -> None:
+        self._waiting[use] = None
+        self._queued.change(use.name, 1)
+        if len(self._waiting) > self._most:
+            largest = self._queued.largest(use.name, {})
+            latest = next(each for each in reversed(self._waiting) if each.name == largest)
+            self._unqueue(latest)
+            latest.scope.cancel()
+            latest.admitted.set()
+
+    def _unqueue(self, use: _Use) -> None:
+        del self._waiting[use]
+        self._queued.change(use.name, -1)
 
     def _admit(self, use: _Use) -> None:
         self._used[use] = None
@@ -70,11 +89,12 @@ class Slots:
         self._shares.change(use.name, -1)
 
     def _leave(self, use: _Use) -> None:
-        self._waiting.pop(use, None)
+        if use in self._waiting:
+            self._unqueue(use)
         if use not in self._used:
             return  # another has its place
         self._free(use)
         if self._waiting:
             following = min(self._waiting, key=lambda each: self._shares[each.name])
-            del self._waiting[following]
+            self._unqueue(following)
             self._admit(following)

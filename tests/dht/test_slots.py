@@ -47,6 +47,7 @@ async def test_who_has_most_gives_way(autojump_clock: MockClock, defended: bool)
         with trio.move_on_after(1) as scope:
             assert await slots.use(["honest" if defended else "liar"], done) == "done"
         assert scope.cancelled_caught is not defended
+        await trio.sleep(0.1)
         assert lost == ([None] if defended else [])
         assert len(slots) == 4, "one of those that waited has the place now"
         nursery.cancel_scope.cancel()
@@ -90,10 +91,35 @@ async def test_one_that_several_named_counts_for_who_has_fewest(
 
 
 @pytest.mark.trio
-async def test_the_books_balance(autojump_clock: MockClock) -> None:
+async def test_of_those_that_wait_there_are_only_so_many(autojump_clock: MockClock) -> None:
+    """Who has most of them loses the latest; what has lost its place is not begun."""
+    slots = Slots(1, waiting=3)
+    lost: list[str] = []
+    begun: list[str] = []
+
+    async def hold(name: str) -> None:
+        async def held() -> str:
+            begun.append(name)
+            return await forever()
+
+        if await slots.use([name[0]], held) is None:
+            lost.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for name in ("a1", "a2", "a3", "a4", "a5", "b1", "b2"):
+            nursery.start_soon(hold, name)
+            await trio.sleep(0.1)
+        assert (begun, lost) == (["a1"], ["a5", "a4", "b2"])
+        assert len(slots._waiting) == 3
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("waiting", [3, 10_000])
+async def test_the_books_balance(autojump_clock: MockClock, waiting: int) -> None:
     """Whatever ends, fails, is cancelled or taken away, and in whatever order."""
     random = Random(5)
-    slots = Slots(5)
+    slots = Slots(5, waiting=waiting)
 
     async def one(name: str, seconds: float, patience: float) -> None:
         async def held() -> None:
@@ -109,4 +135,5 @@ async def test_the_books_balance(autojump_clock: MockClock) -> None:
             if random.random() < 0.6:
                 await trio.sleep(random.random() / 10)
             assert slots._shares.total() == len(slots) <= 5
+            assert slots._queued.total() == len(slots._waiting) <= waiting
     assert len(slots) == 0 and not slots._waiting and len(slots._shares) == 0
