@@ -48,6 +48,9 @@ class LookupSettings:
     """Seconds after which an answer counts as late."""
     at_once: int = defaults.PATH_ASKED
     """Queries of each path under way at once, late ones aside."""
+    shares: bool = True
+    """Of the queries, and of the contacts that are heard of, each path has its share: else one that
+    is led in circles, by machines that answer at once, uses up those of the others."""
     accounts: bool = True
     """Of a contact that several paths named, what each says of where it is counts."""
     queries: int = defaults.LOOKUP_QUERIES
@@ -112,6 +115,8 @@ class _Candidate:
 class _Path:
     waiting: list[_Candidate] = field(default_factory=list)
     asked: list[_Candidate] = field(default_factory=list)  # and not answered yet
+    queries: int = 0  # so far
+    heard: int = 0  # contacts
 
 
 class Lookup:
@@ -288,6 +293,7 @@ class Lookup:
     def _ask(self, path: _Path, chosen: _Candidate, now: float) -> Query:
         path.waiting.remove(chosen)
         path.asked.append(chosen)
+        path.queries += 1
         self._networks.update(chosen.contact.networks)
         chosen.step = Step(chosen.contact, chosen.path, chosen.hop, now)
         self.steps.append(chosen.step)
@@ -302,7 +308,7 @@ class Lookup:
         return key_at(self._at ^ offset)
 
     def _choose(self, path: _Path) -> _Candidate | None:
-        if len(self.steps) >= self.settings.queries or not path.waiting or self._settled():
+        if not path.waiting or not self._affordable(path) or self._settled():
             return None
         if self.settings.by_lot:
             inside = [each for each in path.waiting if each.distance <= self.radius]
@@ -312,6 +318,17 @@ class Lookup:
         promising = filter(self._promising, path.waiting)
         chosen = min(promising, key=self._nearness, default=None)
         return None if chosen is None else self._credible(chosen)
+
+    def _affordable(self, path: _Path) -> bool:
+        """Whether a query is left beside those that are kept for other paths, while they need
+        them."""
+        share = self.settings.queries // len(self._paths) if self.settings.shares else 0
+        kept = sum(
+            max(share - other.queries, 0)
+            for other in self._paths
+            if other is not path and (other.waiting or other.asked)
+        )
+        return len(self.steps) + kept < self.settings.queries
 
     def _credible(self, each: _Candidate) -> _Candidate | None:
         """Not one in doubt, where enough have answered already."""
@@ -454,7 +471,9 @@ class Lookup:
             self._hear_again(known, by)
             self._hear_where(known, contact, path)
             return
-        if contact.peer == self._own or len(self._known) >= defaults.LOOKUP_CONTACTS:
+        heard = self._paths[path].heard if self.settings.shares else len(self._known)
+        share = len(self._paths) if self.settings.shares else 1
+        if contact.peer == self._own or heard >= defaults.LOOKUP_CONTACTS // share:
             return
         candidate = _Candidate(
             contact,
@@ -468,6 +487,7 @@ class Lookup:
             candidate.by.append(by)
         self._known[contact.peer] = candidate
         self._named += candidate.distance <= self.radius
+        self._paths[path].heard += 1
         self._paths[path].waiting.append(candidate)
 
     @staticmethod

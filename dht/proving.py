@@ -68,13 +68,10 @@ class Proving:
 
     def _drawn(self, items: Sequence[T], count: int) -> list[T]:
         """So many by lot, or all."""
-        left = list(range(len(items)))
-        drawn = []
-        for _ in range(min(count, len(items))):
-            at = int.from_bytes(self._host.entropy(8)) % len(left)
-            left[at], left[-1] = left[-1], left[at]
-            drawn.append(items[left.pop()])
-        return drawn
+        drawn: dict[int, None] = {}
+        while len(drawn) < min(count, len(items)):
+            drawn[int.from_bytes(self._host.entropy(8)) % len(items)] = None
+        return [items[index] for index in drawn]
 
     def over(self) -> None:
         """What was asked about has gone, or stays."""
