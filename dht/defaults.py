@@ -161,6 +161,7 @@ HEDGE = 0.7  # after which an answer counts as late, and another is asked beside
 LOOKUP_QUERIES = 160  # of one look-up
 LOOKUP_CONTACTS = 1_024  # that one look-up hears of
 ANSWER_CONTACTS = 64  # of them from one answer, so that no liar fills the look-up with its own
+WITNESSES = 8  # that have handed out records of a key, before enough authors are enough
 CREDIT = 2  # contacts named in vain, that as many named well make up for
 DOUBT_MOST = 4  # named in vain beyond that, then the others are left once `K` have answered
 LATE_S = (1.5, 4.0)  # an answer is waited for when nobody else is left to ask: least, most,

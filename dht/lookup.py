@@ -51,6 +51,9 @@ class LookupSettings:
     shares: bool = True
     """Of the queries, and of the contacts that are heard of, each path has its share: else one that
     is led in circles, by machines that answer at once, uses up those of the others."""
+    witnesses: bool = True
+    """Enough authors are known only when several have handed out records: one liar makes up as
+    many authors as are wanted."""
     accounts: bool = True
     """Of a contact that several paths named, what each says of where it is counts."""
     queries: int = defaults.LOOKUP_QUERIES
@@ -156,6 +159,7 @@ class Lookup:
         self._known: dict[PeerId, _Candidate] = {}
         self._networks: Counter[str] = Counter()  # of those that were asked
         self._records: dict[tuple[PeerId, Key, str], FoundRecord] = {}
+        self._witnesses: dict[Key, set[PeerId]] = {key: set() for key in self.keys}
         self._answered: list[_Candidate] = []
         self._inside = 0  # nodes of the region that answered
         self._named = 0  # nodes of the region that were heard of
@@ -384,7 +388,11 @@ class Lookup:
         for each in self._records.values():
             if not each.record.gone:
                 authors[each.record.key].add(each.record.author)
-        return all(len(found) >= self._enough for found in authors.values())
+        several = min(self._enough, defaults.WITNESSES) if self.settings.witnesses else 1
+        return all(
+            len(found) >= self._enough and len(self._witnesses[key]) >= several
+            for key, found in authors.items()
+        )
 
     def _awaited(self) -> bool:
         """Whether an answer under way may still come soon."""
@@ -459,6 +467,8 @@ class Lookup:
                 if aged.age < record.ttl and not time_code(record, wall):
                     taken.append(FoundRecord(record, float(aged.age), contact.peer))
         for each in taken:
+            if not each.record.gone:
+                self._witnesses[each.record.key].add(contact.peer)
             old = self._records.get(each.record.place)
             if old is None or (each.record.made, -each.age) > (old.record.made, -old.age):
                 self._records[each.record.place] = each

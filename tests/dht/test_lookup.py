@@ -401,6 +401,27 @@ def test_the_latest_counts_and_what_is_withdrawn_does_not() -> None:
     assert [each.record.sealed for each in task.gone(blob(1).key)] == [gone]
 
 
+@pytest.mark.parametrize("defended", [True, False])
+def test_one_that_makes_up_authors_does_not_end_a_look_up(defended: bool) -> None:
+    """A liar answers before all others, with records of as many authors as are wanted. Twin:
+    where their number is enough, the honest one is not found."""
+    settings = LookupSettings(witnesses=defended)
+    liar, *honest = contacts(6)
+    one = record(blob(1))
+    forged = tuple(Aged(0, sealed(blob(1), 100 + n)) for n in range(16))
+    task = Lookup([one.key], [liar, *honest], 2**256, entropy(), settings=settings, enough=16)
+    now = 0.0
+    while queries := task.next(now):
+        now += 0.1
+        for query in sorted(queries, key=lambda each: each.contact != liar):
+            says = forged if query.contact == liar else (Aged(1, one.sealed),)
+            if query.contact == liar or query.contact in honest:
+                task.answered(query.contact, Found((says,), ((),)), now, WALL)
+            if task.done:
+                break
+    assert (one in [each.record for each in task.found(one.key)]) is defended
+
+
 def test_enough_counts_authors() -> None:
     task = Lookup([blob(1).key], contacts(9), 2**256, entropy(), enough=2)
     answer(task, Aged(0, sealed(blob(1))))
