@@ -9,7 +9,7 @@ import pytest
 from shoal.dht.key import Key, record_key
 from shoal.dht.record import BlobBody, Body, NameBody, ShardBody
 from shoal.netsim.world import World
-from shoal.node import discovery
+from shoal.node import defaults, discovery
 from shoal.node.discovery import Discovery, bodies, learn
 from shoal.state.record import MemberRecord, ModelName, ShardRecord
 from shoal.transport.identity import PeerId
@@ -105,7 +105,7 @@ def test_what_many_members_say_is_read_little_by_little(
     """A thousand full records take a second. Twin: without the bound the first question takes it;
     all are known in the end, and who has gone or says something else is no longer."""
     if not defended:
-        monkeypatch.setattr(discovery.defaults, "MEMBERS_READ", 10_000)
+        monkeypatch.setattr(defaults, "MEMBERS_READ", 10_000)
     members = [replace(MEMBER, peer=PeerId(f"m{n}")) for n in range(100)]
     directory = Directory(*members)
     one = told(directory)
