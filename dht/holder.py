@@ -6,7 +6,7 @@ brings the swarm something new with every byte.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 import trio
@@ -51,6 +51,8 @@ class Holder:
         self._host = host
         self._endpoint = endpoint
         self._library = library
+        self.withheld: dict[str, Container[str]] = {}
+        """Chunks by root that are given to nobody: it is being found out who else has them."""
         self._guests: dict[PeerId, _Guest] = {}
         self._have: dict[str, tuple[float, bytes]] = {}
         self._counting = trio.Lock()  # one look through a store at a time, however many ask
@@ -134,6 +136,8 @@ class Holder:
             return Refusal("bad-request", "a digest is needed")
         if root is not None and await self._is_spared(str(root), str(digest), call.peer):
             return Refusal("given", "another peer has got it from here just now")
+        if any(digest in chunks for chunks in self.withheld.values()):
+            return Refusal("busy", "it may go from here")
         guest = self._guests.setdefault(call.peer, _Guest())
         if guest.requests >= SERVE_WAITING:
             return Refusal("busy", "too many chunk requests are open")

@@ -16,6 +16,7 @@ from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.kvindex import KvIndex
 from ..dht.library import Library
+from ..dht.proving import Proving
 from ..dht.quota import Quota
 from ..dht.scrub import Scrub
 from ..state.defaults import ADDRESSES
@@ -183,7 +184,8 @@ class Node:
             host,
             library,
             config.disk,
-            replicas=self.holdings.replicas,
+            claims=self.holdings.claims,
+            proof=Proving(host, library, self.exchange.holder, connect=self.providers.connect),
             in_use=self.holdings.in_use,
             withdraw=self.holdings.evicted,
         )

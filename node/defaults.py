@@ -48,6 +48,7 @@ SAY_PAUSE = 1.0  # seconds between two looks at what this node says of itself
 LEAVE_TIME = 1.5  # seconds in which a node that ends takes back what it said
 PEER_ADDRESSES = 8  # addresses of this node in a record of the DHT
 SHARD_RECORDS = 4  # shards of one model that are told of there
+MEMBERS_READ = 8  # records of members read at once for what they say: 1 ms each at most
 FIND_MOST = 64  # records of one key that `shoal find` shows at most
 FIND_ENOUGH = 16  # authors after which it asks no more
 FIND_MODELS = 4  # models of one name whose holders it shows
