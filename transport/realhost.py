@@ -34,7 +34,7 @@ def _open_file(path: Path) -> io.FileIO:
     return io.FileIO(descriptor, "r")
 
 
-_SYNCS_AT_ONCE = 8
+_SYNCS_AT_ONCE = 4
 _BLOCK = 4096  # bytes, of every disk
 
 
