@@ -16,11 +16,13 @@ from ..transport.errors import CallRefused, LinkClosed
 from ..transport.frame import Priority
 from ..transport.host import Host
 from ..transport.identity import PeerId
+from ..transport.rates import Rate, Rates
 from .content import Content
 from .defaults import (
     GIVEN_FOR,
     GIVEN_ROOTS,
     HAVE_AGE,
+    HAVE_RATE,
     MANIFEST_LIMIT,
     MANIFEST_PIECE,
     SERVE_AT_ONCE,
@@ -55,6 +57,7 @@ class Holder:
         """Chunks by root that are given to nobody: it is being found out who else has them."""
         self._guests: dict[PeerId, _Guest] = {}
         self._have: dict[str, tuple[float, bytes]] = {}
+        self._asked = Rates(Rate(*HAVE_RATE))
         self._counting = trio.Lock()  # one look through a store at a time, however many ask
         self._watchers: dict[str, dict[PeerId, float]] = {}  # root -> who is told, until when
         self._given: OrderedDict[str, dict[str, tuple[PeerId, float]]] = OrderedDict()
@@ -79,6 +82,8 @@ class Holder:
             return Refusal("bad-request", "a root is needed")
         if not self._library.knows(str(root)):
             return Refusal("unknown-root", "no such model or blob is here")
+        if not self._asked.take(call.peer, self._host.now()):
+            return Refusal("busy", "this was asked too often")
         watching = watch and self._watch(str(root), call.peer)
         return Reply({"watching": watching}, await self._held(str(root)))
 
