@@ -62,6 +62,7 @@ from .naming import names_of
 from .operations import Operations
 from .providers import Providers
 from .remembering import Remembering
+from .seeking import Seeking
 from .stall import StallGuard
 
 
@@ -199,7 +200,14 @@ class Node:
                 not (self.gateway.sessions or self.stage.sessions or self.exchange.fetching())
             ),
         )
-        self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
+        self.models = Models(
+            host,
+            library,
+            self.exchange,
+            self.directory,
+            restore=self._restore,
+            find=self.names.resolve,
+        )
 
     @classmethod
     async def prepare(cls, host: Host, config: NodeConfig, say: Say) -> "Node":
@@ -230,7 +238,8 @@ class Node:
         self.engine = make(host, threads, memory) if there else None
         self.capacity = replace(self.capacity, engine=self.engine is not None)
         self.stage = Stage(host, courier, self.engine)
-        self.gateway = Gateway(host, courier, self.directory, self.models)
+        seeking = Seeking(host, self.discovery.dht, self.directory, self.providers)
+        self.gateway = Gateway(host, courier, self.directory, self.models, seek=seeking.seek)
         settings = ServingSettings(memory, config.model, config.layers, config.dtype)
         self.serving = Serving(
             host,
