@@ -48,7 +48,7 @@ def possible(steps: Iterable[Mapping[str, bytes | None]]) -> list[dict[str, byte
 
 
 def ledger_after(*steps: Mapping[str, bytes | None]) -> Ledger:
-    ledger = Ledger(CLIENT)
+    ledger = Ledger(CLIENT, 1000)
     for step in steps:
         ledger.record(step)
     return ledger
@@ -61,7 +61,7 @@ def test_we_write_what_pycrdt_writes_and_read_it_back(
     history: list[dict[str, bytes | None]],
 ) -> None:
     steps = possible(history)
-    ledger = Ledger(CLIENT)
+    ledger = Ledger(CLIENT, 1000)
     for step, update in zip(steps, written(CLIENT, steps), strict=True):
         assert write_update(ledger, step) == update
         changes = read_update(ledger, update)
