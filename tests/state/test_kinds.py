@@ -1,0 +1,32 @@
+"""The list of kinds is whole, and its limits leave room for each other."""
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state.kinds import KINDS, Kind, all_parts, part_of_root
+
+
+def test_every_feed_an_author_may_have() -> None:
+    feeds = list(all_parts())
+    assert len(feeds) == len(set(feeds)) == len(KINDS) - 1 + defaults.PARTS
+    assert {part for kind, part in feeds if kind == "shards"} == set(range(16))
+    assert {part for kind, part in feeds if kind != "shards"} == {0}
+
+
+def test_models_spread_over_the_parts() -> None:
+    assert [part_of_root(digit + "0" * 63) for digit in "09af"] == [0, 9, 10, 15]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_a_snapshot_leaves_room_for_updates(kind: Kind) -> None:
+    """Else an author whose feed is full could never change it again."""
+    assert kind.live_bytes + kind.update_bytes + 2 * defaults.ENTRY_MARGIN <= kind.epoch_bytes * 1.1
+    assert kind.live_bytes <= defaults.SNAPSHOT_BYTES
+    assert kind.live_bytes + defaults.ENTRY_MARGIN < kind.epoch_bytes
+    assert kind.update_bytes <= defaults.UPDATE_BYTES
+    assert kind.entries > 1
+
+
+def test_all_feeds_of_one_author_are_bounded() -> None:
+    most = sum(KINDS[name].epoch_bytes for name, _ in all_parts())
+    assert most < 4 * 2**20
