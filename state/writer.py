@@ -23,7 +23,7 @@ from .feed import Feed, Outcome, Verdict
 from .kinds import KINDS, Kind
 from .scan import HEADER_BYTES, Changes, fact_bytes
 
-ENTRY_OVERHEAD = ENVELOPE_OVERHEAD + 116  # bytes around an update, at most
+ENTRY_OVERHEAD = ENVELOPE_OVERHEAD + 106  # bytes around an update, at most
 _DELETION_BYTES = 10  # that an update has for each value that goes, at most
 _UPDATE_FRAME = HEADER_BYTES + 16  # and around them all
 
