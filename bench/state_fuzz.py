@@ -5,7 +5,9 @@ admitted as one that came over a link. The feeds differ in size, from a few fact
 and a megabyte of history. Updates are what an honest author would write next, what pycrdt
 writes of other kinds of content, snapshots, and the crashers; nearly all are mutated: bits
 flipped, bytes put in, left out, copied about, numbers blown up. What is taken has to be
-in pycrdt's document just as it was read, with nothing pending.
+in pycrdt's document just as it was read, with nothing pending. At the end come the heaviest
+that the grammar lets through: snapshots of all keys there may be, and updates that change as
+many as one can, until the epoch is full.
 
 `value` is the longest that the event loop is held by one entry, as CPU time in ms (the elapsed
 time stands beside it: on a machine that has other work it says less); goal 50. `ok` also asks
@@ -24,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from shoal.state.document import Document, snapshot
@@ -226,12 +228,30 @@ def attack(count: int, seed: int) -> dict[str, Any]:
             victim.say(*victim.renewal())
         if turn % 500 == 0:
             most_mib = max(most_mib, rss_mib())
+    heavy = list(heaviest(rng, victims[2]))
+    longest = tuple(max(each) for each in zip(longest, *heavy, strict=True))
     return {
         "cpu_ms": longest[0],
         "wall_ms": longest[1],
         "growth_mib": max(most_mib, rss_mib()) - began,
+        "heaviest_cpu_ms": max(cpu for cpu, _ in heavy),
         "outcomes": dict(outcomes),
     }
+
+
+def heaviest(rng: random.Random, victim: Victim) -> Iterator[tuple[float, float]]:
+    """How long each of the heaviest entries holds the loop, an epoch full of them."""
+    keys = victim.keys
+    full = dict.fromkeys(keys, b"v" * 40)
+    client = client_of(victim.feed.name, victim.epoch + 1)
+    assert victim.say(True, snapshot(victim.kind, client, full)) is Outcome.NEWS
+    yield victim.hold_ms
+    outcome = Outcome.NEWS
+    while outcome is Outcome.NEWS:
+        changes = {key: rng.randbytes(1) for key in rng.sample(keys, 3000)}
+        outcome = victim.say(False, victim.document.write(changes))
+        yield victim.hold_ms
+    assert outcome is Outcome.OLD
 
 
 def chosen(rng: random.Random, victim: Victim, turn: int) -> tuple[bool, bytes]:
