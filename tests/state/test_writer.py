@@ -162,6 +162,25 @@ def test_a_feed_that_is_full_refuses_and_takes_again() -> None:
     assert "again" in node.seen(MEMBER)
 
 
+def test_a_fact_as_large_as_the_feed_is_written() -> None:
+    node = Node()
+    for turn in range(3):
+        room = KINDS["member"].live_bytes - 39 - turn
+        node.writer.set("member", 0, "k", {"b": bytes(room)})
+        assert numbers(node.flush()) == [0], "no update has room for it, a snapshot has"
+        assert node.seen(MEMBER) == {"k": {"b": bytes(room)}}
+    with pytest.raises(FeedFull):
+        node.writer.set("member", 0, "k", {"b": bytes(room + 9)})
+
+
+def test_entries_of_feeds_that_were_never_touched_are_taken() -> None:
+    node, other = Node(), Node()
+    other.writer.set("jobs", 0, "a", {})
+    (entry,) = other.flush()
+    node.feeds[JOBS] = Feed(JOBS, entry.head, entry.size)  # its document is not in memory
+    assert node.writer.takes(entry, 0.0)
+
+
 def test_so_many_keys_and_no_more() -> None:
     node = Node()
     for number in range(KINDS["member"].keys):
