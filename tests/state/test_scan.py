@@ -266,6 +266,38 @@ def test_what_is_gone_or_never_was_cannot_be_deleted() -> None:
         write_update(base(), {"gone": None})
 
 
+def item(origin: bytes, value: bytes = b"x") -> bytes:
+    return origin + b"\1\x74" + number(len(value)) + value
+
+
+def items(*told: bytes, clock: int = 4) -> bytes:
+    return b"\1" + number(len(told)) + number(CLIENT) + number(clock) + b"".join(told)
+
+
+def later(clock: int) -> bytes:
+    return b"\xa8" + number(CLIENT) + number(clock)
+
+
+def test_an_item_follows_the_last_of_its_key() -> None:
+    """Twin: in pycrdt one that follows an earlier item has to be sorted in among those since."""
+    good = items(item(later(0))) + deletions([(0, 1)])
+    ledger = base()
+    assert read_update(ledger, good) == {"a": b"x"}
+    ledger.record({"a": b"x"})
+    assert refusal(ledger, items(item(later(0)), clock=5) + b"\0")
+    assert read_update(ledger, items(item(later(4)), clock=5) + deletions([(4, 1)])) == {"a": b"x"}
+
+
+def test_a_key_is_begun_once_and_set_once() -> None:
+    first = b"\x28\1\5facts\1"
+    assert read_update(base(), items(item(first + b"n")) + b"\0") == {"n": b"x"}
+    assert refusal(base(), items(item(first + b"a")) + deletions([(0, 1)]))
+    assert refusal(base(), items(item(first + b"gone")) + b"\0")
+    assert refusal(base(), items(item(first + b"n"), item(first + b"n")) + b"\0")
+    assert refusal(base(), items(item(later(0)), item(later(0))) + deletions([(0, 1)]))
+    assert refusal(base(), items(item(later(3)), item(later(3))) + b"\0")
+
+
 @pytest.mark.parametrize(
     "runs", [[], [(0, 0)], [(0, 1), (1, 1)], [(2, 1), (0, 1)], [(0, 1), (0, 1)], [(0, 2), (1, 1)]]
 )
