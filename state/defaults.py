@@ -38,3 +38,13 @@ DIAL_ADDRESSES = 16  # of one member, per round
 DIAL_YIELD = 0.3  # seconds the larger peer id leaves the smaller one to dial first
 DIAL_PAUSE = (1.0, 300.0)  # seconds after a failed round: first, most; doubled in between
 FORGET = 600.0  # seconds without a link after which a member's record is dropped
+
+# Feeds: docs/spec/state.md. What each kind may hold stands in kinds.py.
+PARTS = 16  # of a kind that is cut into parts
+UPDATE_BYTES = 64 * 2**10  # one update that is no snapshot
+SNAPSHOT_BYTES = 256 * 2**10  # the update that begins an epoch
+ENTRY_MARGIN = 2**10  # bytes of an entry's body besides its update
+EPOCH_ENTRIES = 4096
+FACT_KEY_BYTES = 256
+FACT_BYTES = 16 * 2**10  # the value of one key
+DOCUMENT_KEY_BYTES = 1024  # of memory that a document takes for each key or change, about
