@@ -48,3 +48,17 @@ EPOCH_ENTRIES = 4096
 FACT_KEY_BYTES = 256
 FACT_BYTES = 16 * 2**10  # the value of one key
 DOCUMENT_KEY_BYTES = 1024  # of memory that a document takes for each key or change, about
+
+# The store.
+COMMIT_BYTES = 2**20  # of entries in one transaction
+COMMIT_WORKS = 512  # changes in one transaction
+LOAD_BYTES = 2**20  # of entries read together at the start
+LOAD_FEEDS = 256  # feeds read together at the start
+READ_ENTRIES = 64  # rows read together
+HELD_BYTES = 32 * 2**20  # of others' entries kept in memory while the disk refuses
+HELD_WORK = 256  # bytes that each of them counts besides
+PROBE_BYTES = 256 * 2**10  # that the disk has to take before it counts as well again
+REFUSED_PAUSE = 5.0  # seconds between two tries while the disk refuses
+FREE_SHARE = 8  # one page of so many may be free before the file is made smaller
+FREE_LEAST = 64  # free pages that do not count
+FREED_AT_ONCE = 256  # pages given back in one transaction

@@ -42,6 +42,18 @@ _SETTINGS = (
 )
 
 
+class _Log:
+    """Pages in a database's log."""
+
+    def __init__(self) -> None:
+        self.pages = 0
+
+    def note(self, _: apsw.Connection, name: str, pages: int) -> int:
+        """SQLite has committed, and its log has so many pages."""
+        self.pages = pages
+        return apsw.SQLITE_OK
+
+
 class Database:
     """An open database. All raise OSError (ENOSPC, EIO, EROFS), DatabaseDamaged, AlreadyLocked."""
 
@@ -51,8 +63,13 @@ class Database:
         self._path = path
         self._connection = connection
         self._closed = closed
-        self.logged = 0
-        """Pages in the log."""
+        self._log = _Log()
+
+    def set_up(self) -> None:
+        """Settings, and the count of the log, which one of them would end."""
+        for setting in _SETTINGS:
+            self.run(setting)
+        self._connection.set_wal_hook(self._log.note)
 
     def rows(self, statement: str, *values: Value) -> list[Row]:
         """What a query finds; the caller bounds it with LIMIT."""
@@ -105,21 +122,21 @@ class Database:
 
     def tidy(self) -> None:
         """Once there are enough of them: what is in the log goes into the file."""
-        if self.logged >= defaults.DATABASE_LOG // defaults.DATABASE_PAGE:
+        if self._log.pages >= defaults.DATABASE_LOG // defaults.DATABASE_PAGE:
             self.rows("PRAGMA wal_checkpoint(PASSIVE)")
-            self.logged = 0
+            self._log.pages = 0
 
-    def note_log(self, _: apsw.Connection, name: str, pages: int) -> int:
-        """SQLite has committed, and its log has so many pages."""
-        self.logged = pages
-        return apsw.SQLITE_OK
+    def __del__(self) -> None:
+        """One that was forgotten is closed while its system calls are still there."""
+        self.close()
 
     def close(self) -> None:
         """The log goes into the file, as far as the disk takes it. Raises nothing."""
         with suppress(OSError, DatabaseDamaged, AlreadyLocked), self._translated():
             self._connection.close()
-        if self._closed is not None:
-            self._closed()
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed()
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -141,9 +158,7 @@ def connect(path: Path, vfs: str = "", closed: Callable[[], None] | None = None)
     connection.set_busy_timeout(defaults.DATABASE_BUSY_MS)
     database = Database(path, connection, closed)
     try:
-        for setting in _SETTINGS:
-            database.run(setting)
-        connection.set_wal_hook(database.note_log)
+        database.set_up()
         database.row("SELECT count(*) FROM sqlite_schema")
     except BaseException:
         database.close()
