@@ -151,7 +151,7 @@ class Keeper:
         """Entries in the order of their feeds: on disk when it returns, or, where the disk refuses
         and they are not this node's own, in memory.
 
-        Raises StoreRefused, BadOrder; then none of them is kept.
+        Raises StoreRefused, BadOrder; then none of them is kept. Cancelled, they may be.
         """
         await self._change(Put(tuple(entries)), own)
 

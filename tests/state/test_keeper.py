@@ -233,6 +233,22 @@ def test_a_cancelled_keeper_still_commits_what_waits() -> None:
     run(body)
 
 
+def test_a_put_that_is_cancelled_stops_no_other() -> None:
+    async def body(lives: Lives) -> None:
+        async with lives.running() as keeper:
+            for number in range(1, 20):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(keeper.put, chain(number, 2))
+                    with trio.move_on_after(number * 0.0002):
+                        await keeper.put(chain(100 + number, 2))
+                    with trio.move_on_after(number * 0.0002):
+                        await keeper.entries(name(number), 1, 0)
+            found = {feed.name for feed in await everything(keeper)}
+            assert {name(number) for number in range(1, 20)} <= found
+
+    run(body)
+
+
 @pytest.mark.parametrize("fault", ["full", "failing", "read-only"])
 def test_a_disk_that_refuses_stops_own_entries_alone(fault: str) -> None:
     async def body(lives: Lives) -> None:

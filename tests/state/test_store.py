@@ -10,7 +10,7 @@ import pytest
 from shoal.netsim.clock import Events
 from shoal.netsim.daemons.files import DiskFiles
 from shoal.netsim.disk import Disk
-from shoal.netsim.mount import Mount
+from shoal.netsim.mount import Mount, Operation, replay
 from shoal.state import store as store_file
 from shoal.state import stored as stored_file
 from shoal.state.entry import FORKED, Proof
@@ -31,7 +31,8 @@ class Place:
 
     def __init__(self) -> None:
         self.disk = Disk(Events(), Random(1))
-        self.files = DiskFiles(Mount(self.disk))
+        self.mount = Mount(self.disk)
+        self.files = DiskFiles(self.mount)
 
     @contextmanager
     def opened(self) -> Iterator[Store]:
@@ -323,3 +324,38 @@ def test_space_is_given_back() -> None:
     assert place.disk.used < full / 5
     with place.opened() as store:
         assert len(everything(store)) == 10
+
+
+def cut_short(log: list[Operation], seed: int) -> set[int] | None:
+    """Authors whose three entries are there after the disk did all of a log and lost power; None
+    where the store is damaged."""
+    disk = Disk(Events(), Random(seed))
+    mount = Mount(disk)
+    replay(mount, log)
+    disk.events.run_until(disk.busy_until)
+    disk.crash()
+    try:
+        store = Store(DiskFiles(Mount(disk)).database(PLACE))
+        batch = store.feeds()
+    except (DatabaseDamaged, FileNotFoundError):
+        return None
+    peers = {identity(number).peer: number for number in range(1, 31)}
+    whole = {peers[feed.name.author] for feed in batch.feeds if len(feed.entries) == 3}
+    return None if batch.damaged or len(whole) < len(batch.feeds) else whole
+
+
+def test_every_commit_is_there_wherever_the_power_goes() -> None:
+    place, when = Place(), list[int]()
+    log = place.mount.log = list[Operation]()
+    with place.opened() as store:
+        for number in range(1, 31):
+            done(store, Put(chain(number, 3, kind="jobs", size=10_000)))
+            when.append(len(log))
+    stream, lost = Random(1), 0
+    for seed in range(40):
+        at = stream.randrange(when[0], len(log))
+        acknowledged = {number for number, end in enumerate(when, 1) if end <= at}
+        assert acknowledged <= (cut_short(log[:at], seed) or set())
+        unsynced = [item for item in log[:at] if "sync" not in item[0]]
+        lost += not acknowledged <= (cut_short(unsynced, seed) or set())
+    assert lost > 20, "the twin: without the syncs it is not"
