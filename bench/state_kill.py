@@ -11,6 +11,7 @@ same log without its syncs, which has to lose something, or the check sees nothi
 """
 
 import argparse
+import copy
 import json
 import os
 import shutil
@@ -168,39 +169,44 @@ def record(seed: int) -> tuple[list[Operation], list[int], list[Acknowledged]]:
     return log, when, what
 
 
-def cut(log: list[Operation], at: int, seed: int) -> dict[FeedName, StoredFeed]:
-    """What a store holds where the power went while operation `at` was under way."""
-    disk, random = Disk(Events(), Random(seed)), Random(seed)
-    mount = Mount(disk)
-    replay(mount, log[:at])
-    disk.events.run_until(disk.busy_until)
+def cut(disk: Disk, step: list[Operation], seed: int) -> dict[FeedName, StoredFeed]:
+    """What a store holds where the power goes while `step` is under way."""
+    random = Random(seed)
     began = disk.events.now
-    replay(mount, log[at : at + 1])
+    replay(Mount(disk), step)
     disk.events.run_until(began + random.random() * (disk.busy_until - began))
     disk.crash()
     return read_all(DiskFiles(Mount(disk)), Path("/state.db"), signatures=seed % 10 == 0)
 
 
-def cuts(count: int, *, syncs: bool) -> dict[str, float]:
-    torn, lost, random = 0, 0, Random(7)
-    recorded = [record(seed) for seed in range(1 + count // 200)]
-    operations = sum(len(log) for log, _, _ in recorded)
-    for number in range(count):
-        log, when, what = recorded[number % len(recorded)]
-        at = random.randrange(len(log))
-        expected = what[bisect_right(when, at) - 1]
-        if not syncs:
-            log = [item if "sync" not in item[0] else ("sync_none", "/", 0, b"") for item in log]
-            log = [item for item in log[:at] if item[0] != "sync_none"]
-            at = len(log)
+def cuts(count: int, *, syncs: bool, seed: int) -> dict[str, int]:
+    """Cut one recorded log at `count` places."""
+    log, when, what = record(seed)
+    random = Random(seed)
+    disk, torn, lost, done = Disk(Events(), random), 0, 0, 0
+    for at in sorted(random.randrange(len(log)) for _ in range(count)):
+        step = log[done:at]
+        replay(Mount(disk), [item for item in step if syncs or "sync" not in item[0]])
+        disk.events.run_until(disk.busy_until)
+        done = at
         try:
-            found = cut(log, at, number)
+            found = cut(copy.deepcopy(disk), log[at : at + 1], random.getrandbits(32))
         except (Damage, DatabaseDamaged, FileNotFoundError):
             torn += 1
         else:
             # A drop that was under way may have taken a feed along: it is not missed.
+            expected = what[bisect_right(when, at) - 1]
             lost += bool(set(lacks(found, expected)) - going(what, when, at))
-    return {"cuts": count, "operations": operations, "torn": torn, "lost": lost}
+    return {"cuts": count, "operations": len(log), "torn": torn, "lost": lost}
+
+
+def all_cuts(count: int, *, syncs: bool = True) -> dict[str, int]:
+    """As many cuts, 100 of a log."""
+    totals: dict[str, int] = {}
+    for seed in range(max(count // 100, 1)):
+        for name, figure in cuts(min(count, 100), syncs=syncs, seed=seed).items():
+            totals[name] = totals.get(name, 0) + figure
+    return totals
 
 
 def going(what: list[Acknowledged], when: list[int], at: int) -> set[FeedName]:
@@ -218,9 +224,9 @@ def main() -> int:
     args = parser.parse_args()
     killed = kills(50 if args.quick else 1000)
     print("killed:", killed, flush=True)
-    powerless = cuts(100 if args.quick else 2000, syncs=True)
+    powerless = all_cuts(100 if args.quick else 2000)
     print("cut:", powerless, flush=True)
-    unsynced = cuts(40, syncs=False)
+    unsynced = all_cuts(40, syncs=False)
     print("cut, without syncs:", unsynced, flush=True)
     broken = sum(side[what] for side in (killed, powerless) for what in ("torn", "lost"))
     noticed = unsynced["torn"] + unsynced["lost"]
