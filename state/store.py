@@ -165,8 +165,7 @@ class Store:
         size = 0
         if row is None or entry.epoch > row[0]:
             _require(entry.seq == 0, entry)
-            if row is not None:
-                self._remove_entries(feed)
+            self._remove_entries(feed)  # of the epoch before, or strays
         else:
             if entry.epoch == row[0] and entry.seq <= row[1]:
                 return self._require_same(feed, entry)
@@ -218,12 +217,12 @@ class Store:
         self._remove_entries(first, end)
 
     def _remove_entries(self, first: int, end: int = 0) -> None:
-        self.loose = True
-        self._database.run(
+        removed = self._database.run(
             "DELETE FROM entries WHERE id >= ? AND id < ?",
             first << _SEQ_BITS,
             (end or first + 1) << _SEQ_BITS,
         )
+        self.loose = self.loose or removed > 0
 
     def _feed_id(self, name: FeedName, *, make: bool = False) -> int:
         """The number of a feed; -1 where its author has none and is to get none."""
@@ -300,7 +299,7 @@ class Store:
 
     def _remove_feeds(self, feeds: Iterable[int]) -> None:
         if feeds := list(feeds):
-            with self._database.transaction():
+            with suppress(OSError), self._database.transaction():  # or at the next start
                 for feed in feeds:
                     self._forget(feed)
 
@@ -309,7 +308,8 @@ class Store:
         for table, shift in (("entries", _SEQ_BITS), ("proofs", 0)):
             bounds = first << shift, end << shift
             if self._database.row(f"SELECT 1 FROM {table} WHERE id >= ? AND id < ?", *bounds):
-                self._database.run(f"DELETE FROM {table} WHERE id >= ? AND id < ?", *bounds)
+                with suppress(OSError):
+                    self._database.run(f"DELETE FROM {table} WHERE id >= ? AND id < ?", *bounds)
 
     def entries(self, name: FeedName, epoch: int, seq: int, limit: int) -> list[bytes]:
         """Sealed entries of an epoch from `seq` on, up to `limit` bytes, the first one whatever

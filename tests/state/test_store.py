@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -201,6 +202,25 @@ def test_rows_that_changed_are_noticed_and_removed(statement: str, values: tuple
         assert count("SELECT count(*) FROM entries") == 3
         done(store, Put(chain(1, 3)))
         assert len(everything(store)) == 2
+
+
+def test_damage_on_a_full_disk_is_dropped_later() -> None:
+    place = Place()
+    with place.opened() as store:
+        done(store, Put(chain(1, 3)), Put(chain(2, 1)))
+    place.change("DELETE FROM feeds WHERE id < 2 << 12")
+    spec = place.disk.spec
+    with place.opened() as store:
+        place.disk.spec = replace(spec, capacity=place.disk.used)
+        for _ in range(2):
+            batch = store.feeds()
+            assert [feed.name for feed in batch.feeds] == [name(2)]
+        place.disk.spec = spec
+        done(store, Put(chain(1, 2)))
+        assert {feed.name: len(feed.entries) for feed in everything(store)} == {
+            name(1): 2,
+            name(2): 1,
+        }
 
 
 def test_without_the_sums_damage_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
