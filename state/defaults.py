@@ -53,3 +53,17 @@ WRITE_PAUSE = 0.25  # seconds, at least, between two entries of one own feed
 WRITE_HOLD = 10.0  # seconds that an own feed stays as it is after a start, unless
 WRITE_REPORTS = 3  # peers have shown what they hold of it
 EPOCH_LOT = 2**20  # of the step beyond the last epoch, where the clock does not name a later one
+
+# The store.
+COMMIT_BYTES = 2**20  # of entries in one transaction
+COMMIT_WORKS = 512  # changes in one transaction
+LOAD_BYTES = 2**20  # of entries read together at the start
+LOAD_FEEDS = 128  # feeds read together at the start
+READ_ENTRIES = 64  # rows read together
+HELD_BYTES = 32 * 2**20  # of others' entries kept in memory while the disk refuses
+HELD_WORK = 256  # bytes that each of them counts besides
+PROBE_BYTES = 256 * 2**10  # that the disk has to take before it counts as well again
+REFUSED_PAUSE = 5.0  # seconds between two tries while the disk refuses
+FREE_SHARE = 16  # one page of so many may be free before the file is made smaller
+FREE_LEAST = 64  # free pages that do not count
+FREED_AT_ONCE = 256  # pages given back in one transaction
