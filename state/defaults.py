@@ -38,3 +38,33 @@ DIAL_ADDRESSES = 16  # of one member, per round
 DIAL_YIELD = 0.3  # seconds the larger peer id leaves the smaller one to dial first
 DIAL_PAUSE = (1.0, 300.0)  # seconds after a failed round: first, most; doubled in between
 FORGET = 600.0  # seconds without a link after which a member's record is dropped
+
+# Whose feeds are kept.
+FEEDS_BUDGET = 512 * 2**20  # bytes, of all authors together
+FEEDS_ROOM = 7 / 8  # of the budget: below it those who found no room are looked at again
+AUTHOR_WEIGHT = 4 * 2**10  # bytes that an author weighs besides its entries
+AUTHOR_LEAST = 32 * 2**10  # bytes that it weighs at least: 16,384 authors
+AUTHOR_VOUCHED = 64  # authors that one vouches for
+VOUCHERS = 64  # of one author that are remembered
+VOUCH_DEPTH = 16  # from a root, whom those vouch for, and so on
+PAST_LINKS = 512  # authors that had a link
+
+# The exchange of feeds: messages.
+NEWS_HEADS = 1_024  # heads in one `state.news`
+NEWS_BYTES = 128 * 2**10
+DIGEST_ROWS = 64  # kinds and parts in one message
+DIGEST_MESSAGE = 320 * 2**10  # bytes: 64 rows of 256 buckets
+HEADS = 4_096  # in one answer to `state.heads`
+HEADS_BYTES = 512 * 2**10
+PULL_FEEDS = 128  # asked for in one `state.pull`
+PULL_BYTES = 2**20  # of sealed entries in one answer, and what the last one has over
+PULL_ITEMS = 4_096
+# The exchange of feeds: what is lacking.
+WANTS = 65_536  # feeds of which something is lacking, at once
+TELLERS = 8  # of one that are remembered
+PULLS = 4  # under way at once; one a link
+PULL_PATIENCE = 1.5  # seconds until the next teller is asked as well
+VAIN_S = 30.0  # seconds for which a teller is not asked again for what it did not give
+AUTHOR_RATE = 32 * 2**10  # bytes per second of one author's entries taken in the long run
+AUTHOR_BURST_S = 64.0  # seconds of it at once
+ENTRY_COST = 2**10  # bytes that an entry counts besides its own

@@ -1,0 +1,258 @@
+"""All feeds that a node keeps: what comes in, what it changes, what others may be told of it.
+
+A head is told to others, and stands in the digest, once its entries are in the archive. Nothing here
+knows of links; reading the archive is all that it waits for. One caller at a time may take in.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import msgpack
+
+from ..transport.identity import KEY_BYTES, PeerId, peer_id_of, public_key_of
+from . import defaults
+from .archive import Archive
+from .authors import Authors, Change
+from .digest import HASH_BYTES, Digest, Plot
+from .entry import FORKED, Entry, FeedName, Head, Proof, open_entry, open_proof, peek_entry
+from .errors import BadEntry
+from .feed import Feed, Outcome, Verdict
+from .gossip import Item, Pulled, Told, told
+from .wanted import Place
+
+VOUCHES: Final = "vouches"
+"""The key in a `member` feed under which its author names those that it vouches for."""
+BLAMED: Final = frozenset(("too-large", "bad-envelope", "bad-signature", "bad-proof"))
+"""Codes of entries that nobody honest hands on."""
+Pause = Callable[[], Awaitable[None]]
+
+
+class Watcher(Protocol):
+    """Who derives something from the feeds."""
+
+    def changed(self, name: FeedName, verdict: Verdict) -> None:
+        """Facts of a feed are other ones; where `verdict.fresh`, all that it does not name are
+        gone, as they are where the feed has forked."""
+        ...
+
+    def dropped(self, author: PeerId) -> None:
+        """An author is not kept any more."""
+        ...
+
+
+@dataclass(slots=True)
+class Taken:
+    """What came of entries that were offered."""
+
+    news: dict[Place, Head] = field(default_factory=dict)
+    bytes: dict[bytes, int] = field(default_factory=dict)  # that were looked at, by author
+    blame: BadEntry | None = None  # who handed them on is to blame
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Taken in, but not in the archive yet."""
+
+    entries: list[Entry] = field(default_factory=list)
+    verdicts: list[tuple[Feed, Verdict]] = field(default_factory=list)
+    size: int = 0
+
+
+class Replica:
+    """The feeds of one node. `own` is this node."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        archive: Archive,
+        *,
+        authors: Authors | None = None,
+        interest: Callable[[Plot], bool] = lambda plot: True,
+        documents: int = defaults.DOCUMENTS,
+        documents_bytes: int = defaults.DOCUMENTS_BYTES,
+    ) -> None:
+        """`interest`: which kinds and parts are kept; of `documents` that many at most are in
+        memory."""
+        self.own = public_key_of(own)
+        self.authors = authors or Authors(self.own)
+        self.interest = interest
+        self.digest = Digest()
+        self.watchers: list[Watcher] = []
+        self.newcomers: dict[bytes, None] = {}
+        """Authors that are kept since a while ago; nobody has been asked for their feeds yet."""
+        self._archive = archive
+        self._feeds: dict[bytes, dict[Plot, Feed]] = {}
+        self._documents: OrderedDict[FeedName, int] = OrderedDict()
+        self._documents_most = documents
+        self._documents_bytes = documents_bytes
+
+    async def restore(self) -> None:
+        """Begin with what the archive has. Those who are kept are to be known by then, or are
+        vouched for by those who are; others are dropped."""
+        found: dict[PeerId, list[Feed]] = {}
+        for name, head, size, _ in await self._archive.load():
+            found.setdefault(name.author, []).append(Feed(name, head, size))
+        waiting = [self.own, *self.authors.keys()]
+        while waiting:
+            key = waiting.pop()
+            feeds = found.pop(peer_id_of(key), None)
+            for feed in feeds or ():
+                self._feeds.setdefault(key, {})[_plot(feed.name)] = feed
+                self.digest.set(key, _plot(feed.name), feed.head)
+            if feeds:
+                change = await self._reckon(key)
+                waiting += change.added
+        await self._archive.drop(list(found))
+
+    # What is known.
+
+    def feed(self, key: bytes, plot: Plot) -> Feed | None:
+        """The feed of an author, where there is something of it."""
+        return self._feeds.get(key, {}).get(plot)
+
+    def head(self, key: bytes, plot: Plot) -> Head | None:
+        """What others may be told."""
+        return self.digest.head(key, plot)
+
+    def lacks(self, head: Told) -> bool:
+        """Whether somebody has something of a kept feed that is lacking here."""
+        if head.key not in self.authors or not self.interest(head.plot):
+            return False
+        feed = self.feed(head.key, head.plot)
+        mine = None if feed is None else feed.head
+        if head.epoch == 0 or mine == FORKED or head.same(mine):
+            return False
+        if head.epoch == FORKED.epoch:
+            return head.same(FORKED)
+        if head.key == self.own:
+            return False  # its own writer answers that, by another epoch
+        return mine is None or head[3:5] >= mine[:2]
+
+    def surpasses(self, head: Told) -> bool:
+        """Whether this node can give something that is lacking where that is the head."""
+        mine = self.head(head.key, head.plot)
+        return mine is not None and not head.same(mine) and mine[:2] >= head[3:5]
+
+    def told(self, places: Iterable[Place]) -> list[Told]:
+        """The heads of these feeds, as others may be told."""
+        return [told(key, plot, self.head(key, plot)) for key, plot in places]
+
+    async def facts(self, key: bytes, plot: Plot) -> dict[str, bytes]:
+        """What a feed says now."""
+        feed = self.feed(key, plot)
+        if feed is None or feed.forked:
+            return {}
+        await self._load(feed)
+        return feed.document.facts() if feed.document is not None else {}
+
+    # Giving.
+
+    async def give(self, wanted: Sequence[Told], limit: int = defaults.PULL_BYTES) -> Pulled:
+        """What follows on these heads, at most so many bytes and a little more."""
+        items: list[Item] = []
+        for asked in wanted:
+            mine = self.head(asked.key, asked.plot)
+            if mine is None or asked.same(mine):
+                continue
+            if limit <= 0 or len(items) >= defaults.PULL_ITEMS:
+                return Pulled(items, more=True)
+            name = FeedName(peer_id_of(asked.key), *asked.plot)
+            if mine == FORKED:
+                proof = await self._archive.proof(name)
+                found: list[Item] = [] if proof is None else [proof.sealed]
+            else:
+                found = await self._following(name, asked, mine, limit)
+            found = found[: defaults.PULL_ITEMS - len(items)]
+            items += found
+            limit -= sum(len(sealed) for item in found for sealed in item)
+        return Pulled(items, more=limit <= 0)
+
+    async def _following(self, name: FeedName, asked: Told, mine: Head, limit: int) -> list[Item]:
+        """From where the asker is; the entry of its own number as well where that is another one:
+        with its own it is the proof of a fork."""
+        if asked.epoch > mine.epoch or (asked.epoch == mine.epoch and asked.seq > mine.seq):
+            return []
+        first = asked.seq if asked.epoch == mine.epoch else 0
+        entries = await self._archive.entries(name, mine.epoch, first, limit)
+        if entries and asked.epoch == mine.epoch and entries[0].hash[:HASH_BYTES] == asked.hash:
+            entries = entries[1:]
+        return [(entry.sealed,) for entry in entries]
+
+    # Taking in.
+
+    async def write(self, entries: Sequence[Entry]) -> Taken:
+        """Entries of this node's own feeds, in their order. They are in the archive when it
+        returns. Raises BadEntry where one cannot follow on what there is."""
+        taken, batch = Taken(), _Batch()
+        for entry in entries:
+            verdict = await self._admit(entry, batch)
+            if verdict.outcome is not Outcome.NEWS:
+                raise BadEntry(verdict.code or verdict.outcome.value, "an own entry does not fit")
+        await self._commit(batch, taken)
+        return taken
+
+    async def take(self, items: Sequence[Item], pause: Pause) -> Taken:
+        """What a peer handed on, in its order; what nobody keeps here is passed over. `pause` is
+        called between two of them: a signature takes 0.1 ms."""
+        taken, batch = Taken(), _Batch()
+        for item in items:
+            try:
+                if len(item) == 2:
+                    await self._take_proof(item[0], item[1], batch, taken)
+                else:
+                    await self._take_entry(item[0], batch, taken)
+            except BadEntry as error:
+                if error.code in BLAMED:
+                    taken.blame = error
+                    break
+            if batch.size > defaults.BATCH_BYTES_OF_ENTRIES:
+                await self._commit(batch, taken)
+            await pause()
+        await self._commit(batch, taken)
+        return taken
+
+    async def _take_entry(self, sealed: bytes, batch: _Batch, taken: Taken) -> None:
+        """Cheap checks come first, the signature last."""
+        name, head = peek_entry(sealed)
+        key = public_key_of(name.author)
+        if not self._keeps(key, _plot(name)):
+            return
+        feed = self.feed(key, _plot(name))
+        mine = None if feed is None else feed.head
+        if mine is not None and (mine in (FORKED, head) or head.epoch < mine.epoch):
+            return
+        taken.bytes[key] = taken.bytes.get(key, 0) + len(sealed) + defaults.ENTRY_COST
+        await self._admit(open_entry(sealed), batch)
+
+    async def _take_proof(self, one: bytes, other: bytes, batch: _Batch, taken: Taken) -> None:
+        name, _ = peek_entry(one)
+        key = public_key_of(name.author)
+        if not self._keeps(key, _plot(name)):
+            return
+        feed = self.feed(key, _plot(name))
+        if feed is not None and feed.forked:
+            return
+        size = len(one) + len(other) + defaults.ENTRY_COST
+        taken.bytes[key] = taken.bytes.get(key, 0) + size
+        self._note(self._begun(name), self._begun(name).fork(open_proof(one, other)), batch)
+
+    def _keeps(self, key: bytes, plot: Plot) -> bool:
+        return key in self.authors and self.interest(plot)
+
+    async def _admit(self, entry: Entry, batch: _Batch) -> Verdict:
+        feed = self._begun(entry.name)
+        verdict = feed.admit(entry)
+        if verdict.outcome is Outcome.LOAD:
+            await self._commit(batch, Taken())
+            await self._load(feed)
+            verdict = feed.admit(entry)
+        if verdict.outcome is Outcome.CHECK:
+            await self._commit(batch, Taken())
+            verdict = await self._compared(feed, entry)
+        if verdict.outcome is Outcome.NEWS:
+            batch.entries.append(entry)
+            batch.size += entry.size
+        self._note(feed, verdict, batch)
+        return verdict
