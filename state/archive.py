@@ -97,7 +97,7 @@ class MemoryArchive:
         gone = set(authors)
         for kept in (self._entries, self._proofs):
             for name in [name for name in kept if name.author in gone]:
-                del kept[name]  # type: ignore[attr-defined]
+                del kept[name]
 
     @property
     def size(self) -> int:

@@ -1,11 +1,11 @@
 """Whose feeds are kept: this node, its group, those with a link, and whom they vouch for.
 
-All of them hang in one tree: under the top the roots (this node, each member of its group, each peer
-with a link, and one branch for all who had a link lately), under each author those that it
-vouches for. There is one budget. When it is full, room is made where most is: from the top down into
-the heaviest branch each time, so that a million keys behind k of L links get k/L of the room, and
-those behind a link of a link no more than its part of that. Before somebody goes, it is hung under
-another who vouches for it where less hangs. Sans-I/O; authors are named by their public keys.
+All of them hang in one tree: under the top the roots (this node, each member of its group, each
+peer with a link, and one branch for all who had a link lately), under each author those that it
+vouches for. There is one budget. When it is full, room is made where most is: from the top down
+into the heaviest branch each time, so that a million keys behind k of L links get k/L of the room,
+and those behind a link of a link no more than its part of that. Before somebody goes, it is hung
+under another who vouches for it where less hangs. Sans-I/O; public keys name the authors.
 """
 
 from collections.abc import Collection, Iterable, Iterator

@@ -39,6 +39,16 @@ DIAL_YIELD = 0.3  # seconds the larger peer id leaves the smaller one to dial fi
 DIAL_PAUSE = (1.0, 300.0)  # seconds after a failed round: first, most; doubled in between
 FORGET = 600.0  # seconds without a link after which a member's record is dropped
 
+# Feeds: docs/spec/state.md. What each kind may hold stands in kinds.py.
+PARTS = 16  # of a kind that is cut into parts
+UPDATE_BYTES = 64 * 2**10  # one update that is no snapshot
+SNAPSHOT_BYTES = 256 * 2**10  # the update that begins an epoch
+ENTRY_MARGIN = 2**10  # bytes of an entry's body besides its update
+EPOCH_ENTRIES = 4096
+FACT_KEY_BYTES = 256
+FACT_BYTES = 16 * 2**10  # the value of one key
+DOCUMENT_KEY_BYTES = 1024  # of memory that a document takes for each key or change, about
+
 # Whose feeds are kept.
 FEEDS_BUDGET = 512 * 2**20  # bytes, of all authors together
 FEEDS_ROOM = 7 / 8  # of the budget: below it those who found no room are looked at again
@@ -60,11 +70,31 @@ PULL_FEEDS = 128  # asked for in one `state.pull`
 PULL_BYTES = 2**20  # of sealed entries in one answer, and what the last one has over
 PULL_ITEMS = 4_096
 # The exchange of feeds: what is lacking.
-WANTS = 65_536  # feeds of which something is lacking, at once
-TELLERS = 8  # of one that are remembered
+TOLD = 2_048  # feeds of which one peer has told what is lacking
+PACED = 16_384  # authors of whom it is known how much came of late
 PULLS = 4  # under way at once; one a link
 PULL_PATIENCE = 1.5  # seconds until the next teller is asked as well
 VAIN_S = 30.0  # seconds for which a teller is not asked again for what it did not give
 AUTHOR_RATE = 32 * 2**10  # bytes per second of one author's entries taken in the long run
 AUTHOR_BURST_S = 64.0  # seconds of it at once
 ENTRY_COST = 2**10  # bytes that an entry counts besides its own
+
+# Documents in memory.
+DOCUMENTS = 512
+DOCUMENTS_BYTES = 64 * 2**20
+TAKEN_BYTES = 256 * 2**10  # bytes of entries taken in or read at once
+LOADED_BYTES = 64 * 2**10  # bytes of entries made into a document at once
+
+# The exchange of feeds: when.
+GOSSIP_ROUND = 1.0  # seconds between two comparisons with a random peer, and a quarter of jitter
+NEWS_PAUSE = 0.1  # seconds, at least, between two times of telling news
+NEWS_WAITING = 4_096  # feeds of which there is news, at most
+NEIGHBOURS = 8  # peers that are told of news
+NEIGHBOUR_TURN = 60.0  # seconds until one of them is replaced
+RECHECK = 0.5  # seconds, at least, between two comparisons for the sake of new authors
+REFILL = 60.0  # seconds between two looks at whom there may be room for
+CALL_TIMEOUT = 10.0  # seconds, of comparing
+FEED_PULL_TIMEOUT = 30.0  # seconds for a megabyte
+SAME_PAIRS = 1_024  # buckets, of one peer, whose difference is known to be of no use
+FEED_NEWS = (128.0, 32.0)  # `state.news` of one peer at once, and per second
+FEED_ASKS = (64.0, 16.0)  # calls of one peer at once, and per second

@@ -88,6 +88,11 @@ class Digest:
         if tree.empty:
             del self._trees[plot]
 
+    def head(self, key: bytes, plot: Plot) -> Head | None:
+        """An author's head of a kind and part."""
+        tree = self._trees.get(plot)
+        return None if tree is None else tree.heads(bucket_of(key)).get(key)
+
     def tree(self, plot: Plot) -> Tree:
         return self._trees.get(plot) or Tree()
 

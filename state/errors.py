@@ -1,8 +1,11 @@
 """What can go wrong in what the swarm knows of itself.
 
-StateError                  `code` is a short fixed word; codes: docs/spec/membership.md
-└── BadRecord               a record or a message about records is malformed or out of bounds
-    └── Forged              not signed by whom it names: who hands it on is to blame
+StateError                  `code` is a short fixed word; codes: docs/spec/membership.md, state.md
+├── BadRecord               a record or a message about records is malformed or out of bounds
+│   └── Forged              not signed by whom it names: who hands it on is to blame
+├── BadEntry                an entry of a feed is malformed, forged or of no known kind
+├── BadUpdate               an update is none that an honest author writes into this document
+└── FeedFull                an own fact has no room in its feed, or the feed takes none
 """
 
 from ..transport.errors import ShoalError
@@ -25,3 +28,22 @@ class BadRecord(StateError):
 
 class Forged(BadRecord):
     """A record is not signed by whom it names: nobody honest hands it on."""
+
+
+class BadEntry(StateError):
+    """An entry of a feed, or a proof of two, is not what it should be; `code` says what."""
+
+
+class BadUpdate(StateError):
+    """An update is none that an honest author writes: `too-large`, `bad-update`."""
+
+
+class FeedFull(StateError):
+    """A fact of this node's own cannot be written: `fact-too-large`, `feed-full`, `forked`."""
+
+
+class BadMessage(StateError):
+    """A message about feeds is malformed or out of bounds."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("bad-message", message)

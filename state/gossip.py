@@ -186,13 +186,13 @@ class Pulled:
         reader = _Reader(payload, defaults.PULL_BYTES + 2 * SEALED_BYTES + defaults.NEWS_BYTES)
         reader.header(2)
         more = _typed(reader.value(), bool)
-        items = []
+        items: list[Item] = []
         for _ in range(reader.header(None, defaults.PULL_ITEMS)):
             size = reader.header(None, 2)
-            items.append(tuple(_sized(reader.value(), 1, SEALED_BYTES) for _ in range(size)))
+            first = _sized(reader.value(), 1, SEALED_BYTES)
+            second = (_sized(reader.value(), 1, SEALED_BYTES),) if size == 2 else ()
+            items.append((first, *second))
         reader.end()
-        if not all(items):
-            raise BadMessage("an answer has an item of nothing")
         return cls(items, more)
 
 

@@ -1,11 +1,11 @@
 """All feeds that a node keeps: what comes in, what it changes, what others may be told of it.
 
-A head is told to others, and stands in the digest, once its entries are in the archive. Nothing here
-knows of links; reading the archive is all that it waits for. One caller at a time may take in.
+A head is told to others, and stands in the digest, once its entries are in the archive. Nothing
+here knows of links; the archive is all that it waits for. One caller at a time may take in.
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -16,7 +16,7 @@ from . import defaults
 from .archive import Archive
 from .authors import Authors, Change
 from .digest import HASH_BYTES, Digest, Plot
-from .entry import FORKED, Entry, FeedName, Head, Proof, open_entry, open_proof, peek_entry
+from .entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
 from .errors import BadEntry
 from .feed import Feed, Outcome, Verdict
 from .gossip import Item, Pulled, Told, told
@@ -58,6 +58,12 @@ class _Batch:
     entries: list[Entry] = field(default_factory=list)
     verdicts: list[tuple[Feed, Verdict]] = field(default_factory=list)
     size: int = 0
+    taken: Taken = field(default_factory=Taken)
+
+    def count(self, key: bytes, size: int) -> None:
+        """So many bytes by this author are looked at."""
+        sizes = self.taken.bytes
+        sizes[key] = sizes.get(key, 0) + size + defaults.ENTRY_COST
 
 
 class Replica:
@@ -86,6 +92,7 @@ class Replica:
         self._feeds: dict[bytes, dict[Plot, Feed]] = {}
         self._documents: OrderedDict[FeedName, int] = OrderedDict()
         self._documents_most = documents
+        self._documents_size = 0
         self._documents_bytes = documents_bytes
 
     async def restore(self) -> None:
@@ -101,9 +108,11 @@ class Replica:
             for feed in feeds or ():
                 self._feeds.setdefault(key, {})[_plot(feed.name)] = feed
                 self.digest.set(key, _plot(feed.name), feed.head)
-            if feeds:
-                change = await self._reckon(key)
-                waiting += change.added
+            member = self.feed(key, ("member", 0))
+            if feeds and member is not None:
+                keys = read_vouches((await self.facts(key, ("member", 0))).get(VOUCHES))
+                waiting += self.authors.vouches(key, keys).added
+            self.authors.weigh(key, sum(feed.size for feed in feeds or ()))
         await self._archive.drop(list(found))
 
     # What is known.
@@ -140,7 +149,7 @@ class Replica:
         return [told(key, plot, self.head(key, plot)) for key, plot in places]
 
     async def facts(self, key: bytes, plot: Plot) -> dict[str, bytes]:
-        """What a feed says now."""
+        """What a feed says now. As taking in: one caller at a time."""
         feed = self.feed(key, plot)
         if feed is None or feed.forked:
             return {}
@@ -185,35 +194,35 @@ class Replica:
     async def write(self, entries: Sequence[Entry]) -> Taken:
         """Entries of this node's own feeds, in their order. They are in the archive when it
         returns. Raises BadEntry where one cannot follow on what there is."""
-        taken, batch = Taken(), _Batch()
+        batch = _Batch()
         for entry in entries:
             verdict = await self._admit(entry, batch)
             if verdict.outcome is not Outcome.NEWS:
                 raise BadEntry(verdict.code or verdict.outcome.value, "an own entry does not fit")
-        await self._commit(batch, taken)
-        return taken
+        await self._commit(batch)
+        return batch.taken
 
     async def take(self, items: Sequence[Item], pause: Pause) -> Taken:
         """What a peer handed on, in its order; what nobody keeps here is passed over. `pause` is
         called between two of them: a signature takes 0.1 ms."""
-        taken, batch = Taken(), _Batch()
+        batch = _Batch()
         for item in items:
             try:
                 if len(item) == 2:
-                    await self._take_proof(item[0], item[1], batch, taken)
+                    await self._take_proof(item[0], item[1], batch)
                 else:
-                    await self._take_entry(item[0], batch, taken)
+                    await self._take_entry(item[0], batch)
             except BadEntry as error:
                 if error.code in BLAMED:
-                    taken.blame = error
+                    batch.taken.blame = error
                     break
-            if batch.size > defaults.BATCH_BYTES_OF_ENTRIES:
-                await self._commit(batch, taken)
+            if batch.size > defaults.TAKEN_BYTES:
+                await self._commit(batch)
             await pause()
-        await self._commit(batch, taken)
-        return taken
+        await self._commit(batch)
+        return batch.taken
 
-    async def _take_entry(self, sealed: bytes, batch: _Batch, taken: Taken) -> None:
+    async def _take_entry(self, sealed: bytes, batch: _Batch) -> None:
         """Cheap checks come first, the signature last."""
         name, head = peek_entry(sealed)
         key = public_key_of(name.author)
@@ -223,10 +232,10 @@ class Replica:
         mine = None if feed is None else feed.head
         if mine is not None and (mine in (FORKED, head) or head.epoch < mine.epoch):
             return
-        taken.bytes[key] = taken.bytes.get(key, 0) + len(sealed) + defaults.ENTRY_COST
+        batch.count(key, len(sealed))
         await self._admit(open_entry(sealed), batch)
 
-    async def _take_proof(self, one: bytes, other: bytes, batch: _Batch, taken: Taken) -> None:
+    async def _take_proof(self, one: bytes, other: bytes, batch: _Batch) -> None:
         name, _ = peek_entry(one)
         key = public_key_of(name.author)
         if not self._keeps(key, _plot(name)):
@@ -234,25 +243,171 @@ class Replica:
         feed = self.feed(key, _plot(name))
         if feed is not None and feed.forked:
             return
-        size = len(one) + len(other) + defaults.ENTRY_COST
-        taken.bytes[key] = taken.bytes.get(key, 0) + size
-        self._note(self._begun(name), self._begun(name).fork(open_proof(one, other)), batch)
+        batch.count(key, len(one) + len(other))
+        feed = feed or Feed(name)
+        self._note(feed, feed.fork(open_proof(one, other)), batch)
 
     def _keeps(self, key: bytes, plot: Plot) -> bool:
         return key in self.authors and self.interest(plot)
 
     async def _admit(self, entry: Entry, batch: _Batch) -> Verdict:
-        feed = self._begun(entry.name)
+        name = entry.name
+        feed = self.feed(public_key_of(name.author), _plot(name)) or Feed(name)
         verdict = feed.admit(entry)
         if verdict.outcome is Outcome.LOAD:
-            await self._commit(batch, Taken())
+            await self._commit(batch)
             await self._load(feed)
-            verdict = feed.admit(entry)
+            verdict = feed.admit(entry) if feed.document is not None else verdict
         if verdict.outcome is Outcome.CHECK:
-            await self._commit(batch, Taken())
-            verdict = await self._compared(feed, entry)
-        if verdict.outcome is Outcome.NEWS:
+            await self._commit(batch)
+            stored = await self._archive.entries(name, entry.epoch, entry.seq, 0)
+            verdict = self._compared(feed, stored[0], entry) if stored else verdict
+        self._note(feed, verdict, batch, entry)
+        return verdict
+
+    def _compared(self, feed: Feed, stored: Entry, entry: Entry) -> Verdict:
+        return feed.compare(stored, entry)
+
+    def _note(
+        self, feed: Feed, verdict: Verdict, batch: _Batch, entry: Entry | None = None
+    ) -> None:
+        """Keep what is new until it is committed."""
+        if verdict.outcome not in (Outcome.NEWS, Outcome.FORK):
+            return
+        self._feeds.setdefault(public_key_of(feed.name.author), {})[_plot(feed.name)] = feed
+        batch.verdicts.append((feed, verdict))
+        if verdict.outcome is Outcome.NEWS and entry is not None:
             batch.entries.append(entry)
             batch.size += entry.size
-        self._note(feed, verdict, batch)
-        return verdict
+        self._remember(feed)
+
+    async def _commit(self, batch: _Batch) -> None:
+        """Into the archive, then to whoever wants to know."""
+        entries, verdicts = batch.entries, batch.verdicts
+        batch.entries, batch.verdicts, batch.size = [], [], 0
+        if entries:
+            await self._archive.put(entries)
+        for feed, verdict in verdicts:
+            if verdict.proof is not None:
+                await self._archive.put_proof(feed.name, verdict.proof)
+        keys: dict[bytes, None] = {}
+        for feed, verdict in verdicts:
+            key, plot = public_key_of(feed.name.author), _plot(feed.name)
+            if feed.head is None or self.feed(key, plot) is not feed:
+                continue  # its author was dropped meanwhile
+            keys[key] = None
+            self.digest.set(key, plot, feed.head)
+            batch.taken.news[key, plot] = feed.head
+            for watcher in self.watchers:
+                watcher.changed(feed.name, verdict)
+            if feed.name.kind == "member" and (verdict.fresh or VOUCHES in verdict.changed):
+                value = verdict.changed.get(VOUCHES)
+                await self._apply(self.authors.vouches(key, read_vouches(value)))
+        for key in keys:
+            await self._weigh(key)
+
+    # Whose feeds.
+
+    async def linked(self, peer: PeerId) -> None:
+        """There is a link to this peer: its feeds are kept."""
+        await self._apply(self.authors.linked(public_key_of(peer)))
+
+    async def unlinked(self, peer: PeerId) -> None:
+        await self._apply(self.authors.unlinked(public_key_of(peer)))
+
+    async def grouped(self, peers: Iterable[PeerId]) -> None:
+        """Who is in this node's group from now on."""
+        await self._apply(self.authors.grouped(map(public_key_of, peers)))
+
+    async def refill(self) -> None:
+        """Where there is room again, keep those who found none before."""
+        await self._apply(self.authors.refill())
+
+    async def _apply(self, change: Change) -> None:
+        self.newcomers |= dict.fromkeys(change.added)
+        dropped = [peer_id_of(key) for key in change.dropped]
+        for key in change.dropped:
+            self.newcomers.pop(key, None)
+            self._clear(key)
+        if dropped:
+            await self._archive.drop(dropped)
+
+    def _clear(self, key: bytes) -> None:
+        for plot, feed in self._feeds.pop(key, {}).items():
+            self.digest.set(key, plot, None)
+            self._forget(feed)
+        for watcher in self.watchers:
+            watcher.dropped(peer_id_of(key))
+
+    async def _weigh(self, key: bytes) -> None:
+        size = sum(feed.size for feed in self._feeds.get(key, {}).values())
+        await self._apply(self.authors.weigh(key, size))
+
+    # Documents.
+
+    async def _load(self, feed: Feed) -> None:
+        """Have its document in memory. Where the archive is damaged, all that it has of the author
+        is dropped: it will be fetched again."""
+        seq = 0
+        while feed.document is None and feed.head is not None and not feed.forked:
+            epoch, limit = feed.head.epoch, defaults.LOADED_BYTES
+            entries = await self._archive.entries(feed.name, epoch, seq, limit)
+            try:
+                feed.load(entries)
+            except BadEntry:
+                entries = ()
+            if not entries:
+                await self._lose(public_key_of(feed.name.author))
+                return
+            seq += len(entries)
+        self._remember(feed)
+
+    async def _lose(self, key: bytes) -> None:
+        self._clear(key)
+        self.newcomers[key] = None
+        await self._archive.drop([peer_id_of(key)])
+
+    def _remember(self, feed: Feed) -> None:
+        """Its document was used now; those used longest ago go where there are too many."""
+        self._forget(feed, unload=False)
+        if feed.document is None:
+            return
+        self._documents[feed.name] = feed.document.memory
+        self._documents_size += feed.document.memory
+        while len(self._documents) > 1 and (
+            len(self._documents) > self._documents_most
+            or self._documents_size > self._documents_bytes
+        ):
+            name = next(iter(self._documents))
+            oldest = self.feed(public_key_of(name.author), _plot(name))
+            self._documents_size -= self._documents.pop(name)
+            if oldest is not None:
+                oldest.unload()
+
+    def _forget(self, feed: Feed, *, unload: bool = True) -> None:
+        self._documents_size -= self._documents.pop(feed.name, 0)
+        if unload:
+            feed.unload()
+
+
+def read_vouches(value: bytes | None) -> list[bytes]:
+    """The public keys in a fact `vouches`: a map whose `keys` is their list. What is none is
+    passed over."""
+    if value is None:
+        return []
+    try:
+        fields: Any = msgpack.unpackb(value, max_array_len=1024, max_map_len=64, max_ext_len=0)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return []
+    keys = fields.get("keys") if isinstance(fields, dict) else None
+    found = keys if isinstance(keys, list) else []
+    return [key for key in found if type(key) is bytes and len(key) == KEY_BYTES]
+
+
+def write_vouches(keys: Iterable[bytes]) -> dict[str, Any]:
+    """The value of that fact."""
+    return {"keys": sorted(keys)[: defaults.AUTHOR_VOUCHED]}
+
+
+def _plot(name: FeedName) -> Plot:
+    return name.kind, name.part

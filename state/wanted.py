@@ -1,11 +1,12 @@
 """What this node lacks of others' feeds, who told of it, and whom to ask for it now.
 
 A feed is asked of one teller at a time, and of the next when that one fails or is slow; a link has
-one pull under way, the node a few. An author whose entries have been many of late waits: rates only
+one pull under way, the node a few, and who was asked longest ago comes first: a liar that promises
+everything delays nobody else. An author whose entries have been many of late waits: rates only
 delay. Sans-I/O.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -19,9 +20,11 @@ Place = tuple[bytes, Plot]
 
 
 @dataclass(slots=True)
-class _Want:
-    tellers: dict[PeerId, Told] = field(default_factory=dict)
-    asked: dict[PeerId, float] = field(default_factory=dict)  # under way, since when
+class _Teller:
+    told: dict[Place, Told] = field(default_factory=dict)  # that was lacking then
+    vain: dict[Told, float] = field(default_factory=dict)  # until when it is not asked for again
+    asked: float = -inf  # when last
+    busy: bool = False  # a pull is under way
 
 
 class Wanted:
@@ -29,112 +32,96 @@ class Wanted:
 
     def __init__(self, lacks: Callable[[Told], bool]) -> None:
         self._lacks = lacks
-        self._wants: dict[Place, _Want] = {}
-        self._pulls: dict[PeerId, float] = {}  # under way, since when
-        self._vain: dict[tuple[PeerId, Told], float] = {}  # until when it is not asked for again
+        self._tellers: dict[PeerId, _Teller] = {}
+        self._asked: dict[Place, float] = {}  # under way, since when
         self._free_at: dict[bytes, float] = {}  # by author: when what came is worked off
 
-    def __len__(self) -> int:
-        return len(self._wants)
-
     def tellers(self, place: Place) -> dict[PeerId, Told]:
-        """Who has told of something lacking there."""
-        want = self._wants.get(place)
-        return {} if want is None else want.tellers
+        """Who has told of something lacking there, and of what."""
+        return {
+            peer: teller.told[place]
+            for peer, teller in self._tellers.items()
+            if place in teller.told
+        }
+
+    def room(self, peer: PeerId) -> int:
+        """How much more this peer may tell of."""
+        teller = self._tellers.get(peer)
+        return defaults.TOLD if teller is None else defaults.TOLD - len(teller.told)
 
     def heard(self, peer: PeerId, heads: Iterable[Told], now: float) -> None:
         """A peer has these; note what is lacking here."""
+        teller = self._tellers.setdefault(peer, _Teller())
         for told in heads:
-            if not self._lacks(told) or self._vain.get((peer, told), now) > now:
-                continue
-            place = told.key, told.plot
-            if place not in self._wants and len(self._wants) >= defaults.WANTS:
-                break
-            want = self._wants.setdefault(place, _Want())
-            if peer in want.tellers or len(want.tellers) < defaults.TELLERS:
-                want.tellers[peer] = told
+            if self._lacks(told) and teller.vain.get(told, now) <= now:
+                teller.told[told.key, told.plot] = told
+                if len(teller.told) > defaults.TOLD:
+                    del teller.told[next(iter(teller.told))]
 
     def next(self, now: float) -> dict[PeerId, list[Place]]:
         """Whom to ask for which feeds now; each ends with `ended`."""
-        fresh = sum(now - since < defaults.PULL_PATIENCE for since in self._pulls.values())
-        room = defaults.PULLS - fresh
         found: dict[PeerId, list[Place]] = {}
-        for place, want in self._wants.items():
-            if self._waits(place, want, now):
-                continue
-            peer = self._teller(want, found, room)
-            if peer is not None:
-                found.setdefault(peer, []).append(place)
-                want.asked[peer] = now
-        self._pulls |= dict.fromkeys(found, now)
+        room = defaults.PULLS - sum(
+            teller.busy and now - teller.asked < defaults.PULL_PATIENCE
+            for teller in self._tellers.values()
+        )
+        idle = [item for item in self._tellers.items() if item[1].told and not item[1].busy]
+        for peer, teller in sorted(idle, key=lambda item: item[1].asked):
+            if len(found) < room and (places := self._choose(teller, now)):
+                found[peer] = places
+                teller.busy, teller.asked = True, now
+                self._asked |= dict.fromkeys(places, now)
         return found
 
-    def _waits(self, place: Place, want: _Want, now: float) -> bool:
-        if self._free_at.get(place[0], 0.0) - now > defaults.AUTHOR_BURST_S:
-            return True
-        return any(now - since < defaults.PULL_PATIENCE for since in want.asked.values())
-
-    def _teller(self, want: _Want, found: dict[PeerId, list[Place]], room: int) -> PeerId | None:
-        """The one with the latest head who is free, or is just about to be asked."""
-        best: PeerId | None = None
-        for peer, told in want.tellers.items():
-            if peer in found:
-                if len(found[peer]) >= defaults.PULL_FEEDS:
-                    continue
-            elif peer in self._pulls or len(found) >= room:
-                continue
-            if best is None or told[3:5] > want.tellers[best][3:5]:
-                best = peer
-        return best
+    def _choose(self, teller: _Teller, now: float) -> list[Place]:
+        places: list[Place] = []
+        for place, told in list(teller.told.items()):
+            if not self._lacks(told):
+                del teller.told[place]
+            elif self._free_at.get(place[0], now) - now <= defaults.AUTHOR_BURST_S and (
+                now - self._asked.get(place, -inf) >= defaults.PULL_PATIENCE
+            ):
+                places.append(place)
+                if len(places) == defaults.PULL_FEEDS:
+                    break
+        return places
 
     def next_at(self, now: float) -> float:
         """When `next` may find something that it does not find now, if nothing else happens."""
-        late = [since + defaults.PULL_PATIENCE for since in self._pulls.values()]
-        paced = [
-            self._free_at.get(key, 0.0) - defaults.AUTHOR_BURST_S
-            for key, _ in self._wants
-            if key in self._free_at
-        ]
+        late = (since + defaults.PULL_PATIENCE for since in self._asked.values())
+        paced = (when - defaults.AUTHOR_BURST_S for when in self._free_at.values())
         return min((when for when in (*late, *paced) if when > now), default=inf)
 
     def came(self, key: bytes, size: int, now: float) -> None:
         """Entries of an author came, so many bytes in all."""
         self._free_at[key] = max(self._free_at.get(key, 0.0), now) + size / defaults.AUTHOR_RATE
-        if len(self._free_at) > defaults.WANTS:
+        if len(self._free_at) > defaults.PACED:
             self._free_at = {key: when for key, when in self._free_at.items() if when > now}
 
-    def ended(self, peer: PeerId, places: Iterable[Place], *, useful: bool, now: float) -> None:
-        """A pull is over; what it did not bring is asked of the next, unless it is `useful` to ask
-        this one again."""
-        self._pulls.pop(peer, None)
+    def ended(
+        self, peer: PeerId, places: Iterable[Place], vain: Container[Place], now: float
+    ) -> None:
+        """A pull is over; what was asked for in `vain` is not asked of this one again soon."""
+        teller = self._tellers.get(peer)
         for place in places:
-            want = self._wants.get(place)
-            if want is None:
+            self._asked.pop(place, None)
+            told = None if teller is None else teller.told.get(place)
+            if teller is None or told is None or not (place in vain and self._lacks(told)):
                 continue
-            want.asked.pop(peer, None)
-            told = want.tellers.get(peer)
-            if told is not None and not useful and self._lacks(told):
-                del want.tellers[peer]
-                self._set_vain(peer, told, now)
-            self.settle(place)
-
-    def _set_vain(self, peer: PeerId, told: Told, now: float) -> None:
-        self._vain[peer, told] = now + defaults.VAIN_S
-        while len(self._vain) > defaults.WANTS:
-            del self._vain[next(iter(self._vain))]
+            del teller.told[place]
+            teller.vain[told] = now + defaults.VAIN_S
+            if len(teller.vain) > defaults.TOLD:
+                del teller.vain[next(iter(teller.vain))]
+        if teller is not None:
+            teller.busy = False
 
     def settle(self, place: Place) -> None:
         """Something came of that feed: forget what is not lacking any more."""
-        want = self._wants.get(place)
-        if want is not None:
-            for peer in [peer for peer, told in want.tellers.items() if not self._lacks(told)]:
-                del want.tellers[peer]
-            if not want.tellers:
-                del self._wants[place]
+        for teller in self._tellers.values():
+            told = teller.told.get(place)
+            if told is not None and not self._lacks(told):
+                del teller.told[place]
 
     def lost(self, peer: PeerId) -> None:
         """The link to a peer is gone."""
-        for place, want in list(self._wants.items()):
-            want.tellers.pop(peer, None)
-            if not want.tellers:
-                del self._wants[place]
+        self._tellers.pop(peer, None)
