@@ -66,14 +66,14 @@ DIGEST_ROWS = 64  # kinds and parts in one message
 DIGEST_MESSAGE = 320 * 2**10  # bytes: 64 rows of 256 buckets
 HEADS = 4_096  # in one answer to `state.heads`
 HEADS_BYTES = 512 * 2**10
-PULL_FEEDS = 128  # asked for in one `state.pull`
-PULL_BYTES = 2**20  # of sealed entries in one answer, and what the last one has over
+PULL_FEEDS = 32  # asked for in one `state.pull`
+PULL_BYTES = 32 * 2**10  # of sealed entries in one answer, and what the last one has over
 PULL_ITEMS = 4_096
 # The exchange of feeds: what is lacking.
 TOLD = 2_048  # feeds of which one peer has told what is lacking
 PACED = 16_384  # authors of whom it is known how much came of late
 PULLS = 4  # under way at once; one a link
-PULL_PATIENCE = 1.5  # seconds until the next teller is asked as well
+PULL_PATIENCE = 1.0  # seconds until the next teller is asked as well
 VAIN_S = 30.0  # seconds for which a teller is not asked again for what it did not give
 AUTHOR_RATE = 32 * 2**10  # bytes per second of one author's entries taken in the long run
 AUTHOR_BURST_S = 64.0  # seconds of it at once

@@ -85,7 +85,7 @@ class Exchange:
         """The latest head of each of this node's own feeds that others have, where it is none of
         this node's: it must have made it before, or another process has its key."""
         self.rechecks: dict[PeerId, None] = {}
-        """Who is to be compared with soon, as it told of authors that are kept now."""
+        """Who told of authors that are kept now: to be compared with soon."""
         self._network = network
         self._draw = draw
         self._peers: dict[PeerId, _Peer] = {}
@@ -93,6 +93,7 @@ class Exchange:
         self._turned = 0.0
         self._news: dict[Place, set[PeerId]] = {}  # and who has it already
         self._told_at = -inf
+        self._rechecked = -inf
         self._rates = {
             NEWS: Rates(Rate(*defaults.FEED_NEWS)),
             **{method: Rates(Rate(*defaults.FEED_ASKS)) for method in (DIGEST, HEADS, PULL)},
@@ -149,14 +150,19 @@ class Exchange:
         while len(self._news) > defaults.NEWS_WAITING:
             del self._news[next(iter(self._news))]
 
-    def news_at(self) -> float:
-        """When `tell` is to be called next."""
+    def due_at(self) -> float:
+        """When `tell`, `next_pulls` or `due_rechecks` may have something to do, if nothing else
+        happens."""
+        rechecks = self._rechecked + defaults.RECHECK if self.rechecks else inf
+        return min(self._tell_at(), rechecks, self.wanted.next_at(self._network.now()))
+
+    def _tell_at(self) -> float:
         return self._told_at + defaults.NEWS_PAUSE if self._news else inf
 
     def tell(self) -> None:
         """Tell the neighbours what is new."""
         now = self._network.now()
-        if not self._news or now < self.news_at():
+        if not self._news or now < self._tell_at():
             return
         self._told_at = now
         news, self._news = self._news, {}
@@ -237,6 +243,15 @@ class Exchange:
                 self.rechecks[peer] = None
 
     # Comparing.
+
+    def due_rechecks(self) -> list[PeerId]:
+        """Whom to `compare` with now for the sake of new authors."""
+        now = self._network.now()
+        if not self.rechecks or now < self._rechecked + defaults.RECHECK:
+            return []
+        self._rechecked = now
+        peers, self.rechecks = self.rechecks, {}
+        return list(peers)
 
     async def compare(self, peer: PeerId) -> None:
         """Find out what this node and a peer lack of what the other has."""

@@ -13,7 +13,7 @@ import msgpack
 
 from ..transport.identity import KEY_BYTES, PeerId, peer_id_of, public_key_of
 from . import defaults
-from .archive import Archive
+from .archive import Archive, Stored
 from .authors import Authors, Change
 from .digest import HASH_BYTES, Digest, Plot
 from .entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
@@ -98,22 +98,26 @@ class Replica:
     async def restore(self) -> None:
         """Begin with what the archive has. Those who are kept are to be known by then, or are
         vouched for by those who are; others are dropped."""
-        found: dict[PeerId, list[Feed]] = {}
-        for name, head, size, _ in await self._archive.load():
-            found.setdefault(name.author, []).append(Feed(name, head, size))
+        found: dict[PeerId, list[Stored]] = {}
+        for stored in await self._archive.load():
+            found.setdefault(stored.name.author, []).append(stored)
         waiting = [self.own, *self.authors.keys()]
         while waiting:
             key = waiting.pop()
-            feeds = found.pop(peer_id_of(key), None)
-            for feed in feeds or ():
-                self._feeds.setdefault(key, {})[_plot(feed.name)] = feed
-                self.digest.set(key, _plot(feed.name), feed.head)
-            member = self.feed(key, ("member", 0))
-            if feeds and member is not None:
-                keys = read_vouches((await self.facts(key, ("member", 0))).get(VOUCHES))
-                waiting += self.authors.vouches(key, keys).added
-            self.authors.weigh(key, sum(feed.size for feed in feeds or ()))
+            self.resume(key, found.pop(peer_id_of(key), ()))
+            value = (await self.facts(key, ("member", 0))).get(VOUCHES)
+            change = self.authors.vouches(key, read_vouches(value))
+            waiting += change.added
+            await self._apply(change)
+            await self._weigh(key)
+        self.newcomers.clear()
         await self._archive.drop(list(found))
+
+    def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
+        """Take up what the archive has of an author who is kept."""
+        for name, head, size, _ in feeds:
+            self._feeds.setdefault(key, {})[_plot(name)] = Feed(name, head, size)
+            self.digest.set(key, _plot(name), head)
 
     # What is known.
 

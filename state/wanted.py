@@ -35,6 +35,7 @@ class Wanted:
         self._tellers: dict[PeerId, _Teller] = {}
         self._asked: dict[Place, float] = {}  # under way, since when
         self._free_at: dict[bytes, float] = {}  # by author: when what came is worked off
+        self._paced: dict[bytes, None] = {}  # those of whom nothing is asked until then
 
     def tellers(self, place: Place) -> dict[PeerId, Told]:
         """Who has told of something lacking there, and of what."""
@@ -61,11 +62,13 @@ class Wanted:
     def next(self, now: float) -> dict[PeerId, list[Place]]:
         """Whom to ask for which feeds now; each ends with `ended`."""
         found: dict[PeerId, list[Place]] = {}
+        idle = [item for item in self._tellers.items() if item[1].told and not item[1].busy]
+        if not idle:
+            return found
         room = defaults.PULLS - sum(
             teller.busy and now - teller.asked < defaults.PULL_PATIENCE
             for teller in self._tellers.values()
         )
-        idle = [item for item in self._tellers.items() if item[1].told and not item[1].busy]
         for peer, teller in sorted(idle, key=lambda item: item[1].asked):
             if len(found) < room and (places := self._choose(teller, now)):
                 found[peer] = places
@@ -88,15 +91,24 @@ class Wanted:
 
     def next_at(self, now: float) -> float:
         """When `next` may find something that it does not find now, if nothing else happens."""
+        if not self._asked and not self._paced:
+            return inf
         late = (since + defaults.PULL_PATIENCE for since in self._asked.values())
-        paced = (when - defaults.AUTHOR_BURST_S for when in self._free_at.values())
+        over = now + defaults.AUTHOR_BURST_S
+        self._paced = {key: None for key in self._paced if self._free_at[key] > over}
+        paced = (self._free_at[key] - defaults.AUTHOR_BURST_S for key in self._paced)
         return min((when for when in (*late, *paced) if when > now), default=inf)
 
     def came(self, key: bytes, size: int, now: float) -> None:
         """Entries of an author came, so many bytes in all."""
-        self._free_at[key] = max(self._free_at.get(key, 0.0), now) + size / defaults.AUTHOR_RATE
+        when = max(self._free_at.pop(key, 0.0), now) + size / defaults.AUTHOR_RATE
+        self._free_at[key] = when
+        if when - now > defaults.AUTHOR_BURST_S:
+            self._paced[key] = None
         if len(self._free_at) > defaults.PACED:
-            self._free_at = {key: when for key, when in self._free_at.items() if when > now}
+            oldest = next(iter(self._free_at))
+            del self._free_at[oldest]
+            self._paced.pop(oldest, None)
 
     def ended(
         self, peer: PeerId, places: Iterable[Place], vain: Container[Place], now: float
