@@ -1,15 +1,16 @@
 """A hundred nodes in two halves for ten minutes, both writing; then the cut is healed.
 
 Light nodes (`netsim/daemons/replicas.py`) over the links of home volunteers and the latencies of
-the core matrix. Rosters as in a daemon dial members up to 64 links, give lost ones up and dial them
-again at their pace, so that the first link across the cut is theirs to make. Everybody writes a fact
-every 30 s or so, on both sides, until the heal. Counted are the seconds from the heal to the first
-link across the cut, and from that one until all hundred have the same digest.
+the core matrix. Rosters as in a daemon dial members up to 64 links, give lost ones up and dial
+them again at their pace, so that the first link across the cut is theirs to make. Everybody
+writes a fact every 30 s or so, on both sides, until the heal. Counted are the seconds from the
+heal to the first link across the cut, and from that one until all hundred have the same digest.
 
-`value` is the most seconds from the first link to the same digest, less what is asked for: two rounds
-of gossip and the longest round trip between two nodes of that seed; goal 0. `ok` also asks for under
-5 s each time, and for the first link within 15 s of the heal. `--out FILE` keeps a line a seed, and
-goes on from there after a stop. `-j` seeds at a time. `--quick` is one seed of 40 nodes.
+`value` is the most seconds from the first link to the same digest, less what is asked for: two
+rounds of gossip and the longest round trip between two nodes of that seed; goal 0. `ok` also asks
+for under 5 s each time, and for the first link within 15 s of the heal. `--out FILE` keeps a line
+a seed, and goes on from there after a stop. `-j` seeds at a time. `--quick` is one seed of 40
+nodes.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from shoal.netsim.daemons.replicanode import ReplicaNode
-from shoal.netsim.daemons.replicas import Swarm, opened_once
+from shoal.netsim.daemons.replicas import Swarm
 from shoal.netsim.seeds import Figures, Ledger
 from shoal.state import defaults
 
@@ -38,23 +39,22 @@ GOALS: Final = {"same_s": 5.0, "link_s": 15.0}
 
 def one(seed: int, nodes: int) -> Figures:
     began = time.process_time()
-    with opened_once():
-        swarm = Swarm(seed)
-        for _ in range(nodes):
-            swarm.add()
-        swarm.settle(PLOTS[0], {"capacity": {"cores": 8}})
-        swarm.introduce()
-        swarm.connect_at_random(LINKS)
-        swarm.begin()
-        swarm.advance(30.0)
-        order = swarm.random.sample(swarm.nodes, nodes)
-        halves = order[: nodes // 2], order[nodes // 2 :]
-        swarm.cut(*halves)
-        written = write(swarm)
-        rtt = max(node.lane.longest() for node in swarm.nodes)
-        apart = len({node.replica.digest.top() for node in swarm.nodes})
-        swarm.faults.heal()
-        link_s, same_s = healed(swarm, *halves)
+    swarm = Swarm(seed)
+    for _ in range(nodes):
+        swarm.add()
+    swarm.settle(PLOTS[0], {"capacity": {"cores": 8}})
+    swarm.introduce()
+    swarm.connect_at_random(LINKS)
+    swarm.begin()
+    swarm.advance(30.0)
+    order = swarm.random.sample(swarm.nodes, nodes)
+    halves = order[: nodes // 2], order[nodes // 2 :]
+    swarm.cut(*halves)
+    written = write(swarm)
+    rtt = max(node.lane.longest() for node in swarm.nodes)
+    apart = len({node.replica.digest.top() for node in swarm.nodes})
+    swarm.faults.heal()
+    link_s, same_s = healed(swarm, *halves)
     return {
         "link_s": round(link_s, 3),
         "same_s": round(same_s, 3),
@@ -79,9 +79,7 @@ def write(swarm: Swarm) -> int:
     return written
 
 
-def healed(
-    swarm: Swarm, ones: list[ReplicaNode], others: list[ReplicaNode]
-) -> tuple[float, float]:
+def healed(swarm: Swarm, ones: list[ReplicaNode], others: list[ReplicaNode]) -> tuple[float, float]:
     """Seconds to the first link across, and from there to the same digest."""
     start, linked = swarm.now, inf
     far = {node.peer for node in others}

@@ -2,15 +2,15 @@
 
 Light nodes (`netsim/daemons/replicas.py`) over the links of home volunteers and the latencies of
 the core matrix, each with links to 16 others at random; all have a `member` feed of everybody.
-Random ones write a fact of 1 KiB, one after the other, 8 s apart. Counted are the seconds until 99 %
-have it in their archives, and what all nodes have sent within the 5 s from the change on: payloads
-of all messages, those of the comparisons of digests that go on meanwhile among them. Beside it stands
-the same with 60 bytes for each message's frame; packets' headers, acknowledgements and what was lost
-and sent again are never counted.
+Random ones write a fact of 1 KiB, one after the other, 8 s apart. Counted are the seconds until
+99 % have it in their archives, and what all nodes have sent within the 5 s from the change on:
+payloads of all messages, those of the comparisons of digests that go on meanwhile among them.
+Beside it stands the same with 60 bytes for each message's frame; packets' headers,
+acknowledgements and what was lost and sent again are never counted.
 
-`value` is the p95 of the seconds over all changes of all seeds; goal: under 2 s, and at most 3 KiB
-of lane payload for each node in every one of them. `--out FILE` keeps a line a seed, and goes on from there after a
-stop. `-j` seeds at a time. `--quick` is one seed of 250 nodes.
+`value` is the p95 of the seconds over all changes of all seeds; goal: under 2 s, and at most 3
+KiB of lane payload for each node in every one of them. `--out FILE` keeps a line a seed, and goes
+on from there after a stop. `-j` seeds at a time. `--quick` is one seed of 250 nodes.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from shoal.netsim.daemons.lightlane import FRAME_BYTES
-from shoal.netsim.daemons.replicas import Swarm, opened_once
+from shoal.netsim.daemons.replicas import Swarm
 from shoal.netsim.seeds import Figures, Ledger
 
 LINKS: Final = 16
@@ -36,16 +36,15 @@ GOAL_BYTES: Final = 3 * 2**10
 
 def one(seed: int, nodes: int) -> Figures:
     began = time.process_time()
-    with opened_once():
-        swarm = Swarm(seed)
-        for _ in range(nodes):
-            swarm.add()
-        swarm.settle(PLOT, {"capacity": {"cores": 8}})
-        swarm.connect_at_random(LINKS)
-        swarm.begin()
-        swarm.advance(30.0)
-        ready = time.process_time()
-        results = [change(swarm, number) for number in range(CHANGES)]
+    swarm = Swarm(seed)
+    for _ in range(nodes):
+        swarm.add()
+    swarm.settle(PLOT, {"capacity": {"cores": 8}})
+    swarm.connect_at_random(LINKS)
+    swarm.begin()
+    swarm.advance(30.0)
+    ready = time.process_time()
+    results = [change(swarm, number) for number in range(CHANGES)]
     return {
         "seconds": [round(seconds, 3) for seconds, _, _ in results],
         "bytes": [round(size) for _, size, _ in results],

@@ -99,7 +99,9 @@ class MemoryArchive:
             for name in [name for name in kept if name.author in gone]:
                 del kept[name]
 
-    @property
-    def size(self) -> int:
-        """Bytes of all sealed entries."""
-        return sum(entry.size for entries in self._entries.values() for entry in entries)
+    def sizes(self) -> dict[FeedName, tuple[int, int]]:
+        """Bytes and number of the sealed entries of each feed."""
+        return {
+            name: (sum(entry.size for entry in entries), len(entries))
+            for name, entries in self._entries.items()
+        }

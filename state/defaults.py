@@ -43,11 +43,16 @@ FORGET = 600.0  # seconds without a link after which a member's record is droppe
 PARTS = 16  # of a kind that is cut into parts
 UPDATE_BYTES = 64 * 2**10  # one update that is no snapshot
 SNAPSHOT_BYTES = 256 * 2**10  # the update that begins an epoch
-ENTRY_MARGIN = 2**10  # bytes of an entry's body besides its update
+ENTRY_HEADER_BYTES = 2**10  # what an entry says besides its update
 EPOCH_ENTRIES = 4096
 FACT_KEY_BYTES = 256
 FACT_BYTES = 16 * 2**10  # the value of one key
-DOCUMENT_KEY_BYTES = 1024  # of memory that a document takes for each key or change, about
+DOCUMENT_ITEM_BYTES = 256  # of memory that a document takes for each value ever set, about
+DOCUMENT_KEY_BYTES = 512  # the same for each key
+WRITE_PAUSE = 0.25  # seconds, at least, between two entries of one own feed
+WRITE_HOLD = 10.0  # seconds that an own feed stays as it is after a start, unless
+WRITE_REPORTS = 3  # peers have shown what they hold of it
+EPOCH_LOT = 2**20  # of the step beyond the last epoch, where the clock does not name a later one
 
 # Whose feeds are kept.
 FEEDS_BUDGET = 512 * 2**20  # bytes, of all authors together

@@ -4,7 +4,7 @@ pycrdt gets an update only from here, and only after `scan.read_update` has take
 kind's limits allow for what it adds.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from . import defaults
@@ -21,7 +21,7 @@ class Document:
 
     def __init__(self, kind: Kind, client: int) -> None:
         self.kind = kind
-        self._ledger = Ledger(client)
+        self._ledger = Ledger(client, kind.keys)
         self._doc, self._map = _new_doc(client)
         self._update_bytes = 0
 
@@ -57,10 +57,6 @@ class Document:
         held = self._map.to_py() or {}
         return {key: bytes(held[key]) for key in sorted(held)}
 
-    def keys(self) -> Iterator[str]:
-        """The keys that have a value."""
-        return iter(self._ledger.live)
-
     @property
     def named(self) -> int:
         """Keys that the epoch ever named."""
@@ -72,16 +68,10 @@ class Document:
         return self._ledger.live_bytes
 
     @property
-    def dead_share(self) -> float:
-        """The part of the epoch's updates that a snapshot would not hold: 0 .. 1."""
-        if not self._update_bytes:
-            return 0.0
-        return max(0.0, 1 - self.live_bytes / self._update_bytes)
-
-    @property
     def memory(self) -> int:
         """Bytes of memory it takes, about: for the bound on documents that are held at once."""
-        return self._update_bytes + defaults.DOCUMENT_KEY_BYTES * (self._ledger.clock + 1)
+        items = defaults.DOCUMENT_ITEM_BYTES * self._ledger.clock
+        return self._update_bytes + items + defaults.DOCUMENT_KEY_BYTES * (self.named + 1)
 
     def _live_bytes_with(self, changes: Changes) -> int:
         trial = self._ledger.live_bytes
@@ -91,9 +81,12 @@ class Document:
         return trial
 
 
-def snapshot(client: int, facts: Mapping[str, bytes]) -> bytes:
+def snapshot(kind: Kind, client: int, facts: Mapping[str, bytes]) -> bytes:
     """The update that begins an epoch with these facts. Raises `BadUpdate("too-large")`."""
-    return write_update(Ledger(client), facts)
+    update = write_update(Ledger(client, kind.keys), facts)
+    if len(update) > kind.live_bytes or len(facts) > kind.keys:
+        raise BadUpdate("too-large", f"these facts are no `{kind.name}` feed")
+    return update
 
 
 def _new_doc(client: int) -> "tuple[Doc[Map[bytes]], Map[bytes]]":

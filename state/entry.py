@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from ..transport.identity import KEY_BYTES, Identity, PeerId, peer_id_of, public_key_of, verify
+from ..transport.identity import (
+    KEY_BYTES,
+    SIGNATURE_BYTES,
+    Identity,
+    PeerId,
+    peer_id_of,
+    public_key_of,
+    verify,
+)
 from ..transport.signed import ENVELOPE_OVERHEAD, seal
 from . import defaults
 from .errors import BadEntry
@@ -21,8 +29,11 @@ DOMAIN = "shoal/feed/1"
 HASH_BYTES = 32
 NO_PARENT = bytes(HASH_BYTES)  # of an epoch's first entry
 MAX_EPOCH = defaults.MAX_SEQ - 1
-BODY_BYTES = defaults.SNAPSHOT_BYTES + defaults.ENTRY_MARGIN
-SEALED_BYTES = BODY_BYTES + ENVELOPE_OVERHEAD
+SEALED_BYTES = 2 + defaults.ENTRY_HEADER_BYTES + defaults.SNAPSHOT_BYTES + ENVELOPE_OVERHEAD
+# How an envelope begins, in the one spelling: an array of three, of which the first two are
+# byte strings of 32 and 64; then the third, of any size.
+_KEY = slice(3, 3 + KEY_BYTES)
+_SIGNATURE = slice(_KEY.stop + 2, _KEY.stop + 2 + SIGNATURE_BYTES)
 
 
 class FeedName(NamedTuple):
@@ -112,18 +123,9 @@ def seal_entry(
     update: bytes,
 ) -> Entry:
     """A signed entry of an own feed. Raises BadEntry where others would not take it."""
-    body = msgpack.packb(
-        {
-            "kind": kind,
-            "part": part,
-            "epoch": epoch,
-            "seq": seq,
-            "parent": parent,
-            "made": made,
-            "update": update,
-        }
-    )
-    return read_stored(seal(identity, DOMAIN, body))
+    header = {"kind": kind, "part": part, "epoch": epoch, "seq": seq, "parent": parent}
+    told = msgpack.packb(header | {"made": made})
+    return read_stored(seal(identity, DOMAIN, struct.pack(">H", len(told)) + told + update))
 
 
 def open_entry(sealed: bytes) -> Entry:
@@ -167,20 +169,17 @@ def client_of(name: FeedName, epoch: int) -> int:
 def _read(sealed: bytes) -> tuple[Entry, bytes, bytes]:
     """The entry, the signature it claims, the body that this has to cover."""
     public_key, signature, body = _unseal(sealed)
-    fields = _fields(body)
+    fields, update = _split(body)
     kind, part = fields.get("kind"), fields.get("part")
     if not isinstance(kind, str) or type(part) is not int:
         raise BadEntry("bad-entry", "an entry names no feed")
     if kind not in KINDS or part not in KINDS[kind].parts:
         raise BadEntry("unknown-kind", "an entry is of a kind or part this version does not keep")
-    update = _bytes(fields.get("update"), 0, defaults.SNAPSHOT_BYTES)
-    if len(body) > len(update) + defaults.ENTRY_MARGIN:
-        raise BadEntry("bad-entry", "an entry holds too much besides its update")
     entry = Entry(
         name=FeedName(peer_id_of(public_key), kind, part),
         epoch=_whole(fields.get("epoch"), 1, MAX_EPOCH),
         seq=_whole(fields.get("seq"), 0, MAX_EPOCH),
-        parent=_bytes(fields.get("parent"), HASH_BYTES, HASH_BYTES),
+        parent=_parent(fields.get("parent")),
         made=_whole(fields.get("made"), 0, MAX_EPOCH),
         update=update,
         hash=_hash(public_key, body),
@@ -196,29 +195,34 @@ def _hash(public_key: bytes, body: bytes) -> bytes:
 
 
 def _unseal(sealed: bytes) -> tuple[bytes, bytes, bytes]:
-    """Public key, signature, body of an envelope in its one spelling."""
+    """Public key, signature and body of an envelope in its one spelling.
+
+    Read by hand: a decoder would make objects of whatever else a stranger sends.
+    """
     if len(sealed) > SEALED_BYTES:
         raise BadEntry("too-large", f"an entry has over {SEALED_BYTES} bytes")
-    try:
-        fields = msgpack.unpackb(sealed, max_array_len=3, max_map_len=0, max_ext_len=0)
-        public_key, signature, body = fields
-    except (ValueError, TypeError, msgpack.UnpackException):
-        raise BadEntry("bad-envelope", "an entry is not readable") from None
-    if {type(public_key), type(signature), type(body)} != {bytes} or len(public_key) != KEY_BYTES:
-        raise BadEntry("bad-envelope", "a part of an entry has a wrong form")
-    if len(body) > BODY_BYTES or msgpack.packb(fields) != sealed:
-        raise BadEntry("bad-envelope", "an entry is not in the one spelling")
+    public_key, signature, rest = sealed[_KEY], sealed[_SIGNATURE], sealed[_SIGNATURE.stop :]
+    body = rest[{0xC4: 2, 0xC5: 3}.get(rest[0], 5) :] if rest else b""
+    if msgpack.packb([public_key, signature, body]) != sealed:
+        raise BadEntry("bad-envelope", "an entry is not readable, or not in the one spelling")
     return public_key, signature, body
 
 
-def _fields(body: bytes) -> dict[str, Any]:
+def _split(body: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header's fields, and the update."""
+    size = int.from_bytes(body[:2])
+    header, update = body[2 : 2 + size], body[2 + size :]
+    if len(header) != size or size > defaults.ENTRY_HEADER_BYTES:
+        raise BadEntry("bad-entry", "an entry's header is too large, or ends too early")
+    if len(update) > defaults.SNAPSHOT_BYTES:
+        raise BadEntry("bad-entry", "an entry's update is too large")
     try:
-        fields = msgpack.unpackb(body, object_pairs_hook=_once, max_ext_len=0)
+        fields = msgpack.unpackb(header, object_pairs_hook=_once, max_ext_len=0)
     except (ValueError, TypeError, msgpack.UnpackException):
-        raise BadEntry("bad-entry", "an entry's body is not readable") from None
+        raise BadEntry("bad-entry", "an entry's header is not readable") from None
     if not isinstance(fields, dict):
-        raise BadEntry("bad-entry", "an entry's body is not a map")
-    return fields
+        raise BadEntry("bad-entry", "an entry's header is not a map")
+    return fields, update
 
 
 def _once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -234,7 +238,7 @@ def _whole(value: object, least: int, most: int) -> int:
     return value
 
 
-def _bytes(value: object, least: int, most: int) -> bytes:
-    if not isinstance(value, bytes) or not least <= len(value) <= most:
-        raise BadEntry("bad-entry", "a part of an entry has a wrong size")
+def _parent(value: object) -> bytes:
+    if not isinstance(value, bytes) or len(value) != HASH_BYTES:
+        raise BadEntry("bad-entry", "an entry's parent is no hash")
     return value

@@ -39,7 +39,7 @@ class BadUpdate(StateError):
 
 
 class FeedFull(StateError):
-    """A fact of this node's own cannot be written: `fact-too-large`, `feed-full`, `forked`."""
+    """A fact of this node's own cannot be written: `code` says why."""
 
 
 class BadMessage(StateError):

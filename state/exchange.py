@@ -6,7 +6,7 @@ Only the author's own signed bytes travel. The network is asked through `Network
 waits for it or for the archive.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from math import inf
@@ -29,7 +29,7 @@ from .gossip import (
     encode_heads,
     told,
 )
-from .replica import Replica
+from .replica import Admit, Replica
 from .wanted import Place, Wanted
 
 NEWS, DIGEST, HEADS, PULL = "state.news", "state.digest", "state.heads", "state.pull"
@@ -79,8 +79,9 @@ class Exchange:
     def __init__(self, replica: Replica, network: Network, draw: Callable[[int], int]) -> None:
         self.replica = replica
         self.wanted = Wanted(replica.lacks)
-        self.reported: set[PeerId] = set()
-        """Peers that have compared with this node since it started."""
+        self.on_reported: list[Callable[[PeerId], None]] = []
+        """Called with each peer that has been compared with and has nothing of this node's own
+        that is lacking here (`Writer.reported`)."""
         self.own_told: dict[Plot, Told] = {}
         """The latest head of each of this node's own feeds that others have, where it is none of
         this node's: it must have made it before, or another process has its key."""
@@ -132,10 +133,10 @@ class Exchange:
 
     # News.
 
-    async def write(self, entries: list[Entry]) -> None:
-        """Entries of own feeds: into the archive, then told. Raises BadEntry."""
+    async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> None:
+        """Entries of own feeds: into the archive, then told (`Replica.write`)."""
         async with self._network.turn():
-            taken = await self.replica.write(entries)
+            taken = await self.replica.write(entries, admit)
         self._note(taken.news, None)
 
     def _note(self, news: Mapping[Place, Head], source: PeerId | None) -> None:
@@ -261,7 +262,9 @@ class Exchange:
         known.comparing = True
         try:
             await self._compare(peer, known)
-            self.reported.add(peer)
+            if not self.wanted.lacks_of(peer, self.replica.own):
+                for callback in self.on_reported:
+                    callback(peer)
         except Unanswered:
             pass
         except BadMessage as error:

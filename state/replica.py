@@ -27,6 +27,8 @@ VOUCHES: Final = "vouches"
 BLAMED: Final = frozenset(("too-large", "bad-envelope", "bad-signature", "bad-proof"))
 """Codes of entries that nobody honest hands on."""
 Pause = Callable[[], Awaitable[None]]
+Admit = Callable[[Sequence[Entry]], Iterable[tuple[Entry, Verdict]]]
+"""`Writer.stored`: takes own entries that are in the archive into their feeds."""
 
 
 class Watcher(Protocol):
@@ -78,17 +80,23 @@ class Replica:
         interest: Callable[[Plot], bool] = lambda plot: True,
         documents: int = defaults.DOCUMENTS,
         documents_bytes: int = defaults.DOCUMENTS_BYTES,
+        opened: Callable[[bytes], Entry] = open_entry,
     ) -> None:
         """`interest`: which kinds and parts are kept; of `documents` that many at most are in
-        memory."""
+        memory; `opened` checks an entry's signature."""
         self.own = public_key_of(own)
         self.authors = authors or Authors(self.own)
         self.interest = interest
         self.digest = Digest()
         self.watchers: list[Watcher] = []
+        self.takes_own: Callable[[Entry], bool] = lambda entry: False
+        """Whether an entry of this node's own that a peer has is to be taken back."""
+        self.wants_own = False
+        """Whether such entries are to be asked for."""
         self.newcomers: dict[bytes, None] = {}
         """Authors that are kept since a while ago; nobody has been asked for their feeds yet."""
-        self._archive = archive
+        self.archive = archive
+        self._opened = opened
         self._feeds: dict[bytes, dict[Plot, Feed]] = {}
         self._documents: OrderedDict[FeedName, int] = OrderedDict()
         self._documents_most = documents
@@ -99,7 +107,7 @@ class Replica:
         """Begin with what the archive has. Those who are kept are to be known by then, or are
         vouched for by those who are; others are dropped."""
         found: dict[PeerId, list[Stored]] = {}
-        for stored in await self._archive.load():
+        for stored in await self.archive.load():
             found.setdefault(stored.name.author, []).append(stored)
         waiting = [self.own, *self.authors.keys()]
         while waiting:
@@ -111,7 +119,7 @@ class Replica:
             await self._apply(change)
             await self._weigh(key)
         self.newcomers.clear()
-        await self._archive.drop(list(found))
+        await self.archive.drop(list(found))
 
     def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
         """Take up what the archive has of an author who is kept."""
@@ -139,8 +147,8 @@ class Replica:
             return False
         if head.epoch == FORKED.epoch:
             return head.same(FORKED)
-        if head.key == self.own:
-            return False  # its own writer answers that, by another epoch
+        if head.key == self.own and not self.wants_own:
+            return False  # its writer answers that, by another epoch
         return mine is None or head[3:5] >= mine[:2]
 
     def surpasses(self, head: Told) -> bool:
@@ -173,7 +181,7 @@ class Replica:
                 return Pulled(items, more=True)
             name = FeedName(peer_id_of(asked.key), *asked.plot)
             if mine == FORKED:
-                proof = await self._archive.proof(name)
+                proof = await self.archive.proof(name)
                 found: list[Item] = [] if proof is None else [proof.sealed]
             else:
                 found = await self._following(name, asked, mine, limit)
@@ -188,21 +196,35 @@ class Replica:
         if asked.epoch > mine.epoch or (asked.epoch == mine.epoch and asked.seq > mine.seq):
             return []
         first = asked.seq if asked.epoch == mine.epoch else 0
-        entries = await self._archive.entries(name, mine.epoch, first, limit)
+        entries = await self.archive.entries(name, mine.epoch, first, limit)
         if entries and asked.epoch == mine.epoch and entries[0].hash[:HASH_BYTES] == asked.hash:
             entries = entries[1:]
         return [(entry.sealed,) for entry in entries]
 
     # Taking in.
 
-    async def write(self, entries: Sequence[Entry]) -> Taken:
+    async def own_feed(self, name: FeedName) -> Feed:
+        """A feed of this node's own, for its writer: its document stays in memory."""
+        feed = self._feeds.setdefault(self.own, {}).setdefault(_plot(name), Feed(name))
+        await self._load(feed)
+        return feed
+
+    async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> Taken:
         """Entries of this node's own feeds, in their order. They are in the archive when it
-        returns. Raises BadEntry where one cannot follow on what there is."""
+        returns; then `admit` takes them into their feeds. Raises BadEntry where one does not fit,
+        without `admit`, and what the archive raises."""
         batch = _Batch()
-        for entry in entries:
-            verdict = await self._admit(entry, batch)
-            if verdict.outcome is not Outcome.NEWS:
-                raise BadEntry(verdict.code or verdict.outcome.value, "an own entry does not fit")
+        if admit is not None:
+            await self.archive.put(entries)
+            for entry, verdict in admit(entries):
+                feed = await self.own_feed(entry.name)
+                batch.verdicts.append((feed, verdict))
+        else:
+            for entry in entries:
+                verdict = await self._admit(entry, batch)
+                if verdict.outcome is not Outcome.NEWS:
+                    code = verdict.code or verdict.outcome.value
+                    raise BadEntry(code, "an own entry does not fit")
         await self._commit(batch)
         return batch.taken
 
@@ -237,7 +259,13 @@ class Replica:
         if mine is not None and (mine in (FORKED, head) or head.epoch < mine.epoch):
             return
         batch.count(key, len(sealed))
-        await self._admit(open_entry(sealed), batch)
+        entry = self._opened(sealed)
+        if key != self.own or self._takes_back(entry, mine):
+            await self._admit(entry, batch)
+
+    def _takes_back(self, entry: Entry, mine: Head | None) -> bool:
+        """What is as old as ours may prove a fork; what is later is the writer's to decide."""
+        return (mine is not None and entry.head[:2] <= mine[:2]) or self.takes_own(entry)
 
     async def _take_proof(self, one: bytes, other: bytes, batch: _Batch) -> None:
         name, _ = peek_entry(one)
@@ -264,7 +292,7 @@ class Replica:
             verdict = feed.admit(entry) if feed.document is not None else verdict
         if verdict.outcome is Outcome.CHECK:
             await self._commit(batch)
-            stored = await self._archive.entries(name, entry.epoch, entry.seq, 0)
+            stored = await self.archive.entries(name, entry.epoch, entry.seq, 0)
             verdict = self._compared(feed, stored[0], entry) if stored else verdict
         self._note(feed, verdict, batch, entry)
         return verdict
@@ -290,10 +318,10 @@ class Replica:
         entries, verdicts = batch.entries, batch.verdicts
         batch.entries, batch.verdicts, batch.size = [], [], 0
         if entries:
-            await self._archive.put(entries)
+            await self.archive.put(entries)
         for feed, verdict in verdicts:
             if verdict.proof is not None:
-                await self._archive.put_proof(feed.name, verdict.proof)
+                await self.archive.put_proof(feed.name, verdict.proof)
         keys: dict[bytes, None] = {}
         for feed, verdict in verdicts:
             key, plot = public_key_of(feed.name.author), _plot(feed.name)
@@ -334,7 +362,7 @@ class Replica:
             self.newcomers.pop(key, None)
             self._clear(key)
         if dropped:
-            await self._archive.drop(dropped)
+            await self.archive.drop(dropped)
 
     def _clear(self, key: bytes) -> None:
         for plot, feed in self._feeds.pop(key, {}).items():
@@ -355,7 +383,7 @@ class Replica:
         seq = 0
         while feed.document is None and feed.head is not None and not feed.forked:
             epoch, limit = feed.head.epoch, defaults.LOADED_BYTES
-            entries = await self._archive.entries(feed.name, epoch, seq, limit)
+            entries = await self.archive.entries(feed.name, epoch, seq, limit)
             try:
                 feed.load(entries)
             except BadEntry:
@@ -369,12 +397,12 @@ class Replica:
     async def _lose(self, key: bytes) -> None:
         self._clear(key)
         self.newcomers[key] = None
-        await self._archive.drop([peer_id_of(key)])
+        await self.archive.drop([peer_id_of(key)])
 
     def _remember(self, feed: Feed) -> None:
         """Its document was used now; those used longest ago go where there are too many."""
         self._forget(feed, unload=False)
-        if feed.document is None:
+        if feed.document is None or public_key_of(feed.name.author) == self.own:
             return
         self._documents[feed.name] = feed.document.memory
         self._documents_size += feed.document.memory

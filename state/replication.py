@@ -6,7 +6,7 @@ at a time, which lets others run between two of them. A brief link carries none 
 Wire: docs/spec/state.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from math import inf
 from typing import Any
@@ -24,9 +24,7 @@ from . import defaults
 from .entry import Entry
 from .errors import StateError
 from .exchange import DIGEST, HEADS, NEWS, PULL, Exchange, Unanswered
-from .replica import Replica, Stored
-
-Turn = Callable[[], None]
+from .replica import Admit, Replica
 
 
 class Replication:
@@ -40,6 +38,7 @@ class Replication:
         self._lock = trio.Lock()
         self._news = trio.Event()
         self._links: dict[PeerId, Link] = {}  # over which feeds are exchanged
+        self._fresh: list[PeerId] = []  # to compare with at once
         self._changes: list[tuple[PeerId, bool]] = []  # links that came and went
         endpoint.handle(NEWS, self._on_news)
         for method in (DIGEST, HEADS, PULL):
@@ -48,10 +47,10 @@ class Replication:
         endpoint.on_link_kept(self._begin)
         endpoint.on_link_lost(self._link_lost)
 
-    async def write(self, entries: list[Entry], stored: Stored | None = None) -> None:
-        """Entries of own feeds: they are in the archive when it returns, and told soon. `stored`
-        admits them into their feeds (`Writer.stored`). Raises BadEntry."""
-        await self.exchange.write(entries, stored)
+    async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> None:
+        """Entries of own feeds: they are in the archive when it returns, and told soon
+        (`Replica.write`)."""
+        await self.exchange.write(entries, admit)
         self.wake()
 
     def wake(self) -> None:
@@ -114,10 +113,9 @@ class Replication:
         self._links[link.peer] = link
         if fresh:
             self._changes.append((link.peer, True))
-        if link.identities.dialled:
-            self.exchange.link_up(link.peer)
-            self.exchange.rechecks[link.peer] = None
         self.exchange.link_up(link.peer)
+        if link.identities.dialled:
+            self._fresh.append(link.peer)
         self.wake()
 
     def _link_lost(self, link: Link, code: str) -> None:
@@ -159,7 +157,7 @@ class Replication:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled: tell, compare and pull."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._rounds)
+            nursery.start_soon(self._rounds, nursery)
             nursery.start_soon(self._refill)
             task_status.started()
             while True:
@@ -168,7 +166,8 @@ class Replication:
                 self.exchange.tell()
                 for peer, places in self.exchange.next_pulls().items():
                     nursery.start_soon(self._pull, peer, places)
-                for peer in self.exchange.due_rechecks():
+                fresh, self._fresh = self._fresh, []
+                for peer in (*fresh, *self.exchange.due_rechecks()):
                     nursery.start_soon(self._compare, peer)
                 wait = self.exchange.due_at() - self._host.now()
                 with trio.move_on_after(max(wait, _LEAST_WAIT) if wait < inf else inf):
@@ -190,12 +189,12 @@ class Replication:
         await self.exchange.compare(peer)
         self.wake()
 
-    async def _rounds(self) -> None:
+    async def _rounds(self, nursery: trio.Nursery) -> None:
         while True:
             await trio.sleep(defaults.GOSSIP_ROUND * (0.75 + self._draw(2**16) / 2**17))
             peer = self.exchange.somebody()
             if peer is not None:
-                await self._compare(peer)
+                nursery.start_soon(self._compare, peer)
 
     async def _refill(self) -> None:
         while True:

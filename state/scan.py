@@ -31,6 +31,7 @@ class Ledger:
     """What the grammar needs to know of a document."""
 
     client: int  # 1 .. 2^32-1
+    keys: int  # that it may ever name: an update sets no more
     clock: int = 0  # of the next item
     last: dict[str, int] = field(default_factory=dict)  # the clock of each key's last item
     owner: dict[int, str] = field(default_factory=dict)  # the same the other way round
@@ -132,8 +133,8 @@ def _begin_items(reader: "_Reader", ledger: Ledger) -> int:
     if clients > 1:
         raise _bad("speaks for several clients")
     count = reader.number()
-    if count == 0:
-        raise _bad("has a client without items")
+    if not 0 < count <= ledger.keys:
+        raise _bad("has a client without items, or more than there can be keys")
     reader.expect(ledger.client, "speaks for another client")
     reader.expect(ledger.clock, "does not continue the clock")
     return count

@@ -45,6 +45,13 @@ class Wanted:
             if place in teller.told
         }
 
+    def lacks_of(self, peer: PeerId, key: bytes) -> bool:
+        """Whether a peer has told of something by this author that is lacking."""
+        teller = self._tellers.get(peer)
+        return teller is not None and any(
+            place[0] == key and self._lacks(told) for place, told in teller.told.items()
+        )
+
     def room(self, peer: PeerId) -> int:
         """How much more this peer may tell of."""
         teller = self._tellers.get(peer)

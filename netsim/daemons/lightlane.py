@@ -1,8 +1,8 @@
 """Messages of any size between light nodes, as a lane over TCP would carry them, without either.
 
-Messages go in parts of a packet each, of which a window is under way that opens while nothing is lost
-and halves when something is; a part not acknowledged within two round trips goes again. Sizes, round
-trips and losses are those of the network, contents are not written out.
+Messages go in parts of a packet each, of which a window is under way that opens while nothing is
+lost and halves when something is; a part not acknowledged within two round trips goes again.
+Sizes, round trips and losses are those of the network, contents are not written out.
 """
 
 from collections import OrderedDict, deque

@@ -7,25 +7,28 @@ left out. A dial costs four round trips; messages travel as in `lightlane.py`.
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappop, heappush
 from math import inf
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from ...state import defaults
-from ...state.archive import Archive, MemoryArchive
-from ...state.entry import Entry
+from ...state.archive import MemoryArchive
+from ...state.entry import Entry, open_entry
 from ...state.errors import StateError
 from ...state.exchange import Exchange, Unanswered
 from ...state.replica import Replica
 from ...state.roster import Roster
 from ...transport.identity import Identity, PeerId
 from ...transport.place import Nearness
+from ..errors import SimError
 from ..light import Sends
 from ..packet import Addr
 from .lightlane import LightLane
 from .ringnode import DIAL_TRIPS, NOWHERE, Parcel, parcel
 
+Found = TypeVar("Found")
 _DIAL_AGAIN_S: Final = 1.0
 _LOOK_S: Final = 1.0
 _Steps = Coroutine["_Asked", bytes | None, None]
@@ -63,7 +66,7 @@ class ReplicaNode:
         where: dict[PeerId, Addr],
         names: dict[Addr, PeerId],
         *,
-        archive: Archive | None = None,
+        archive: MemoryArchive | None = None,
         replica: Callable[..., Replica] = Replica,
         most_links: int = defaults.MEMBER_LINKS,
     ) -> None:
@@ -78,7 +81,6 @@ class ReplicaNode:
         self.time = 0.0  # to be set by who calls from outside
         self.links: dict[PeerId, float] = {}  # since when
         self.blamed: list[tuple[PeerId, str]] = []
-        self.rounds = True
         self._most_links = most_links
         self._random = random
         self._where = where
@@ -89,6 +91,13 @@ class ReplicaNode:
         self._dials: dict[int, _Dial] = {}
         self._pumping = inf
         self._look_at = inf
+
+    def face(self, peer: PeerId) -> Exchange:
+        """What a peer gets to see; an honest node has one face."""
+        return self.exchange
+
+    def faces(self) -> list[Exchange]:
+        return [self.exchange]
 
     # As a core.
 
@@ -139,8 +148,8 @@ class ReplicaNode:
             message = ("post", method, payload)
             self.lane.send(self.time, self._where[peer], len(payload), message)
 
-    def call(self, peer: PeerId, method: str, payload: bytes) -> _Asked:  # type: ignore[override]
-        return _Asked(peer, method, payload)
+    async def call(self, peer: PeerId, method: str, payload: bytes) -> bytes:
+        return await _Asked(peer, method, payload)
 
     def blame(self, peer: PeerId, error: StateError) -> None:
         self.blamed.append((peer, error.code))
@@ -167,10 +176,11 @@ class ReplicaNode:
             return
         self.links[peer] = self.time
         self.roster.linked(peer, Nearness.PUBLIC)
-        self.exchange.link_up(peer)
-        self.start(self.replica.linked(peer))
+        face = self.face(peer)
+        face.link_up(peer)
+        self.start(face.replica.linked(peer))
         if dialled:
-            self.start(self.exchange.compare(peer))
+            self.start(face.compare(peer))
 
     def unlink(self, peer: PeerId) -> None:
         """The link is gone."""
@@ -178,10 +188,11 @@ class ReplicaNode:
             return
         self.lane.forget(self._where[peer])
         self.roster.unlinked(peer, self.time)
-        self.exchange.link_lost(peer)
+        face = self.face(peer)
+        face.link_lost(peer)
         for number in [number for number, (to, _) in self._calls.items() if to == peer]:
             self._step(self._calls.pop(number)[1], None)
-        self.start(self.replica.unlinked(peer))
+        self.start(face.replica.unlinked(peer))
         self.look()
 
     def _unheard(self, address: Addr) -> None:
@@ -253,7 +264,7 @@ class ReplicaNode:
         elif peer not in self.links:
             self.lane.out.append((parcel(60, ("reset",)), source))
         elif message[0] == "post":
-            self.exchange.heard(peer, message[2])
+            self.face(peer).heard(peer, message[2])
         else:
             self.start(self._answer(peer, source, *message[1:]))
 
@@ -269,7 +280,7 @@ class ReplicaNode:
 
     async def serve(self, peer: PeerId, method: str, payload: bytes) -> bytes | None:
         """The answer to a peer's call; None: refused."""
-        return await self.exchange.answer(peer, method, payload)
+        return await self.face(peer).answer(peer, method, payload)
 
     # Tasks.
 
@@ -301,19 +312,20 @@ class ReplicaNode:
         self.start(self.exchange.write(entries))
 
     def _round(self) -> None:
-        peer = self.exchange.somebody()
-        if peer is not None and self.rounds:
-            self.start(self.exchange.compare(peer))
+        for face in self.faces():
+            if (peer := face.somebody()) is not None:
+                self.start(face.compare(peer))
         self.at(self.time + self._jitter(defaults.GOSSIP_ROUND), self._round)
 
     def _pump(self) -> None:
         """Whatever the exchange has to do now; a timer for what it has to do later."""
-        self.exchange.tell()
-        for peer, places in self.exchange.next_pulls().items():
-            self.start(self.exchange.pull(peer, places))
-        for peer in self.exchange.due_rechecks():
-            self.start(self.exchange.compare(peer))
-        due = self.exchange.due_at()
+        for face in self.faces():
+            face.tell()
+            for peer, places in face.next_pulls().items():
+                self.start(face.pull(peer, places))
+            for peer in face.due_rechecks():
+                self.start(face.compare(peer))
+        due = min(face.due_at() for face in self.faces())
         if due < self._pumping or self._pumping <= self.time:
             self._pumping = due
             if due < inf:
@@ -321,3 +333,19 @@ class ReplicaNode:
 
     def _nothing(self) -> None:
         """`_flush` pumps."""
+
+
+def at_once(steps: Coroutine[Any, Any, Found]) -> Found:
+    """The result of what waits for nobody."""
+    try:
+        steps.send(None)
+    except StopIteration as ended:
+        return cast(Found, ended.value)
+    raise SimError("it waits for somebody")
+
+
+@lru_cache(200_000)
+def opened_once(sealed: bytes) -> Entry:
+    """Each entry's signature is checked by the first node that gets those bytes, and counts as
+    checked for the others of this process: a thousand nodes would do little else."""
+    return open_entry(sealed)

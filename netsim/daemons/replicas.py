@@ -1,13 +1,11 @@
 """Light nodes that keep each other's feeds, at the links and distances of home volunteers."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
 
 import msgpack
 
-from ...state import replica as replicas
 from ...state.archive import MemoryArchive
 from ...state.digest import Plot
 from ...state.document import Document, snapshot
@@ -17,25 +15,23 @@ from ...state.entry import (
     FeedName,
     Head,
     client_of,
-    open_entry,
     seal_entry,
 )
 from ...state.kinds import KINDS
 from ...state.record import MemberRecord, seal_record
+from ...state.replica import Replica
 from ...transport.address import Address
 from ...transport.identity import Identity, PeerId, public_key_of
 from ...transport.place import Nearness
-from ..errors import SimError
 from ..faults import Faults
 from ..light import LightHost
 from ..packet import Addr
 from ..population import latency, profiles
 from ..population.mix import draw, load
 from ..world import World
-from .replicanode import ReplicaNode
+from .replicanode import ReplicaNode, at_once, opened_once
 from .ringnode import WALL
 
-Found = TypeVar("Found")
 SEEDS: Final = 1_000_000
 """The first of the secrets of the nodes' keys."""
 
@@ -66,7 +62,9 @@ class Author:
         epoch = max(int((WALL + now) * 1000), before[1].epoch + 1 if before else 0)
         client = client_of(name, epoch)
         document = Document(KINDS[plot[0]], client)
-        return self._seal(plot, document, epoch, 0, NO_PARENT, now, snapshot(client, facts))
+        return self._seal(
+            plot, document, epoch, 0, NO_PARENT, now, snapshot(KINDS[plot[0]], client, facts)
+        )
 
     def _seal(
         self,
@@ -111,7 +109,7 @@ class Overlay(MemoryArchive):
 class Swarm:
     """The nodes, and what they have written."""
 
-    def __init__(self, seed: int, *, replica: Callable[..., replicas.Replica] | None = None):
+    def __init__(self, seed: int, *, replica: Callable[..., Replica] = Replica) -> None:
         self.world = World(seed, latency=latency.matrix())
         self.random = self.world.streams.get("", "swarm")
         self.faults = Faults(self.world)
@@ -120,7 +118,7 @@ class Swarm:
         self.hosts: dict[PeerId, LightHost] = {}
         self.where: dict[PeerId, Addr] = {}
         self.names: dict[Addr, PeerId] = {}
-        self._replica = replica or replicas.Replica
+        self._replica = partial(replica, opened=opened_once)
 
     @property
     def now(self) -> float:
@@ -136,8 +134,15 @@ class Swarm:
         identity = Identity.from_seed((SEEDS + number).to_bytes(32))
         random = self.world.streams.get(name, "swarm")
         drawn = draw(load(), self.world.streams.get(name, "population"), latency.matrix())
-        more = {"archive": Overlay(), "replica": self._replica} | more
-        node = kind(identity, random, self.where, self.names, **more)
+        node = kind(
+            identity,
+            random,
+            self.where,
+            self.names,
+            archive=more.pop("archive", None) or Overlay(),
+            replica=self._replica,
+            **more,
+        )
         place = self.world.public_address()
         link = profiles.link(drawn.link)
         host = self.world.light(name, node, address=place, link=link, site=drawn.site)
@@ -202,11 +207,11 @@ class Swarm:
         base = MemoryArchive()
         for node in self.nodes:
             entries = self.authors[node.peer].write(plot, facts, self.now)
-            _at_once(base.put(entries))
-        stored = _at_once(base.load())
+            at_once(base.put(entries))
+        stored = at_once(base.load())
         peers = [node.peer for node in self.nodes]
         for node in self.nodes:
-            _at_once(node.replica.grouped(peers))
+            at_once(node.replica.grouped(peers))
             node.replica.newcomers.clear()
             cast(Overlay, node.archive).base = base
             for each in stored:
@@ -229,29 +234,3 @@ class Swarm:
         for node in nodes:
             both &= set(node.replica.authors.keys())
         return len({node.replica.digest.of(both).top() for node in nodes}) < 2
-
-
-def _at_once(steps: Coroutine[Any, Any, Found]) -> Found:
-    """The result of what waits for nobody."""
-    try:
-        steps.send(None)
-    except StopIteration as ended:
-        return cast(Found, ended.value)
-    raise SimError("it waits for somebody")
-
-
-_opened = lru_cache(200_000)(open_entry)
-
-
-@contextmanager
-def opened_once() -> Any:
-    """Within it, each entry's signature is checked by the first node that gets those bytes, and
-    counts as checked for the others of this process: the simulation of a thousand nodes would
-    check little else."""
-    real = replicas.open_entry
-    replicas.open_entry = _opened
-    try:
-        yield
-    finally:
-        replicas.open_entry = real
-        _opened.cache_clear()
