@@ -27,6 +27,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 from shoal.state.document import Document, snapshot
@@ -117,6 +118,7 @@ def _number(value: int) -> bytes:
     return bytes([low | 128]) + _number(rest) if rest else bytes([low])
 
 
+@lru_cache(8)  # and pycrdt keeps a KiB of each nested document for ever
 def others(client: int) -> list[bytes]:
     """What pycrdt writes that is none of ours: texts, lists, nested ones, other values."""
     from pycrdt import Array, Doc, Map, Text
