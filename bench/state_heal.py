@@ -3,7 +3,7 @@
 Light nodes (`netsim/daemons/replicas.py`) over the links of home volunteers and the latencies of
 the core matrix. Rosters as in a daemon dial members up to 64 links, give lost ones up and dial
 them again at their pace, so that the first link across the cut is theirs to make. Everybody
-writes a fact every 30 s or so, on both sides, until the heal. Counted are the seconds from the
+writes a fact every minute or so, on both sides, until the heal. Counted are the seconds from the
 heal to the first link across the cut, and from that one until all hundred have the same digest.
 
 `value` is the most seconds from the first link to the same digest, less what is asked for: two
@@ -30,7 +30,7 @@ from shoal.state import defaults
 
 LINKS: Final = 32
 CUT_S: Final = 600.0
-WRITE_S: Final = 30.0
+WRITE_S: Final = 60.0
 STEP_S: Final = 0.02
 PATIENCE_S: Final = 60.0
 PLOTS: Final = (("member", 0), ("claims", 0), ("jobs", 0))

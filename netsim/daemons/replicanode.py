@@ -73,7 +73,7 @@ class ReplicaNode:
         self.identity = identity
         self.peer = identity.peer
         self.archive = archive or MemoryArchive()
-        self.replica = replica(identity.peer, self.archive, documents=8)
+        self.replica = replica(identity.peer, self.archive)
         self.exchange = Exchange(self.replica, self, random.randrange)
         self.roster = Roster(identity.peer)
         self.lane = LightLane(self._came, self._unheard)

@@ -122,7 +122,7 @@ class TwoFaced(ReplicaNode):
     ) -> None:
         shameless = partial(_Shameless, opened=opened_once)
         super().__init__(identity, random, where, names, archive=archive, replica=shameless)
-        other = shameless(identity.peer, MemoryArchive(), documents=8)
+        other = shameless(identity.peer, MemoryArchive())
         self._faces = [self.exchange, Exchange(other, self, random.randrange)]
         self._archives = [face.replica.archive for face in self._faces]
         self._histories = [_History(identity), _History(identity)]
