@@ -33,6 +33,7 @@ TREES_KEPT = 16  # trees of blobs held in memory
 QUOTA_SAVE = 60.0  # seconds between two saves of when things were used
 SCRUB_EVERY = 30 * 86_400.0  # seconds from one look at every chunk to the next
 SCRUB_RATE = 4 * 2**20  # bytes per second that it reads
+SCRUB_MEND = 600.0  # seconds until what nobody had is asked for again
 SCRUB_LOOK = 60.0  # seconds until it looks again whether it is time, or the node idle
 LIBRARY_LIMIT = 4 * 2**20  # bytes of library.json
 PREFIX_MIN = 8  # hex digits of a root that name it

@@ -287,6 +287,8 @@ class Dht:
             self._store.radius = min(SPACE, self._table.radius() * defaults.STORE_SLACK)
             while not self._store.expire(self._host.now()):
                 await trio.lowlevel.checkpoint()
+            if self._records.grown(len(self._table), self._host.now()):
+                self._publishing.wake()
             await trio.sleep(defaults.MODE_LOOK)
 
     def _servers(self) -> int:

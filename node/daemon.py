@@ -72,6 +72,7 @@ class ManagedEngine(RestartingEngine, Protocol):
 
 EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, threads, bytes of memory
 Say = Callable[[str], None]
+ShowFetch = Callable[[tuple[int, int] | None], None]  # bytes done, and of how many; None: none runs
 NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
 OWN_FIRST = 4  # addresses of interfaces that are published before those that others found
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
@@ -100,15 +101,18 @@ async def run_node(
     *,
     engine_factory: EngineFactory | None = None,
     say: Say = lambda line: None,
+    bar: ShowFetch | None = None,
     task_status: "TaskStatus[Node]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """One daemon, until `Node.stop` or cancellation; started when it answers on its sockets.
 
-    `say` gets lines for a person. Raises DataFolderInUse, NodeError, HostError, TransportError.
+    `say` gets lines for a person; without a `bar` also about how far a fetch is. Raises
+    DataFolderInUse, NodeError, HostError, TransportError.
     """
     lock = await open_folder(host, config.folder)
     try:
         node = await Node.prepare(host, config, say)
+        node.show_fetches(bar)
         node.compute(engine_factory)
         await node.run(task_status=task_status)
     finally:
@@ -139,6 +143,7 @@ class Node:
         self.health = Health(self._tell)
         self.stalls = StallGuard(host, defaults.STALL)
         self._say = say
+        self._bar: ShowFetch | None = None
         self._stop = trio.Event()
         self._restarts = 0  # of the engine's worker
         self.endpoint = Endpoint(
@@ -187,6 +192,7 @@ class Node:
             library,
             config.folder.scrub,
             repair=self.holdings.repair,
+            tell=self.holdings.mended,
             idle=lambda: (
                 not (self.gateway.sessions or self.stage.sessions or self.exchange.fetching())
             ),
@@ -203,6 +209,10 @@ class Node:
             await library.open()
             capacity = await probe(host, config.data, memory=config.memory)
         return cls(host, config, identity, credentials, library, capacity, say)
+
+    def show_fetches(self, bar: ShowFetch | None) -> None:
+        """How far it is with what it fetches to serve goes there, not into lines."""
+        self._bar = bar
 
     def compute(self, factory: EngineFactory | None) -> None:
         """Build what computes: the engine where there is one, stage, gateway, serving.
@@ -439,10 +449,14 @@ class Node:
             elif status["text"] == NO_TORCH:
                 self.health.report("serving", status["text"], hint=TORCH_HINT)
             else:
-                self.health.clear("serving")
+                if status["phase"] != "choosing":  # which it does again and again while it fails
+                    self.health.clear("serving")
                 if status["text"] != said:
                     said = status["text"]
                     self._say(said)
-                if line := progress.line(status):
+                if self._bar is not None:
+                    fetching = status["phase"] == "fetching" and bool(status["total_bytes"])
+                    self._bar((status["done_bytes"], status["total_bytes"]) if fetching else None)
+                elif line := progress.line(status):
                     self._say(line)
             await trio.sleep(defaults.WATCH)

@@ -88,6 +88,24 @@ class Holdings:
         self._exchange.swarm.withdraw(root)
         self._say(f"{root[:16]} made room on the disk")
 
+    def mended(self, again: int, lost: int) -> None:
+        """Of chunks that were damaged on this disk, so many came again, and so many nobody had."""
+        if again:
+            self._say(f"{_chunks(again)} damaged on this disk, and fetched again from others")
+        if not lost:
+            self._health.clear("damaged")
+            return
+        self._health.report(
+            "damaged",
+            f"{_chunks(lost)} damaged on this disk, and no other node that can be found has them",
+            hint="add what they belong to again: `shoal blob add FILE`, `shoal model add FOLDER`; "
+            "`shoal blob list` and `shoal model list` show what is not whole",
+        )
+
     async def repair(self, root: str, digests: list[str]) -> None:
         """Fetch damaged chunks again."""
         await self._exchange.fetch(root, digests, self.linked)
+
+
+def _chunks(count: int) -> str:
+    return "1 chunk was" if count == 1 else f"{count} chunks were"
