@@ -154,7 +154,7 @@ class ReplicaNode:
     def blame(self, peer: PeerId, error: StateError) -> None:
         self.blamed.append((peer, error.code))
         self.roster.put_off(peer)
-        self.unlink(peer)
+        self.lose(peer)
 
     async def pause(self) -> None:
         """Nobody else runs on a light host."""
@@ -182,7 +182,7 @@ class ReplicaNode:
         if dialled:
             self.start(face.compare(peer))
 
-    def unlink(self, peer: PeerId) -> None:
+    def lose(self, peer: PeerId) -> None:
         """The link is gone."""
         if self.links.pop(peer, None) is None:
             return
@@ -196,7 +196,7 @@ class ReplicaNode:
         self.look()
 
     def _unheard(self, address: Addr) -> None:
-        self.unlink(self._names[address])
+        self.lose(self._names[address])
 
     def look(self) -> None:
         """Dial who is due."""

@@ -152,7 +152,7 @@ async def newcomers() -> None:
     friend = Writer(60)
     await one.replica.linked(friend.peer)
     await one.replica.take([(friend.write(a={"v": 1}).sealed,)], one.pause)
-    await one.write(**{VOUCHES: write_vouches([friend.key])})
+    await one.write(MEMBER, **{VOUCHES: write_vouches([friend.key])})
     await two.exchange.compare(one.peer)
     await two.pull()
     assert friend.key in two.replica.authors

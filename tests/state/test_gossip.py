@@ -1,5 +1,6 @@
 """Messages come back as they went; whatever else comes is refused."""
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_other_forms_are_refused(value: Any) -> None:
 
 
 def test_nothing_stands_behind_the_end_and_nothing_is_missing() -> None:
-    messages = {
+    messages: dict[Callable[[bytes], object], bytes] = {
         decode_heads: encode_heads([told(KEY, PLOT, None)]),
         Compare.decode: Compare(MARK, {PLOT: MARK}).encode(),
         Compared.decode: Compared({PLOT: MARK}, {PLOT: {1: MARK}}).encode(),

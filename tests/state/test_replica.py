@@ -82,7 +82,7 @@ def test_entries_become_facts_that_others_are_told_of() -> None:
 def test_who_is_not_kept_is_passed_over_unread() -> None:
     it, stranger = replica(), fresh(12)
     opened: list[bytes] = []
-    it._opened = lambda sealed: opened.append(sealed)  # type: ignore[assignment,return-value,func-returns-value]
+    it._opened = lambda sealed: opened.append(sealed)  # type: ignore[assignment,return-value]
     taken = take(it, stranger.write(a={"v": 1}))
     assert (taken.news, taken.bytes, opened) == ({}, {}, [])
 
@@ -216,12 +216,12 @@ def test_vouches_make_authors_and_their_withdrawal_drops_them() -> None:
     voucher, friend = fresh(11), fresh(12)
     it, seen = keeping(voucher), Seen()
     it.watchers.append(seen)
-    take(it, voucher.write(**{VOUCHES: write_vouches([friend.key])}))
+    take(it, voucher.write(MEMBER, **{VOUCHES: write_vouches([friend.key])}))
     assert friend.key in it.authors
     assert friend.key in it.newcomers
     entry = friend.write(a={"v": 1})
     assert take(it, entry).news
-    take(it, voucher.write(**{VOUCHES: write_vouches([])}))
+    take(it, voucher.write(MEMBER, **{VOUCHES: write_vouches([])}))
     assert seen.gone == [friend.peer]
     assert it.head(friend.key, MEMBER) is None
     assert it.feed(friend.key, MEMBER) is None
@@ -238,7 +238,7 @@ def test_a_budget_bounds_what_is_in_the_archive() -> None:
     voucher = fresh(11)
     authors = Authors(Writer(1).key, budget=6 * defaults.AUTHOR_LEAST)
     it = keeping(voucher, authors=authors)
-    take(it, voucher.write(**{VOUCHES: write_vouches([each.key for each in writers])}))
+    take(it, voucher.write(MEMBER, **{VOUCHES: write_vouches([each.key for each in writers])}))
     for each in writers:
         take(it, each.write(a={"v": 1}))
     assert it.authors.total <= 6 * defaults.AUTHOR_LEAST
@@ -251,7 +251,7 @@ def test_documents_beyond_the_bound_are_made_again() -> None:
     it = keeping(*writers, documents=2)
     for turn in range(3):
         for each in writers:
-            assert take(it, each.write(**{f"k{turn}": {"v": turn}})).news
+            assert take(it, each.write(MEMBER, **{f"k{turn}": {"v": turn}})).news
     held = [feed for each in writers if (feed := it.feed(each.key, MEMBER)) and feed.document]
     assert len(held) == 2
     assert len(at_once(it.facts(writers[0].key, MEMBER))) == 3
@@ -260,8 +260,8 @@ def test_documents_beyond_the_bound_are_made_again() -> None:
 def test_a_restart_takes_up_what_is_stored() -> None:
     me, friend, far = Writer(1), fresh(12), fresh(13)
     it = replica()
-    at_once(it.write([me.write(**{VOUCHES: write_vouches([friend.key])})]))
-    take(it, friend.write(**{VOUCHES: write_vouches([far.key])}))
+    at_once(it.write([me.write(MEMBER, **{VOUCHES: write_vouches([friend.key])})]))
+    take(it, friend.write(MEMBER, **{VOUCHES: write_vouches([far.key])}))
     assert take(it, far.write(a={"v": 1})).news
     stranger = fresh(14).write(a={"v": 1})
     at_once(it.archive.put([stranger]))
@@ -277,7 +277,7 @@ def test_a_restart_takes_up_what_is_stored() -> None:
 def test_a_damaged_feed_is_dropped_to_be_fetched_again() -> None:
     writer = fresh(11)
     it = keeping(writer, documents=1)
-    entries = [writer.write(**{f"k{number}": {"v": number}}) for number in range(3)]
+    entries = [writer.write(MEMBER, **{f"k{number}": {"v": number}}) for number in range(3)]
     take(it, *entries)
     other = fresh(12)
     at_once(it.linked(other.peer))
