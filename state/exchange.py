@@ -29,7 +29,7 @@ from .gossip import (
     encode_heads,
     told,
 )
-from .replica import Admit, Replica
+from .replica import Admit, Replica, Taken
 from .wanted import Place, Wanted
 
 NEWS, DIGEST, HEADS, PULL = "state.news", "state.digest", "state.heads", "state.pull"
@@ -209,11 +209,15 @@ class Exchange:
     async def pull(self, peer: PeerId, places: list[Place]) -> None:
         """Get what is lacking of these feeds from a peer, as much as it gives at once."""
         vain = set(places)
+        before = {place: self.replica.head(*place) for place in places}
         try:
             asked = encode_heads(self.replica.told(places))
             pulled = Pulled.decode(await self._network.call(peer, PULL, asked))
-            news = await self._take(peer, pulled)
-            vain = set() if news and pulled.more else vain - news.keys()
+            taken = await self._take(peer, pulled)
+            vain = {place for place in places if self.replica.head(*place) == before[place]}
+            if pulled.more and taken.seen:  # it was cut behind the last that it gave
+                given = [number for number, place in enumerate(places) if place in taken.seen]
+                vain -= set(places[max(given, default=len(places)) + 1 :])
         except Unanswered:
             pass
         except BadMessage as error:
@@ -221,7 +225,7 @@ class Exchange:
         finally:
             self.wanted.ended(peer, places, vain, self._network.now())
 
-    async def _take(self, peer: PeerId, pulled: Pulled) -> Mapping[Place, Head]:
+    async def _take(self, peer: PeerId, pulled: Pulled) -> Taken:
         async with self._network.turn():
             taken = await self.replica.take(pulled.items, self._network.pause)
         now = self._network.now()
@@ -231,7 +235,7 @@ class Exchange:
         if taken.blame is not None:
             self._network.blame(peer, taken.blame)
         self._welcome(peer)
-        return taken.news
+        return taken
 
     def _welcome(self, peer: PeerId) -> None:
         """Authors that are kept from now on: whoever vouched for them has told of them, and what

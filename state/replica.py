@@ -49,6 +49,7 @@ class Taken:
     """What came of entries that were offered."""
 
     news: dict[Place, Head] = field(default_factory=dict)
+    seen: set[Place] = field(default_factory=set)  # of which there was anything
     bytes: dict[bytes, int] = field(default_factory=dict)  # that were looked at, by author
     blame: BadEntry | None = None  # who handed them on is to blame
 
@@ -195,10 +196,13 @@ class Replica:
         with its own it is the proof of a fork."""
         if asked.epoch > mine.epoch or (asked.epoch == mine.epoch and asked.seq > mine.seq):
             return []
-        first = asked.seq if asked.epoch == mine.epoch else 0
+        first = 0
+        if asked.epoch == mine.epoch:
+            theirs = await self.archive.entries(name, mine.epoch, asked.seq, 0)
+            if not theirs or theirs[0].hash[:HASH_BYTES] != asked.hash:
+                return [(entry.sealed,) for entry in theirs]
+            first = asked.seq + 1
         entries = await self.archive.entries(name, mine.epoch, first, limit)
-        if entries and asked.epoch == mine.epoch and entries[0].hash[:HASH_BYTES] == asked.hash:
-            entries = entries[1:]
         return [(entry.sealed,) for entry in entries]
 
     # Taking in.
@@ -254,6 +258,7 @@ class Replica:
         key = public_key_of(name.author)
         if not self._keeps(key, _plot(name)):
             return
+        batch.taken.seen.add((key, _plot(name)))
         feed = self.feed(key, _plot(name))
         mine = None if feed is None else feed.head
         if mine is not None and (mine in (FORKED, head) or head.epoch < mine.epoch):
@@ -272,6 +277,7 @@ class Replica:
         key = public_key_of(name.author)
         if not self._keeps(key, _plot(name)):
             return
+        batch.taken.seen.add((key, _plot(name)))
         feed = self.feed(key, _plot(name))
         if feed is not None and feed.forked:
             return

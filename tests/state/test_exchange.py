@@ -123,6 +123,41 @@ def test_where_one_does_not_answer_the_next_is_asked() -> None:
     at_once(next_teller())
 
 
+async def cut_short() -> None:
+    """An answer ends behind the first feed, of which everything is known meanwhile: the second is
+    asked for again at once."""
+    _, (one, two) = await linked(2)
+    writers = [Writer(number) for number in (41, 42)]
+    for writer in writers:
+        for node in (one, two):
+            await node.replica.linked(writer.peer)
+        first = writer.write(a={"v": 1})
+        for node in (one, two):
+            await node.replica.take([(first.sealed,)], node.pause)
+    seconds = [writer.write(b={"v": b"x" * 8_000}) for writer in writers]
+    for writer, second in zip(writers, seconds, strict=True):
+        thirds = [writer.write(**{f"c{n}": {"v": b"x" * 1_000}}) for n in range(4)]
+        await two.replica.take([(each.sealed,) for each in (second, *thirds)], two.pause)
+    places = [(writer.key, MEMBER) for writer in writers]
+    one.exchange.heard(two.peer, encode_heads(two.replica.told(places)))
+    one.exchange.next_pulls()
+    answer = await two.replica.give(one.replica.told(places[:1]), limit=1)
+
+    async def late(peer: object, method: str, payload: bytes) -> bytes:
+        await one.replica.take(answer.items, one.pause)  # from somebody else
+        return Pulled(answer.items, more=True).encode()
+
+    whole, one.call = one.call, late  # type: ignore[method-assign]
+    await one.exchange.pull(two.peer, places)
+    one.call = whole  # type: ignore[method-assign]
+    await one.pull()
+    assert same(one, two)
+
+
+def test_what_an_answer_had_no_room_for_is_asked_for_again() -> None:
+    at_once(cut_short())
+
+
 async def forks() -> None:
     """An author shows two nodes two histories of different lengths."""
     _, (one, two, _) = await linked(3)

@@ -206,7 +206,8 @@ def test_what_follows_is_given_from_where_the_asker_is() -> None:
     rival = fresh(11)
     rival.write(a={"v": 0})
     other = rival.write(a={"v": "other"})
-    assert given(other.head)[0] == (entries[1].sealed,)  # with its own, the proof
+    assert given(other.head) == [(entries[1].sealed,)]  # with its own, the proof
+    assert given(entries[0].head, limit=1) == [(entries[1].sealed,)]
     assert given(other.head._replace(epoch=9)) == []
     assert given(None, limit=1) == [(entries[0].sealed,)]
     assert at_once(it.give([told(key, MEMBER, None)], limit=1)).more
