@@ -171,7 +171,7 @@ class Publishing:
 
     async def _find(self, walk: Walk, query: Query, waker: "_Waker") -> None:
         try:
-            found = await self._asking.find(query.contact, query.find)
+            found = await self._asking.find(query.contact, query.find, query.by)
         except NoAnswer as error:
             walk.failed(query, self._host.now(), error.code)
         else:

@@ -207,7 +207,7 @@ class Dht:
     async def dial(self, peer: PeerId, addresses: Iterable[Address]) -> Link:
         """A link for some questions, as look-ups have them: where others said that a peer is, a
         host is dialled in vain so often only. Raises DialFailed."""
-        return await self._links.to(Contact(peer, addresses))
+        return await self._links.to(Contact(peer, addresses), by=("records",))
 
     # Publishing.
 

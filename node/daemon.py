@@ -16,6 +16,7 @@ from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.kvindex import KvIndex
 from ..dht.library import Library
+from ..dht.proving import Proving
 from ..dht.quota import Quota
 from ..dht.scrub import Scrub
 from ..state.defaults import ADDRESSES
@@ -61,6 +62,7 @@ from .naming import names_of
 from .operations import Operations
 from .providers import Providers
 from .remembering import Remembering
+from .seeking import Seeking
 from .stall import StallGuard
 
 
@@ -183,7 +185,8 @@ class Node:
             host,
             library,
             config.disk,
-            replicas=self.holdings.replicas,
+            claims=self.holdings.claims,
+            proof=Proving(host, library, self.exchange.holder, connect=self.providers.connect),
             in_use=self.holdings.in_use,
             withdraw=self.holdings.evicted,
         )
@@ -197,7 +200,14 @@ class Node:
                 not (self.gateway.sessions or self.stage.sessions or self.exchange.fetching())
             ),
         )
-        self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
+        self.models = Models(
+            host,
+            library,
+            self.exchange,
+            self.directory,
+            restore=self._restore,
+            find=self.names.resolve,
+        )
 
     @classmethod
     async def prepare(cls, host: Host, config: NodeConfig, say: Say) -> "Node":
@@ -228,7 +238,8 @@ class Node:
         self.engine = make(host, threads, memory) if there else None
         self.capacity = replace(self.capacity, engine=self.engine is not None)
         self.stage = Stage(host, courier, self.engine)
-        self.gateway = Gateway(host, courier, self.directory, self.models)
+        seeking = Seeking(host, self.discovery.dht, self.directory, self.providers)
+        self.gateway = Gateway(host, courier, self.directory, self.models, seek=seeking.seek)
         settings = ServingSettings(memory, config.model, config.layers, config.dtype)
         self.serving = Serving(
             host,

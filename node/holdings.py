@@ -68,10 +68,9 @@ class Holdings:
             with suppress(ModelError):  # damaged: `announce` has said so
                 await self._exchange.announce(root)
 
-    async def replicas(self, root: str) -> int | None:
+    async def claims(self, root: str) -> set[PeerId]:
         """Others that say they hold it, members or not."""
-        found = {*holders(root, self._directory), *await self._providers.replicas(root)}
-        return len(found) or None
+        return {*holders(root, self._directory), *await self._providers.replicas(root)}
 
     def in_use(self) -> frozenset[str]:
         """What must stay: it is served, or being fetched."""
