@@ -136,7 +136,7 @@ async def cut_short() -> None:
             await node.replica.take([(first.sealed,)], node.pause)
     seconds = [writer.write(b={"v": b"x" * 8_000}) for writer in writers]
     for writer, second in zip(writers, seconds, strict=True):
-        thirds = [writer.write(**{f"c{n}": {"v": b"x" * 1_000}}) for n in range(4)]
+        thirds = [writer.write(MEMBER, **{f"c{n}": {"v": b"x" * 1_000}}) for n in range(4)]
         await two.replica.take([(each.sealed,) for each in (second, *thirds)], two.pause)
     places = [(writer.key, MEMBER) for writer in writers]
     one.exchange.heard(two.peer, encode_heads(two.replica.told(places)))
