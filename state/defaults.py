@@ -67,3 +67,53 @@ REFUSED_PAUSE = 5.0  # seconds between two tries while the disk refuses
 FREE_SHARE = 16  # one page of so many may be free before the file is made smaller
 FREE_LEAST = 64  # free pages that do not count
 FREED_AT_ONCE = 256  # pages given back in one transaction
+
+# Whose feeds are kept.
+FEEDS_BUDGET = 512 * 2**20  # bytes, of all authors together
+FEEDS_ROOM = 7 / 8  # of the budget: below it those who found no room are looked at again
+AUTHOR_WEIGHT = 4 * 2**10  # bytes that an author weighs besides its entries
+AUTHOR_LEAST = 32 * 2**10  # bytes that it weighs at least: 16,384 authors
+AUTHOR_VOUCHED = 64  # authors that one vouches for
+VOUCHERS = 64  # of one author that are remembered
+VOUCH_DEPTH = 16  # from a root, whom those vouch for, and so on
+PAST_LINKS = 512  # authors that had a link
+
+# The exchange of feeds: messages.
+NEWS_HEADS = 1_024  # heads in one `state.news`
+NEWS_BYTES = 128 * 2**10
+DIGEST_ROWS = 64  # kinds and parts in one message
+DIGEST_MESSAGE = 320 * 2**10  # bytes: 64 rows of 256 buckets
+HEADS = 4_096  # in one answer to `state.heads`
+HEADS_BYTES = 512 * 2**10
+PULL_FEEDS = 32  # asked for in one `state.pull`
+PULL_BYTES = 32 * 2**10  # of sealed entries in one answer, and what the last one has over
+PULL_ITEMS = 4_096
+# The exchange of feeds: what is lacking.
+TOLD = 2_048  # feeds of which one peer has told what is lacking
+PACED = 16_384  # authors of whom it is known how much came of late
+PULLS = 4  # under way at once; one a link
+PULL_PATIENCE = 1.0  # seconds until the next teller is asked as well
+VAIN_S = 5.0  # seconds for which a teller is not asked again for what it did not give
+AUTHOR_RATE = 32 * 2**10  # bytes per second of one author's entries taken in the long run
+AUTHOR_BURST_S = 64.0  # seconds of it at once
+ENTRY_COST = 2**10  # bytes that an entry counts besides its own
+
+# Documents in memory.
+DOCUMENTS = 512
+DOCUMENTS_BYTES = 64 * 2**20
+TAKEN_BYTES = 256 * 2**10  # bytes of entries taken in or read at once
+LOADED_BYTES = 64 * 2**10  # bytes of entries made into a document at once
+
+# The exchange of feeds: when.
+GOSSIP_ROUND = 1.0  # seconds between two comparisons with a random peer, and a quarter of jitter
+NEWS_PAUSE = 0.1  # seconds, at least, between two times of telling news
+NEWS_WAITING = 4_096  # feeds of which there is news, at most
+NEIGHBOURS = 8  # peers that are told of news
+NEIGHBOUR_TURN = 60.0  # seconds until one of them is replaced
+RECHECK = 0.5  # seconds, at least, between two comparisons for the sake of new authors
+REFILL = 60.0  # seconds between two looks at whom there may be room for
+CALL_TIMEOUT = 10.0  # seconds, of comparing
+FEED_PULL_TIMEOUT = 30.0  # seconds for a megabyte
+SAME_PAIRS = 1_024  # buckets, of one peer, whose difference is known to be of no use
+FEED_NEWS = (128.0, 32.0)  # `state.news` of one peer at once, and per second
+FEED_ASKS = (64.0, 16.0)  # calls of one peer at once, and per second

@@ -87,3 +87,10 @@ class StoreRefused(StateError):
         self.error = error
         hint = "free some space" if full else "check the disk"
         self.hint = f"{hint}; the daemon then goes on by itself"
+
+
+class BadMessage(StateError):
+    """A message about feeds is malformed or out of bounds."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("bad-message", message)

@@ -1,0 +1,170 @@
+"""A million fresh keys that write: what becomes of a store that keeps strangers' feeds.
+
+Light nodes over the links of home volunteers: honest ones in a ring, each linked with its two
+neighbours and vouching for them in its `member` feed, so that the farthest is kept on the word of
+others; mills (`netsim/daemons/keymill.py`), each linked with two of them, whose fresh keys all
+write and each vouch for 64 more, until honest nodes have heard of a million. Honest ones write
+all along.
+
+Asked: all honest authors kept by all honest nodes, with the facts they wrote; the same digest of
+the authors that all keep; no store beyond its budget at any time, by weight and by the bytes in
+its archive. `value` is how many of these are not so; goal 0. `ok` also asks for a full store and
+a million keys; and that with room made by age alone, the honest are not all kept. `--out FILE`
+keeps a line a seed, and goes on from there after a stop. `-j` seeds at a time. `--quick` is a
+sixteenth of the budget and of the keys.
+"""
+
+import argparse
+import json
+import sys
+import time
+from functools import partial
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+
+from shoal.netsim.daemons.keymill import KeyMill
+from shoal.netsim.daemons.replicanode import ReplicaNode, at_once
+from shoal.netsim.daemons.replicas import Swarm
+from shoal.netsim.seeds import Figures, Ledger
+from shoal.state import defaults
+from shoal.state.authors import Authors
+from shoal.state.replica import VOUCHES, Replica, write_vouches
+
+HONEST, MILLS = 8, 3
+STEP_S, PATIENCE_S, QUIET_S = 5.0, 1_800.0, 60.0
+WRITES: Final = 60  # of each honest node: an epoch's worth
+PLOT: Final = ("member", 0)
+MILLION: Final = 1_000_000
+
+
+class ByAge(Authors):
+    """Makes room by dropping who came first."""
+
+    def _heaviest(self) -> Any:
+        return next((each for each in self._kept.values() if not each.pinned), None)
+
+    def _lighter(self, branch: Any) -> Any:
+        return None
+
+
+def one(seed: int, share: int, defended: bool) -> Figures:
+    began = time.process_time()
+    budget = defaults.FEEDS_BUDGET // share
+    kind = Authors if defended else ByAge
+
+    def replica(own: Any, archive: Any, **more: Any) -> Replica:
+        made = Replica(own, archive, **more)
+        made.authors = kind(made.own, budget=budget)
+        return made
+
+    swarm = Swarm(seed, replica=replica)
+    honest = [swarm.add() for _ in range(HONEST)]
+    mills = [swarm.add(KeyMill) for _ in range(MILLS)]
+    for index, node in enumerate(honest):
+        swarm.connect(node, honest[index - 1])
+    for mill in mills:
+        for node in swarm.random.sample(honest, 2):
+            swarm.connect(mill, node)
+    swarm.begin()
+    written: dict[ReplicaNode, dict[str, Any]] = {}
+    for node in honest:
+        keys = [other.replica.own for other in swarm.nodes if other.peer in node.links]
+        written[node] = {VOUCHES: write_vouches(keys)}
+        swarm.write(node, PLOT, written[node])
+    swarm.advance(STEP_S)
+    for mill in mills:
+        assert isinstance(mill, KeyMill)
+        for peer in list(mill.links):
+            swarm.call(mill, partial(mill.lure, peer))
+    over, start, named, turns = 0, swarm.now, 0, 0
+    while swarm.now < start + PATIENCE_S and named < MILLION // share:
+        swarm.advance(STEP_S)
+        turns += 1
+        for node in honest if turns <= WRITES else ():
+            fact = {f"turn{swarm.random.randrange(4)}": {"at": turns}}
+            written[node] |= fact
+            swarm.write(node, PLOT, fact)
+        over += sum(exceeded(node, budget) for node in honest)
+        named = sum(mill.named for mill in mills if isinstance(mill, KeyMill))
+    virtual = swarm.now - start
+    full = min(len(node.replica.authors) for node in honest) * defaults.AUTHOR_LEAST / budget
+    swarm.advance(QUIET_S)
+    keys = {node.replica.own for node in honest}
+    kept = sum(len(keys & set(node.replica.authors.keys())) for node in honest)
+    return {
+        "named": named,
+        "full": round(full, 3),
+        "kept": kept,
+        "kept_all": kept == HONEST**2,
+        "same": swarm.same(honest),
+        "written": kept == HONEST**2 and whole(honest, written),
+        "over": over + sum(exceeded(node, budget) for node in honest),
+        "virtual_s": virtual,
+        "cpu_s": round(time.process_time() - began, 1),
+    }
+
+
+def exceeded(node: ReplicaNode, budget: int) -> bool:
+    stored = sum(size for size, _ in node.archive.sizes().values())
+    return node.replica.authors.total > budget or stored > budget
+
+
+def whole(honest: list[ReplicaNode], written: dict[ReplicaNode, dict[str, Any]]) -> bool:
+    """Whether each has all that the others wrote."""
+    return all(
+        at_once(node.replica.facts(author.replica.own, PLOT))
+        == {key: msgpack.packb(value) for key, value in sorted(facts.items())}
+        for node in honest
+        for author, facts in written.items()
+    )
+
+
+def run(seeds: int, share: int, defended: bool, path: Path | None, jobs: int) -> list[Figures]:
+    ledger = Ledger(path, {"bench": "state_keys", "share": share, "defended": defended})
+    left = [seed for seed in range(seeds) if seed not in ledger]
+    with Pool(jobs, maxtasksperchild=1) as pool:
+        found = pool.imap(partial(one, share=share, defended=defended), left)
+        for seed, figures in zip(left, found, strict=True):
+            ledger.add(seed, figures)
+            print(f"seed {seed}, {'on' if defended else 'off'}: {figures}", flush=True)
+    return ledger.figures(range(seeds))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a sixteenth of everything")
+    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--seeds", type=int, default=3, help="(3)")
+    parser.add_argument("-j", type=int, default=1, help="seeds at a time (1)")
+    args = parser.parse_args()
+    share, seeds = (16, 1) if args.quick else (1, args.seeds)
+    results = run(seeds, share, True, args.out, args.j)
+    twins = run(1, 16, False, args.out, args.j)
+    wrong = sum(
+        (not each["kept_all"]) + (not each["same"]) + (not each["written"]) + each["over"]
+        for each in results
+    )
+    result = {
+        "name": "state_keys",
+        "value": wrong,
+        "goal": 0,
+        "ok": not wrong
+        and all(each["named"] >= MILLION // share and each["full"] > 0.9 for each in results)
+        and not twins[0]["kept_all"],
+        "keys": min(each["named"] for each in results),
+        "budget_bytes": defaults.FEEDS_BUDGET // share,
+        "full": min(each["full"] for each in results),
+        "kept_by_age": f"{twins[0]['kept']} of {HONEST**2}",
+        "virtual_s": max(each["virtual_s"] for each in results),
+        "seeds": seeds,
+        "cpu_s": round(sum(each["cpu_s"] for each in (*results, *twins)), 1),
+    }
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""A liar among light nodes that makes up authors: a tree of fresh keys, each vouching for 64 more.
+
+It tells everybody whose voucher it has just handed out of the 64, and signs what they write when it
+is asked for it; of nothing else does it say anything. Like any author each fresh key writes and
+vouches, and whoever keeps one hears of the next.
+"""
+
+from functools import lru_cache, partial
+from typing import Any, Final
+
+import msgpack
+
+from ...state import defaults
+from ...state.digest import Plot
+from ...state.document import snapshot
+from ...state.entry import NO_PARENT, Entry, FeedName, client_of, seal_entry
+from ...state.exchange import DIGEST, HEADS, NEWS, PULL
+from ...state.gossip import Compared, Heads, Pulled, Told, decode_heads, encode_heads
+from ...state.kinds import KINDS
+from ...state.replica import VOUCHES
+from ...transport.identity import Identity, PeerId
+from .replicanode import ReplicaNode
+
+PLOT: Final[Plot] = ("member", 0)
+MILLS: Final = 2_000_000_000
+"""The first of the secrets of fresh keys; those of each mill are its own."""
+AGAIN_S: Final = (2.0, 10.0)
+EACH: Final = 1_000_000_000
+
+
+class KeyMill(ReplicaNode):
+    """`number` is which mill it is. Its own key is the root of the tree."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._base = MILLS + EACH * int.from_bytes(self.replica.own[:3])
+        self._numbers: dict[bytes, int] = {self.replica.own: 0}
+        self.named = 0
+        """Fresh keys that somebody has heard of."""
+
+    def begin(self) -> None:
+        """It compares with nobody."""
+
+    def lure(self, peer: PeerId) -> None:
+        """Tell a peer of its own feed."""
+        self._tell(peer, [self.replica.own])
+
+    def _tell(self, peer: PeerId, keys: list[bytes]) -> None:
+        heads = [Told(key, *PLOT, 1, 0, bytes(16)) for key in keys]
+        self.post(peer, NEWS, encode_heads(heads))
+
+    async def serve(self, peer: PeerId, method: str, payload: bytes) -> bytes | None:
+        if method == DIGEST:
+            return Compared({}).encode()
+        if method == HEADS:
+            return Heads(()).encode()
+        assert method == PULL
+        items = []
+        for asked in decode_heads(payload, defaults.PULL_FEEDS):
+            if asked.key in self._numbers and asked.plot == PLOT and not asked.epoch:
+                number = self._numbers[asked.key]
+                items.append((self._entry(number).sealed,))
+                kids = self._kids(number)
+                for wait in AGAIN_S:  # by then their voucher is taken in
+                    self.at(self.time + wait, partial(self._tell, peer, kids))
+        return Pulled(items).encode()
+
+    def _kids(self, number: int) -> list[bytes]:
+        first = defaults.AUTHOR_VOUCHED * number + 1
+        keys = []
+        for kid in range(first, first + defaults.AUTHOR_VOUCHED):
+            key = _fresh(self._base + kid).public_key
+            if key not in self._numbers:
+                self._numbers[key] = kid
+                self.named += 1
+            keys.append(key)
+        return keys
+
+    def _entry(self, number: int) -> Entry:
+        identity = _fresh(self._base + number) if number else self.identity
+        return _written(identity.seed, tuple(self._kids(number)))
+
+
+@lru_cache(200_000)
+def _fresh(secret: int) -> Identity:
+    return Identity.from_seed(secret.to_bytes(32))
+
+
+@lru_cache(50_000)
+def _written(seed: bytes, kids: tuple[bytes, ...]) -> Entry:
+    identity = Identity.from_seed(seed)
+    name = FeedName(identity.peer, *PLOT)
+    facts = {VOUCHES: msgpack.packb({"keys": kids}), "version": msgpack.packb({"v": "1.0"})}
+    update = snapshot(KINDS[PLOT[0]], client_of(name, 1), facts)
+    return seal_entry(identity, *PLOT, epoch=1, seq=0, parent=NO_PARENT, made=0, update=update)

@@ -1,0 +1,175 @@
+"""Messages of any size between light nodes, as a lane over TCP would carry them, without either.
+
+Messages go in parts of a packet each, of which a window is under way that opens while nothing is
+lost and halves when something is; a part not acknowledged within two round trips goes again.
+Sizes, round trips and losses are those of the network, contents are not written out.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import ceil, inf
+from typing import Any, Final
+
+from ..packet import Addr
+from .ringnode import PAYLOAD, Parcel, parcel
+
+FRAME_BYTES: Final = 60
+"""Of a message besides its payload: a lane's frame and its method."""
+TLS_BYTES: Final = 52  # of a packet: TLS, and TCP where it has more than UDP
+ACK_BYTES: Final = 12
+FIRST_RTO_S: Final = 0.6
+LEAST_RTO_S: Final = 0.2
+WINDOW: Final = (10.0, 256.0)
+"""Packets under way: at first, and at most."""
+SILENT_S: Final = 15.0
+"""Without a sign of life, until a peer counts as lost."""
+_DONE: Final = 4_096
+
+
+@dataclass(slots=True)
+class _Part:
+    key: tuple[int, int]  # message and index
+    data: Parcel
+    sent: float = 0.0
+    tries: int = 0
+
+
+@dataclass(slots=True)
+class _Flow:
+    """What goes to one address."""
+
+    waiting: deque[_Part] = field(default_factory=deque)
+    flying: dict[tuple[int, int], _Part] = field(default_factory=dict)
+    window: float = WINDOW[0]
+    slow: float = inf  # where it grows slower
+    rtt: float | None = None
+    shrunk: float = -inf
+    heard: float = 0.0
+    due: float = inf
+
+    @property
+    def rto(self) -> float:
+        return FIRST_RTO_S if self.rtt is None else max(LEAST_RTO_S, 2 * self.rtt)
+
+
+class LightLane:
+    """One node's messages. `came(message, source)`; `lost(address)`: nobody answers there."""
+
+    def __init__(
+        self,
+        came: Callable[[Any, Addr], None],
+        lost: Callable[[Addr], None],
+    ) -> None:
+        self._came = came
+        self._lost = lost
+        self._flows: dict[Addr, _Flow] = {}
+        self._busy: dict[Addr, _Flow] = {}  # with something under way
+        self._number = 0
+        self._partial: dict[tuple[Addr, int], set[int]] = {}
+        self._done: OrderedDict[tuple[Addr, int], None] = OrderedDict()
+        self.out: list[tuple[bytes, Addr]] = []
+        self.sent = 0
+        """Messages' payloads, bytes."""
+        self.messages = 0
+
+    def send(self, now: float, to: Addr, size: int, message: Any) -> None:
+        """A message whose payload has `size` bytes."""
+        self.sent += size
+        self.messages += 1
+        size += FRAME_BYTES
+        self._number += 1
+        flow = self._flows.get(to)
+        if flow is None:
+            flow = self._flows[to] = _Flow(heard=now)
+        if not flow.flying and not flow.waiting:
+            flow.heard = now
+        count = ceil(size / PAYLOAD)
+        for index in range(count):
+            length = min(PAYLOAD, size - index * PAYLOAD) + TLS_BYTES
+            data = parcel(length, ("part", self._number, index, count, message))
+            flow.waiting.append(_Part((self._number, index), data))
+        self._fill(now, to, flow)
+
+    def take(self, now: float, message: tuple[Any, ...], source: Addr) -> None:
+        """A part or an acknowledgement has come."""
+        if message[0] == "ack":
+            self._acked(now, message[1], source)
+            return
+        _, number, index, count, body = message
+        self.out.append((parcel(ACK_BYTES, ("ack", (number, index))), source))
+        key = source, number
+        if key in self._done:
+            return
+        if count > 1:
+            parts = self._partial.setdefault(key, set())
+            parts.add(index)
+            if len(parts) < count:
+                return
+            del self._partial[key]
+        self._done[key] = None
+        if len(self._done) > _DONE:
+            self._done.popitem(last=False)
+        self._came(body, source)
+
+    def _acked(self, now: float, key: tuple[int, int], source: Addr) -> None:
+        flow = self._flows.get(source)
+        part = None if flow is None else flow.flying.pop(key, None)
+        if flow is None or part is None:
+            return
+        flow.heard = now
+        if part.tries == 1:
+            took = now - part.sent
+            flow.rtt = took if flow.rtt is None else 0.875 * flow.rtt + 0.125 * took
+        flow.window += 1 if flow.window < flow.slow else 1 / flow.window
+        flow.window = min(flow.window, WINDOW[1])
+        self._fill(now, source, flow)
+
+    def _fill(self, now: float, to: Addr, flow: _Flow) -> None:
+        while flow.waiting and len(flow.flying) < flow.window:
+            part = flow.waiting.popleft()
+            flow.flying[part.key] = part
+            self._fly(now, to, part)
+        self._set_due(to, flow, now)
+
+    def _set_due(self, to: Addr, flow: _Flow, now: float) -> None:
+        if flow.flying:
+            flow.due = now + flow.rto
+            self._busy[to] = flow
+        else:
+            flow.due = inf
+            self._busy.pop(to, None)
+
+    def _fly(self, now: float, to: Addr, part: _Part) -> None:
+        part.sent, part.tries = now, part.tries + 1
+        self.out.append((part.data, to))
+
+    def forget(self, to: Addr) -> None:
+        """The link is over: nothing more of what waits is sent."""
+        self._flows.pop(to, None)
+        self._busy.pop(to, None)
+
+    def longest(self) -> float:
+        """The longest round trip, seconds."""
+        return max((flow.rtt for flow in self._flows.values() if flow.rtt), default=0.0)
+
+    def due(self) -> float:
+        """When `tick` is wanted."""
+        return min((flow.due for flow in self._busy.values()), default=inf)
+
+    def tick(self, now: float) -> None:
+        """Send again what was not acknowledged in time."""
+        for to, flow in list(self._busy.items()):
+            if flow.due > now:
+                continue
+            if now - flow.heard > SILENT_S:
+                self.forget(to)
+                self._lost(to)
+                continue
+            for part in list(flow.flying.values()):
+                if now - part.sent >= flow.rto * 2 ** min(part.tries - 1, 4) - 1e-9:
+                    self._fly(now, to, part)
+                    if now - flow.shrunk > flow.rto:
+                        flow.shrunk = now
+                        flow.window = flow.slow = max(2.0, flow.window / 2)
+            self._set_due(to, flow, now)

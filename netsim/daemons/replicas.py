@@ -1,0 +1,236 @@
+"""Light nodes that keep each other's feeds, at the links and distances of home volunteers."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+import msgpack
+
+from ...state.archive import MemoryArchive
+from ...state.digest import Plot
+from ...state.document import Document, snapshot
+from ...state.entry import (
+    NO_PARENT,
+    Entry,
+    FeedName,
+    Head,
+    client_of,
+    seal_entry,
+)
+from ...state.kinds import KINDS
+from ...state.record import MemberRecord, seal_record
+from ...state.replica import Replica
+from ...transport.address import Address
+from ...transport.identity import Identity, PeerId, public_key_of
+from ...transport.place import Nearness
+from ..faults import Faults
+from ..light import LightHost
+from ..packet import Addr
+from ..population import latency, profiles
+from ..population.mix import draw, load
+from ..world import World
+from .replicanode import ReplicaNode, at_once, opened_once
+from .ringnode import WALL
+
+SEEDS: Final = 1_000_000
+"""The first of the secrets of the nodes' keys."""
+
+
+class Author:
+    """Writes feeds of one key: facts in, sealed entries out. Honest where nobody bends it."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._documents: dict[Plot, tuple[Document, Head]] = {}
+
+    def write(self, plot: Plot, facts: Mapping[str, Any], now: float) -> list[Entry]:
+        """The entries that set these facts; None as a value deletes."""
+        packed = {
+            key: None if value is None else msgpack.packb(value) for key, value in facts.items()
+        }
+        known = self._documents.get(plot)
+        if known is None:
+            return [self.begin(plot, {k: v for k, v in packed.items() if v is not None}, now)]
+        document, head = known
+        update = document.write(packed)
+        return [self._seal(plot, document, head.epoch, head.seq + 1, head.hash, now, update)]
+
+    def begin(self, plot: Plot, facts: Mapping[str, bytes], now: float) -> Entry:
+        """The entry that begins an epoch with these facts."""
+        name = FeedName(self.identity.peer, *plot)
+        before = self._documents.get(plot)
+        epoch = max(int((WALL + now) * 1000), before[1].epoch + 1 if before else 0)
+        client = client_of(name, epoch)
+        document = Document(KINDS[plot[0]], client)
+        return self._seal(
+            plot, document, epoch, 0, NO_PARENT, now, snapshot(KINDS[plot[0]], client, facts)
+        )
+
+    def _seal(
+        self,
+        plot: Plot,
+        document: Document,
+        epoch: int,
+        seq: int,
+        parent: bytes,
+        now: float,
+        update: bytes,
+    ) -> Entry:
+        made = int((WALL + now) * 1000)
+        entry = seal_entry(
+            self.identity, *plot, epoch=epoch, seq=seq, parent=parent, made=made, update=update
+        )
+        document.apply(update)
+        self._documents[plot] = document, entry.head
+        return entry
+
+
+class Overlay(MemoryArchive):
+    """What one node has got beside what all had from the start."""
+
+    base: MemoryArchive | None = None
+
+    async def entries(
+        self, name: FeedName, epoch: int, from_seq: int, limit: int
+    ) -> Sequence[Entry]:
+        found = await super().entries(name, epoch, from_seq, limit)
+        if found or self.base is None:
+            return found
+        return await self.base.entries(name, epoch, from_seq, limit)
+
+    async def put(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if self.base is not None and entry.seq and entry.name not in self._entries:
+                whole = await self.base.entries(entry.name, entry.epoch, 0, 2**30)
+                self._entries[entry.name] = list(whole)
+            await super().put([entry])
+
+
+class Swarm:
+    """The nodes, and what they have written."""
+
+    def __init__(self, seed: int, *, replica: Callable[..., Replica] = Replica) -> None:
+        self.world = World(seed, latency=latency.matrix())
+        self.random = self.world.streams.get("", "swarm")
+        self.faults = Faults(self.world)
+        self.nodes: list[ReplicaNode] = []
+        self.authors: dict[PeerId, Author] = {}
+        self.hosts: dict[PeerId, LightHost] = {}
+        self.where: dict[PeerId, Addr] = {}
+        self.names: dict[Addr, PeerId] = {}
+        self._replica = partial(replica, opened=opened_once)
+
+    @property
+    def now(self) -> float:
+        return self.world.events.now
+
+    def advance(self, seconds: float) -> None:
+        self.world.advance(self.now + seconds)
+
+    def add(self, kind: type[ReplicaNode] = ReplicaNode, **more: Any) -> ReplicaNode:
+        """A node at home somewhere."""
+        number = len(self.hosts)
+        name = f"n{number}"
+        identity = Identity.from_seed((SEEDS + number).to_bytes(32))
+        random = self.world.streams.get(name, "swarm")
+        drawn = draw(load(), self.world.streams.get(name, "population"), latency.matrix())
+        node = kind(
+            identity,
+            random,
+            self.where,
+            self.names,
+            archive=more.pop("archive", None) or Overlay(),
+            replica=self._replica,
+            **more,
+        )
+        place = self.world.public_address()
+        link = profiles.link(drawn.link)
+        host = self.world.light(name, node, address=place, link=link, site=drawn.site)
+        self.where[node.peer], self.names[host.address] = host.address, node.peer
+        self.hosts[node.peer] = host
+        self.authors[node.peer] = Author(identity)
+        self.nodes.append(node)
+        return node
+
+    def call(self, node: ReplicaNode, action: Callable[[], None]) -> None:
+        """Have a node do something."""
+        node.time = self.now
+        action()
+        host = self.hosts[node.peer]
+        for data, to in node.take():
+            host.send(data, to)
+        host.arm()
+
+    # How they know each other.
+
+    def introduce(self) -> None:
+        """Each has everybody's member record, as after a while of exchanging them."""
+        records = [
+            seal_record(
+                node.identity,
+                MemberRecord(
+                    node.peer,
+                    seq=int(WALL * 1000),
+                    addresses=(str(Address(*self.where[node.peer], node.peer)),),
+                ),
+            )
+            for node in self.nodes
+        ]
+        for node in self.nodes:
+            for other, sealed in zip(self.nodes, records, strict=True):
+                if other is not node:
+                    node.roster.receive(sealed, other.peer, Nearness.PUBLIC, self.now)
+
+    def connect(self, one: ReplicaNode, two: ReplicaNode) -> None:
+        """A link, as if dialled by the first."""
+        self.call(two, lambda: two.link(one.peer, dialled=False))
+        self.call(one, lambda: one.link(two.peer))
+
+    def connect_at_random(self, links: int) -> None:
+        """A random graph: each has dialled half as many as it has links."""
+        for node in self.nodes:
+            others = [other for other in self.nodes if other is not node]
+            for other in self.random.sample(others, min(links // 2, len(others))):
+                self.connect(node, other)
+
+    def begin(self) -> None:
+        for node in self.nodes:
+            self.call(node, node.begin)
+
+    def cut(self, ones: Iterable[ReplicaNode], others: Iterable[ReplicaNode]) -> None:
+        """No packet passes between them."""
+        groups = [[self.hosts[node.peer].name for node in group] for group in (ones, others)]
+        self.faults.partition(*groups)
+
+    def settle(self, plot: Plot, facts: Mapping[str, Any]) -> None:
+        """All are in one group and have written these facts, which everybody has: as after days."""
+        base = MemoryArchive()
+        for node in self.nodes:
+            entries = self.authors[node.peer].write(plot, facts, self.now)
+            at_once(base.put(entries))
+        stored = at_once(base.load())
+        peers = [node.peer for node in self.nodes]
+        for node in self.nodes:
+            at_once(node.replica.grouped(peers))
+            node.replica.newcomers.clear()
+            cast(Overlay, node.archive).base = base
+            for each in stored:
+                node.replica.resume(public_key_of(each.name.author), [each])
+
+    # What they do.
+
+    def write(self, node: ReplicaNode, plot: Plot, facts: Mapping[str, Any]) -> list[Entry]:
+        entries = self.authors[node.peer].write(plot, facts, self.now)
+        self.call(node, lambda: node.write(entries))
+        return entries
+
+    def same(self, nodes: Sequence[ReplicaNode] | None = None) -> bool:
+        """Whether all have the same heads of the authors that all keep."""
+        nodes = self.nodes if nodes is None else nodes
+        tops = {node.replica.digest.top() for node in nodes}
+        if len(tops) < 2:
+            return True
+        both = set(nodes[0].replica.authors.keys())
+        for node in nodes:
+            both &= set(node.replica.authors.keys())
+        return len({node.replica.digest.of(both).top() for node in nodes}) < 2

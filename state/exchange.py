@@ -1,0 +1,383 @@
+"""What two nodes say to each other so that both have all feeds: news, comparisons, pulls.
+
+News go to a few neighbours at once. Now and then two nodes compare their digests: roots, then the
+hashes of buckets, then the heads in those that differ; each then knows what it lacks and pulls it.
+Only the author's own signed bytes travel. The network is asked through `Network`; what waits here
+waits for it or for the archive.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Protocol
+
+from ..transport.identity import PeerId
+from ..transport.rates import Rate, Rates
+from . import defaults
+from .digest import Plot, bucket_of
+from .entry import Entry, Head
+from .errors import BadMessage, StateError
+from .gossip import (
+    Ask,
+    Compare,
+    Compared,
+    Heads,
+    Pulled,
+    Told,
+    decode_heads,
+    encode_heads,
+    told,
+)
+from .replica import Admit, Replica, Taken
+from .wanted import Place, Wanted
+
+NEWS, DIGEST, HEADS, PULL = "state.news", "state.digest", "state.heads", "state.pull"
+Pair = tuple[bytes | None, bytes | None]
+"""The hashes of a bucket here and there."""
+
+
+class Unanswered(Exception):
+    """A peer refused, went away, or took too long."""
+
+
+class Network(Protocol):
+    """The peers with a link, and the time."""
+
+    def now(self) -> float: ...
+
+    def post(self, peer: PeerId, method: str, payload: bytes) -> None: ...
+
+    async def call(self, peer: PeerId, method: str, payload: bytes) -> bytes:
+        """Raises Unanswered."""
+        ...
+
+    def blame(self, peer: PeerId, error: StateError) -> None:
+        """It said what nobody may: it loses the link."""
+        ...
+
+    async def pause(self) -> None:
+        """Let others run."""
+        ...
+
+    def turn(self) -> AbstractAsyncContextManager[Any]:
+        """Within it nobody else takes entries in."""
+        ...
+
+
+@dataclass(slots=True)
+class _Peer:
+    comparing: bool = False
+    differed: bool = True  # when last compared: then the roots are sent at once
+    pairs: dict[tuple[Plot, int], Pair] = field(default_factory=dict)
+    """Buckets that differ, with nothing in them that is lacking here."""
+
+
+class Exchange:
+    """One node's part in it. `draw(n)` is a random number below n."""
+
+    def __init__(self, replica: Replica, network: Network, draw: Callable[[int], int]) -> None:
+        self.replica = replica
+        self.wanted = Wanted(replica.lacks)
+        self.on_reported: list[Callable[[PeerId], None]] = []
+        """Called with each peer that has been compared with and has nothing of this node's own
+        that is lacking here (`Writer.reported`)."""
+        self.own_told: dict[Plot, Told] = {}
+        """The latest head of each of this node's own feeds that others have, where it is none of
+        this node's: it must have made it before, or another process has its key."""
+        self.rechecks: dict[PeerId, None] = {}
+        """Who told of authors that are kept now: to be compared with soon."""
+        self._network = network
+        self._draw = draw
+        self._peers: dict[PeerId, _Peer] = {}
+        self._near: list[PeerId] = []
+        self._turned = 0.0
+        self._news: dict[Place, set[PeerId]] = {}  # and who has it already
+        self._told_at = -inf
+        self._rechecked = -inf
+        self._rates = {
+            NEWS: Rates(Rate(*defaults.FEED_NEWS)),
+            **{method: Rates(Rate(*defaults.FEED_ASKS)) for method in (DIGEST, HEADS, PULL)},
+        }
+
+    # Peers.
+
+    @property
+    def peers(self) -> Iterable[PeerId]:
+        return self._peers.keys()
+
+    def link_up(self, peer: PeerId) -> None:
+        self._peers.setdefault(peer, _Peer())
+
+    def link_lost(self, peer: PeerId) -> None:
+        self._peers.pop(peer, None)
+        self.rechecks.pop(peer, None)
+        self.wanted.lost(peer)
+        if peer in self._near:
+            self._near.remove(peer)
+
+    def somebody(self) -> PeerId | None:
+        """A random peer to compare with."""
+        peers = list(self._peers)
+        return peers[self._draw(len(peers))] if peers else None
+
+    def _neighbours(self, now: float) -> list[PeerId]:
+        """Whom to tell news: few, at random, another one now and then."""
+        if self._near and now - self._turned > defaults.NEIGHBOUR_TURN:
+            self._turned = now
+            self._near.pop(self._draw(len(self._near)))
+        others = [peer for peer in self._peers if peer not in self._near]
+        while others and len(self._near) < defaults.NEIGHBOURS:
+            self._near.append(others.pop(self._draw(len(others))))
+        return self._near
+
+    # News.
+
+    async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> None:
+        """Entries of own feeds: into the archive, then told (`Replica.write`)."""
+        async with self._network.turn():
+            taken = await self.replica.write(entries, admit)
+        self._note(taken.news, None)
+
+    def _note(self, news: Mapping[Place, Head], source: PeerId | None) -> None:
+        for place, head in news.items():
+            having = {peer for peer, head_told in self.wanted.tellers(place).items()
+                      if head_told.same(head)}  # fmt: skip
+            if source is not None:
+                having.add(source)
+            self._news.pop(place, None)
+            self._news[place] = having
+            self.wanted.settle(place)
+        while len(self._news) > defaults.NEWS_WAITING:
+            del self._news[next(iter(self._news))]
+
+    def due_at(self) -> float:
+        """When `tell`, `next_pulls` or `due_rechecks` may have something to do, if nothing else
+        happens."""
+        rechecks = self._rechecked + defaults.RECHECK if self.rechecks else inf
+        return min(self._tell_at(), rechecks, self.wanted.next_at(self._network.now()))
+
+    def _tell_at(self) -> float:
+        return self._told_at + defaults.NEWS_PAUSE if self._news else inf
+
+    def tell(self) -> None:
+        """Tell the neighbours what is new."""
+        now = self._network.now()
+        if not self._news or now < self._tell_at():
+            return
+        self._told_at = now
+        news, self._news = self._news, {}
+        for peer in self._neighbours(now):
+            places = [place for place, having in news.items() if peer not in having]
+            self._post(peer, self.replica.told(places))
+
+    def _post(self, peer: PeerId, heads: list[Told]) -> None:
+        for start in range(0, len(heads), defaults.NEWS_HEADS):
+            some = heads[start : start + defaults.NEWS_HEADS]
+            self._network.post(peer, NEWS, encode_heads(some))
+
+    def heard(self, peer: PeerId, payload: bytes) -> None:
+        """A peer tells news; what is lacking is wanted from now on."""
+        now = self._network.now()
+        if peer not in self._peers or not self._rates[NEWS].take(peer, now):
+            return
+        try:
+            self._hear(peer, decode_heads(payload), now)
+        except BadMessage as error:
+            self._network.blame(peer, error)
+
+    def _hear(self, peer: PeerId, heads: list[Told], now: float) -> None:
+        self.wanted.heard(peer, heads, now)
+        for head in heads:
+            if head.key == self.replica.own:
+                self._hear_own(head)
+
+    def _hear_own(self, head: Told) -> None:
+        mine = self.replica.head(head.key, head.plot)
+        here = (0, 0) if mine is None else mine[:2]
+        known = self.own_told.get(head.plot)
+        if head.same(mine) or head[3:5] < here or (known and known[3:5] >= head[3:5]):
+            return
+        self.own_told[head.plot] = head
+
+    # Pulling.
+
+    def next_pulls(self) -> dict[PeerId, list[Place]]:
+        """Whom to pull which feeds from now; call `pull` for each."""
+        return self.wanted.next(self._network.now())
+
+    async def pull(self, peer: PeerId, places: list[Place]) -> None:
+        """Get what is lacking of these feeds from a peer, as much as it gives at once."""
+        vain = set(places)
+        before = {place: self.replica.head(*place) for place in places}
+        try:
+            asked = encode_heads(self.replica.told(places))
+            pulled = Pulled.decode(await self._network.call(peer, PULL, asked))
+            taken = await self._take(peer, pulled)
+            vain = {place for place in places if self.replica.head(*place) == before[place]}
+            if pulled.more and taken.seen:  # it was cut behind the last that it gave
+                given = [number for number, place in enumerate(places) if place in taken.seen]
+                vain -= set(places[max(given, default=len(places)) + 1 :])
+        except Unanswered:
+            pass
+        except BadMessage as error:
+            self._network.blame(peer, error)
+        finally:
+            self.wanted.ended(peer, places, vain, self._network.now())
+
+    async def _take(self, peer: PeerId, pulled: Pulled) -> Taken:
+        async with self._network.turn():
+            taken = await self.replica.take(pulled.items, self._network.pause)
+        now = self._network.now()
+        for key, size in taken.bytes.items():
+            self.wanted.came(key, size, now)
+        self._note(taken.news, peer)
+        if taken.blame is not None:
+            self._network.blame(peer, taken.blame)
+        self._welcome(peer)
+        return taken
+
+    def _welcome(self, peer: PeerId) -> None:
+        """Authors that are kept from now on: whoever vouched for them has told of them, and what
+        was compared before was compared without them."""
+        if self.replica.newcomers:
+            self.replica.newcomers.clear()
+            for other in self._peers.values():
+                other.pairs.clear()
+            if peer in self._peers:
+                self.rechecks[peer] = None
+
+    # Comparing.
+
+    def due_rechecks(self) -> list[PeerId]:
+        """Whom to `compare` with now for the sake of new authors."""
+        now = self._network.now()
+        if not self.rechecks or now < self._rechecked + defaults.RECHECK:
+            return []
+        self._rechecked = now
+        peers, self.rechecks = self.rechecks, {}
+        return list(peers)
+
+    async def compare(self, peer: PeerId) -> None:
+        """Find out what this node and a peer lack of what the other has."""
+        known = self._peers.get(peer)
+        if known is None or known.comparing:
+            return
+        known.comparing = True
+        try:
+            await self._compare(peer, known)
+            if not self.wanted.lacks_of(peer, self.replica.own):
+                for callback in self.on_reported:
+                    callback(peer)
+        except Unanswered:
+            pass
+        except BadMessage as error:
+            self._network.blame(peer, error)
+        finally:
+            known.comparing = False
+
+    async def _compare(self, peer: PeerId, known: _Peer) -> None:
+        digest = self.replica.digest
+        ask = Compare(digest.top(), digest.roots() if known.differed else None)
+        answer = await self._ask_digest(peer, ask)
+        known.differed = bool(answer.roots)
+        if answer.roots and answer.buckets is None:
+            answer = await self._ask_digest(peer, Compare(digest.top(), digest.roots()))
+        pairs = dict(self._differing(known, answer.buckets or {}))
+        theirs = await self._ask_heads(peer, pairs)
+        self._hear(peer, list(theirs.values()), self._network.now())
+        self._post(peer, list(self._beyond(pairs, theirs)))
+        lacking = {
+            (head.plot, bucket_of(head.key)) for head in theirs.values() if self.replica.lacks(head)
+        }
+        known.pairs |= {at: pair for at, pair in pairs.items() if at not in lacking}
+        while len(known.pairs) > defaults.SAME_PAIRS:
+            del known.pairs[next(iter(known.pairs))]
+
+    async def _ask_digest(self, peer: PeerId, ask: Compare) -> Compared:
+        return Compared.decode(await self._network.call(peer, DIGEST, ask.encode()))
+
+    def _differing(
+        self, known: _Peer, buckets: Mapping[Plot, Mapping[int, bytes]]
+    ) -> Iterable[tuple[tuple[Plot, int], Pair]]:
+        """Buckets that are not the same here and there, but those of which that is known."""
+        for plot, theirs in buckets.items():
+            if not self.replica.interest(plot):
+                continue
+            mine = self.replica.digest.tree(plot).buckets()
+            for number in sorted(mine.keys() | theirs.keys()):
+                pair = mine.get(number), theirs.get(number)
+                if pair[0] != pair[1] and known.pairs.get((plot, number)) != pair:
+                    yield (plot, number), pair
+
+    async def _ask_heads(
+        self, peer: PeerId, pairs: Mapping[tuple[Plot, int], Pair]
+    ) -> dict[Place, Told]:
+        """The peer's heads in the buckets in which it has any."""
+        wanted: dict[Plot, bytes] = {}
+        for (plot, number), (_, theirs) in pairs.items():
+            if theirs is not None:
+                wanted[plot] = wanted.get(plot, b"") + bytes((number,))
+        found: dict[Place, Told] = {}
+        ask, room = Ask(wanted), self.wanted.room(peer)
+        while any(ask.buckets.values()):
+            payload = await self._network.call(peer, HEADS, ask.encode())
+            heads = Heads.decode(payload)
+            before = len(found)
+            found |= {(head.key, head.plot): head for head in heads.heads}
+            if not heads.more or len(found) == before or len(found) > room:
+                break
+            ask = ask.rest(heads.heads[-1], bucket_of(heads.heads[-1].key))
+        return found
+
+    def _beyond(
+        self, pairs: Iterable[tuple[Plot, int]], theirs: Mapping[Place, Told]
+    ) -> Iterable[Told]:
+        """Heads in those buckets that the peer lacks."""
+        for plot, number in pairs:
+            for key in sorted(self.replica.digest.tree(plot).heads(number)):
+                if self.replica.surpasses(theirs.get((key, plot)) or told(key, plot, None)):
+                    yield told(key, plot, self.replica.head(key, plot))
+
+    # Answering.
+
+    async def answer(self, peer: PeerId, method: str, payload: bytes) -> bytes:
+        """The answer to a peer's call. Raises BadMessage, and StateError `too-often`."""
+        if not self._rates[method].take(peer, self._network.now()):
+            raise StateError("too-often", f"`{method}` is called too often")
+        if method == DIGEST:
+            return self._compared(Compare.decode(payload)).encode()
+        if method == HEADS:
+            return self._heads(Ask.decode(payload)).encode()
+        heads = decode_heads(payload, defaults.PULL_FEEDS)
+        return (await self.replica.give(heads)).encode()
+
+    def _compared(self, asked: Compare) -> Compared:
+        digest = self.replica.digest
+        if asked.top == digest.top():
+            return Compared({})
+        mine = digest.roots()
+        if asked.roots is None:
+            return Compared(mine)
+        plots = [
+            plot for plot in dict.fromkeys((*mine, *asked.roots)) if self.replica.interest(plot)
+        ]
+        roots = {plot: digest.tree(plot).root() for plot in plots}
+        differing = {plot: root for plot, root in roots.items() if asked.roots.get(plot) != root}
+        return Compared(differing, {plot: digest.tree(plot).buckets() for plot in differing})
+
+    def _heads(self, asked: Ask) -> Heads:
+        found: list[Told] = []
+        after = asked.after
+        for plot, numbers in asked.buckets.items():
+            tree = self.replica.digest.tree(plot)
+            for number in numbers:
+                heads = tree.heads(number)
+                keys = [key for key in sorted(heads) if key > after]
+                if len(found) + len(keys) > defaults.HEADS:
+                    keys = keys[: defaults.HEADS - len(found)]
+                    found += (told(key, plot, heads[key]) for key in keys)
+                    return Heads(found, more=True)
+                found += (told(key, plot, heads[key]) for key in keys)
+                after = b""
+        return Heads(found)

@@ -1,0 +1,329 @@
+"""What nodes tell and ask each other about feeds, as msgpack. Wire: docs/spec/state.md.
+
+Whatever comes is bounded before it is read and typed here, and read item by item: a megabyte of
+empty lists would be a hundred in memory. Kinds and parts that this version does not know are
+passed over. Entries are still sealed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgpack
+
+from ..transport.frame import Bytes
+from ..transport.identity import KEY_BYTES
+from . import defaults
+from .digest import HASH_BYTES, Plot
+from .entry import FORKED, MAX_EPOCH, SEALED_BYTES, Head
+from .errors import BadMessage
+from .kinds import KINDS
+
+
+class Told(NamedTuple):
+    """The head of a feed as it travels: of its hash the first 16 bytes. Without entries its epoch
+    is 0."""
+
+    key: bytes
+    kind: str
+    part: int
+    epoch: int
+    seq: int
+    hash: bytes
+
+    @property
+    def plot(self) -> Plot:
+        return self.kind, self.part
+
+    def same(self, head: Head | None) -> bool:
+        """Whether this is that head."""
+        mine = (0, 0, bytes(HASH_BYTES)) if head is None else (*head[:2], head.hash[:HASH_BYTES])
+        return self[3:] == mine
+
+
+def told(key: bytes, plot: Plot, head: Head | None) -> Told:
+    """How a head is told."""
+    if head is None:
+        return Told(key, *plot, 0, 0, bytes(HASH_BYTES))
+    return Told(key, *plot, head.epoch, head.seq, head.hash[:HASH_BYTES])
+
+
+def encode_heads(heads: Sequence[Told]) -> bytes:
+    """`state.news`, and what is asked by `state.pull`: at most NEWS_HEADS, PULL_FEEDS of them."""
+    return _packed(heads)
+
+
+def decode_heads(payload: Bytes, most: int = defaults.NEWS_HEADS) -> list[Told]:
+    """Raises BadMessage."""
+    reader = _Reader(payload, defaults.NEWS_BYTES)
+    found = reader.rows(most, _HEAD, _told)
+    reader.end()
+    return list(filter(None, found))
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """`state.digest`: do we hold the same? Without `roots` the answer has no buckets."""
+
+    top: bytes
+    roots: Mapping[Plot, bytes] | None = None
+
+    def encode(self) -> bytes:
+        roots = self.roots
+        rows = None if roots is None else [[*plot, root] for plot, root in roots.items()]
+        return _packed([self.top, rows])
+
+    @classmethod
+    def decode(cls, payload: Bytes) -> "Compare":
+        """Raises BadMessage."""
+        reader = _Reader(payload, defaults.DIGEST_MESSAGE)
+        reader.header(2)
+        top = _hash(reader.value())
+        rows = None if reader.nil() else reader.rows(defaults.DIGEST_ROWS, 3, _root)
+        reader.end()
+        return cls(top, None if rows is None else dict(filter(None, rows)))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The answer: of what differs the roots, or the hashes of the buckets; nothing where all is
+    the same."""
+
+    roots: Mapping[Plot, bytes]
+    buckets: Mapping[Plot, Mapping[int, bytes]] | None = None
+
+    def encode(self) -> bytes:
+        buckets = self.buckets
+        rows = [
+            [*plot, root, None if buckets is None else _bucket_bytes(buckets.get(plot, {}))]
+            for plot, root in self.roots.items()
+        ]
+        return _packed([buckets is not None, rows])
+
+    @classmethod
+    def decode(cls, payload: Bytes) -> "Compared":
+        """Raises BadMessage."""
+        reader = _Reader(payload, defaults.DIGEST_MESSAGE)
+        reader.header(2)
+        detailed = _typed(reader.value(), bool)
+        rows = list(filter(None, reader.rows(defaults.DIGEST_ROWS, 4, _compared)))
+        reader.end()
+        roots = {plot: root for plot, root, _ in rows}
+        return cls(roots, {plot: buckets for plot, _, buckets in rows} if detailed else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """`state.heads`: the heads in some buckets; of the first, those of authors behind `after`."""
+
+    buckets: Mapping[Plot, bytes]
+    after: bytes = b""
+
+    def encode(self) -> bytes:
+        return _packed([[[*plot, numbers] for plot, numbers in self.buckets.items()], self.after])
+
+    @classmethod
+    def decode(cls, payload: Bytes) -> "Ask":
+        """Raises BadMessage."""
+        reader = _Reader(payload, defaults.DIGEST_MESSAGE)
+        reader.header(2)
+        rows = reader.rows(defaults.DIGEST_ROWS, 3, _asked)
+        after = _sized(reader.value(), 0, KEY_BYTES)
+        reader.end()
+        return cls(dict(filter(None, rows)), after)
+
+    def rest(self, last: Told, number: int) -> "Ask":
+        """What is left to be asked when an answer ended with this head, in that bucket."""
+        plots = list(self.buckets)
+        left = plots[plots.index(last.plot) :] if last.plot in self.buckets else []
+        rest = {plot: self.buckets[plot] for plot in left}
+        if left:
+            numbers = self.buckets[last.plot]
+            rest[last.plot] = numbers[numbers.index(number) :] if number in numbers else b""
+        return Ask(rest, last.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The answer, in the order of what was asked; `more`: it ends before it."""
+
+    heads: Sequence[Told]
+    more: bool = False
+
+    def encode(self) -> bytes:
+        return _packed([self.more, self.heads])
+
+    @classmethod
+    def decode(cls, payload: Bytes) -> "Heads":
+        """Raises BadMessage."""
+        reader = _Reader(payload, defaults.HEADS_BYTES)
+        reader.header(2)
+        more = _typed(reader.value(), bool)
+        heads = reader.rows(defaults.HEADS, _HEAD, _told)
+        reader.end()
+        return cls(list(filter(None, heads)), more)
+
+
+Row = TypeVar("Row")
+Value = TypeVar("Value")
+Item = tuple[bytes] | tuple[bytes, bytes]
+"""A sealed entry, or the two of a proof."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The answer to `state.pull`; `more`: there is more of what was asked for."""
+
+    items: Sequence[Item]
+    more: bool = False
+
+    def encode(self) -> bytes:
+        return _packed([self.more, self.items])
+
+    @classmethod
+    def decode(cls, payload: Bytes) -> "Pulled":
+        """Raises BadMessage."""
+        reader = _Reader(payload, defaults.PULL_BYTES + 2 * SEALED_BYTES + defaults.NEWS_BYTES)
+        reader.header(2)
+        more = _typed(reader.value(), bool)
+        items: list[Item] = []
+        for _ in range(reader.header(None, defaults.PULL_ITEMS)):
+            size = reader.header(None, 2)
+            first = _sized(reader.value(), 1, SEALED_BYTES)
+            second = (_sized(reader.value(), 1, SEALED_BYTES),) if size == 2 else ()
+            items.append((first, *second))
+        reader.end()
+        return cls(items, more)
+
+
+_HEAD: Final = 6  # items of a head
+_NIL: Final = 0xC0
+_KIND_BYTES: Final = 32
+_BUCKET_BYTES: Final = 1 + HASH_BYTES
+
+
+class _Reader:
+    """Lists whose lengths are asked for, and flat values."""
+
+    def __init__(self, payload: Bytes, limit: int) -> None:
+        if len(payload) > limit:
+            raise BadMessage(f"a message has over {limit} bytes")
+        self._size = len(payload)
+        self._unpacker = msgpack.Unpacker(
+            max_buffer_size=max(self._size, 1),
+            max_bin_len=self._size,
+            max_str_len=_KIND_BYTES,
+            max_array_len=0,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+        self._unpacker.feed(payload)
+        self._first = memoryview(payload)
+
+    def header(self, size: int | None, most: int = 0) -> int:
+        """The length of a list: this one, or at most so many."""
+        count: int = self._read(self._unpacker.read_array_header)
+        if count > most if size is None else count != size:
+            raise BadMessage("a list in a message has a wrong length")
+        return count
+
+    def value(self) -> Any:
+        """A value that is no list and no map."""
+        return self._read(self._unpacker.unpack)
+
+    def nil(self) -> bool:
+        """Whether nil is next; if so, it is read."""
+        at = self._unpacker.tell()
+        if at < self._size and self._first[at] == _NIL:
+            self.value()
+            return True
+        return False
+
+    def rows(self, most: int, size: int, made: Callable[..., Row]) -> list[Row]:
+        """A list of lists of that size."""
+        count = self.header(None, most)
+        return [self._row(size, made) for _ in range(count)]
+
+    def _row(self, size: int, made: Callable[..., Row]) -> Row:
+        self.header(size)
+        return made(*[self.value() for _ in range(size)])
+
+    def end(self) -> None:
+        if self._unpacker.tell() != self._size:
+            raise BadMessage("a message goes on behind its end")
+
+    @staticmethod
+    def _read(read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except (ValueError, TypeError, msgpack.UnpackException):
+            raise BadMessage("a message is not readable") from None
+
+
+def _told(
+    key: object, kind: object, part: object, epoch: object, seq: object, mark: object
+) -> Told | None:
+    numbers = _whole(epoch, FORKED.epoch), _whole(seq, MAX_EPOCH)
+    key, mark, plot = _sized(key, KEY_BYTES, KEY_BYTES), _hash(mark), _plot(kind, part)
+    return plot and Told(key, *plot, *numbers, mark)
+
+
+def _root(kind: object, part: object, root: object) -> tuple[Plot, bytes] | None:
+    plot, root = _plot(kind, part), _hash(root)
+    return plot and (plot, root)
+
+
+def _compared(
+    kind: object, part: object, root: object, buckets: object
+) -> tuple[Plot, bytes, dict[int, bytes]] | None:
+    plot, root = _plot(kind, part), _hash(root)
+    packed = b"" if buckets is None else _sized(buckets, 0, 256 * _BUCKET_BYTES)
+    if len(packed) % _BUCKET_BYTES:
+        raise BadMessage("buckets in a message have a wrong size")
+    starts = range(0, len(packed), _BUCKET_BYTES)
+    found = {packed[at]: packed[at + 1 : at + _BUCKET_BYTES] for at in starts}
+    return plot and (plot, root, found)
+
+
+def _asked(kind: object, part: object, numbers: object) -> tuple[Plot, bytes] | None:
+    plot, numbers = _plot(kind, part), _sized(numbers, 0, 256)
+    return plot and (plot, numbers)
+
+
+def _plot(kind: object, part: object) -> Plot | None:
+    """None: this version keeps no such feeds."""
+    word, number = _typed(kind, str), _whole(part, 2**16)
+    return (word, number) if word in KINDS and number in KINDS[word].parts else None
+
+
+def _typed(value: object, kind: type[Value]) -> Value:
+    if type(value) is not kind:
+        raise BadMessage("a message has something of a wrong type")
+    return value
+
+
+def _whole(value: object, most: int) -> int:
+    number = _typed(value, int)
+    if not 0 <= number <= most:
+        raise BadMessage("a number in a message is out of bounds")
+    return number
+
+
+def _sized(value: object, least: int, most: int) -> bytes:
+    data = _typed(value, bytes)
+    if not least <= len(data) <= most:
+        raise BadMessage("bytes in a message have a wrong size")
+    return data
+
+
+def _hash(value: object) -> bytes:
+    return _sized(value, HASH_BYTES, HASH_BYTES)
+
+
+def _bucket_bytes(buckets: Mapping[int, bytes]) -> bytes:
+    return b"".join(bytes((number,)) + hashed for number, hashed in buckets.items())
+
+
+def _packed(value: object) -> bytes:
+    packed: bytes = msgpack.packb(value)
+    return packed

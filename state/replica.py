@@ -1,0 +1,451 @@
+"""All feeds that a node keeps: what comes in, what it changes, what others may be told of it.
+
+A head is told to others, and stands in the digest, once its entries are in the archive. Nothing
+here knows of links; the archive is all that it waits for. One caller at a time may take in.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import msgpack
+
+from ..transport.identity import KEY_BYTES, PeerId, peer_id_of, public_key_of
+from . import defaults
+from .archive import Archive, Stored
+from .authors import Authors, Change
+from .digest import HASH_BYTES, Digest, Plot
+from .entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
+from .errors import BadEntry
+from .feed import Feed, Outcome, Verdict
+from .gossip import Item, Pulled, Told, told
+from .wanted import Place
+
+VOUCHES: Final = "vouches"
+"""The key in a `member` feed under which its author names those that it vouches for."""
+BLAMED: Final = frozenset(("too-large", "bad-envelope", "bad-signature", "bad-proof"))
+"""Codes of entries that nobody honest hands on."""
+Pause = Callable[[], Awaitable[None]]
+Admit = Callable[[Sequence[Entry]], Iterable[tuple[Entry, Verdict]]]
+"""`Writer.stored`: takes own entries that are in the archive into their feeds."""
+
+
+class Watcher(Protocol):
+    """Who derives something from the feeds."""
+
+    def changed(self, name: FeedName, verdict: Verdict) -> None:
+        """Facts of a feed are other ones; where `verdict.fresh`, all that it does not name are
+        gone, as they are where the feed has forked."""
+        ...
+
+    def dropped(self, author: PeerId) -> None:
+        """An author is not kept any more."""
+        ...
+
+
+@dataclass(slots=True)
+class Taken:
+    """What came of entries that were offered."""
+
+    news: dict[Place, Head] = field(default_factory=dict)
+    seen: set[Place] = field(default_factory=set)  # of which there was anything
+    bytes: dict[bytes, int] = field(default_factory=dict)  # that were looked at, by author
+    blame: BadEntry | None = None  # who handed them on is to blame
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Taken in, but not in the archive yet."""
+
+    entries: list[Entry] = field(default_factory=list)
+    verdicts: list[tuple[Feed, Verdict]] = field(default_factory=list)
+    size: int = 0
+    taken: Taken = field(default_factory=Taken)
+
+    def count(self, key: bytes, size: int) -> None:
+        """So many bytes by this author are looked at."""
+        sizes = self.taken.bytes
+        sizes[key] = sizes.get(key, 0) + size + defaults.ENTRY_COST
+
+
+class Replica:
+    """The feeds of one node. `own` is this node."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        archive: Archive,
+        *,
+        authors: Authors | None = None,
+        interest: Callable[[Plot], bool] = lambda plot: True,
+        documents: int = defaults.DOCUMENTS,
+        documents_bytes: int = defaults.DOCUMENTS_BYTES,
+        opened: Callable[[bytes], Entry] = open_entry,
+    ) -> None:
+        """`interest`: which kinds and parts are kept; of `documents` that many at most are in
+        memory; `opened` checks an entry's signature."""
+        self.own = public_key_of(own)
+        self.authors = authors or Authors(self.own)
+        self.interest = interest
+        self.digest = Digest()
+        self.watchers: list[Watcher] = []
+        self.takes_own: Callable[[Entry], bool] = lambda entry: False
+        """Whether an entry of this node's own that a peer has is to be taken back."""
+        self.wants_own = False
+        """Whether such entries are to be asked for."""
+        self.newcomers: dict[bytes, None] = {}
+        """Authors that are kept since a while ago; nobody has been asked for their feeds yet."""
+        self.archive = archive
+        self._opened = opened
+        self._feeds: dict[bytes, dict[Plot, Feed]] = {}
+        self._documents: OrderedDict[FeedName, int] = OrderedDict()
+        self._documents_most = documents
+        self._documents_size = 0
+        self._documents_bytes = documents_bytes
+
+    async def restore(self) -> None:
+        """Begin with what the archive has. Those who are kept are to be known by then, or are
+        vouched for by those who are; others are dropped."""
+        found: dict[PeerId, list[Stored]] = {}
+        for stored in await self.archive.load():
+            found.setdefault(stored.name.author, []).append(stored)
+        waiting = [self.own, *self.authors.keys()]
+        while waiting:
+            key = waiting.pop()
+            self.resume(key, found.pop(peer_id_of(key), ()))
+            value = (await self.facts(key, ("member", 0))).get(VOUCHES)
+            change = self.authors.vouches(key, read_vouches(value))
+            waiting += change.added
+            await self._apply(change)
+            await self._weigh(key)
+        self.newcomers.clear()
+        await self.archive.drop(list(found))
+
+    def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
+        """Take up what the archive has of an author who is kept."""
+        for name, head, size, _ in feeds:
+            self._feeds.setdefault(key, {})[_plot(name)] = Feed(name, head, size)
+            self.digest.set(key, _plot(name), head)
+
+    # What is known.
+
+    def feed(self, key: bytes, plot: Plot) -> Feed | None:
+        """The feed of an author, where there is something of it."""
+        return self._feeds.get(key, {}).get(plot)
+
+    def head(self, key: bytes, plot: Plot) -> Head | None:
+        """What others may be told."""
+        return self.digest.head(key, plot)
+
+    def lacks(self, head: Told) -> bool:
+        """Whether somebody has something of a kept feed that is lacking here."""
+        if head.key not in self.authors or not self.interest(head.plot):
+            return False
+        feed = self.feed(head.key, head.plot)
+        mine = None if feed is None else feed.head
+        if head.epoch == 0 or mine == FORKED or head.same(mine):
+            return False
+        if head.epoch == FORKED.epoch:
+            return head.same(FORKED)
+        if head.key == self.own and not self.wants_own:
+            return False  # its writer answers that, by another epoch
+        return mine is None or head[3:5] >= mine[:2]
+
+    def surpasses(self, head: Told) -> bool:
+        """Whether this node can give something that is lacking where that is the head."""
+        mine = self.head(head.key, head.plot)
+        return mine is not None and not head.same(mine) and mine[:2] >= head[3:5]
+
+    def told(self, places: Iterable[Place]) -> list[Told]:
+        """The heads of these feeds, as others may be told."""
+        return [told(key, plot, self.head(key, plot)) for key, plot in places]
+
+    async def facts(self, key: bytes, plot: Plot) -> dict[str, bytes]:
+        """What a feed says now. As taking in: one caller at a time."""
+        feed = self.feed(key, plot)
+        if feed is None or feed.forked:
+            return {}
+        await self._load(feed)
+        return feed.document.facts() if feed.document is not None else {}
+
+    # Giving.
+
+    async def give(self, wanted: Sequence[Told], limit: int = defaults.PULL_BYTES) -> Pulled:
+        """What follows on these heads, at most so many bytes and a little more."""
+        items: list[Item] = []
+        for asked in wanted:
+            mine = self.head(asked.key, asked.plot)
+            if mine is None or asked.same(mine):
+                continue
+            if limit <= 0 or len(items) >= defaults.PULL_ITEMS:
+                return Pulled(items, more=True)
+            name = FeedName(peer_id_of(asked.key), *asked.plot)
+            if mine == FORKED:
+                proof = await self.archive.proof(name)
+                found: list[Item] = [] if proof is None else [proof.sealed]
+            else:
+                found = await self._following(name, asked, mine, limit)
+            found = found[: defaults.PULL_ITEMS - len(items)]
+            items += found
+            limit -= sum(len(sealed) for item in found for sealed in item)
+        return Pulled(items, more=limit <= 0)
+
+    async def _following(self, name: FeedName, asked: Told, mine: Head, limit: int) -> list[Item]:
+        """From where the asker is; the entry of its own number as well where that is another one:
+        with its own it is the proof of a fork."""
+        if asked.epoch > mine.epoch or (asked.epoch == mine.epoch and asked.seq > mine.seq):
+            return []
+        first = 0
+        if asked.epoch == mine.epoch:
+            theirs = await self.archive.entries(name, mine.epoch, asked.seq, 0)
+            if not theirs or theirs[0].hash[:HASH_BYTES] != asked.hash:
+                return [(entry.sealed,) for entry in theirs]
+            first = asked.seq + 1
+        entries = await self.archive.entries(name, mine.epoch, first, limit)
+        return [(entry.sealed,) for entry in entries]
+
+    # Taking in.
+
+    async def own_feed(self, name: FeedName) -> Feed:
+        """A feed of this node's own, for its writer: its document stays in memory."""
+        feed = self._feeds.setdefault(self.own, {}).setdefault(_plot(name), Feed(name))
+        await self._load(feed)
+        return feed
+
+    async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> Taken:
+        """Entries of this node's own feeds, in their order. They are in the archive when it
+        returns; then `admit` takes them into their feeds. Raises BadEntry where one does not fit,
+        without `admit`, and what the archive raises."""
+        batch = _Batch()
+        if admit is not None:
+            await self.archive.put(entries)
+            for entry, verdict in admit(entries):
+                feed = await self.own_feed(entry.name)
+                batch.verdicts.append((feed, verdict))
+        else:
+            for entry in entries:
+                verdict = await self._admit(entry, batch)
+                if verdict.outcome is not Outcome.NEWS:
+                    code = verdict.code or verdict.outcome.value
+                    raise BadEntry(code, "an own entry does not fit")
+        await self._commit(batch)
+        return batch.taken
+
+    async def take(self, items: Sequence[Item], pause: Pause) -> Taken:
+        """What a peer handed on, in its order; what nobody keeps here is passed over. `pause` is
+        called between two of them: a signature takes 0.1 ms."""
+        batch = _Batch()
+        for item in items:
+            try:
+                if len(item) == 2:
+                    await self._take_proof(item[0], item[1], batch)
+                else:
+                    await self._take_entry(item[0], batch)
+            except BadEntry as error:
+                if error.code in BLAMED:
+                    batch.taken.blame = error
+                    break
+            if batch.size > defaults.TAKEN_BYTES:
+                await self._commit(batch)
+            await pause()
+        await self._commit(batch)
+        return batch.taken
+
+    async def _take_entry(self, sealed: bytes, batch: _Batch) -> None:
+        """Cheap checks come first, the signature last."""
+        name, head = peek_entry(sealed)
+        key = public_key_of(name.author)
+        if not self._keeps(key, _plot(name)):
+            return
+        batch.taken.seen.add((key, _plot(name)))
+        feed = self.feed(key, _plot(name))
+        mine = None if feed is None else feed.head
+        if mine is not None and (mine in (FORKED, head) or head.epoch < mine.epoch):
+            return
+        batch.count(key, len(sealed))
+        entry = self._opened(sealed)
+        if key != self.own or self._takes_back(entry, mine):
+            await self._admit(entry, batch)
+
+    def _takes_back(self, entry: Entry, mine: Head | None) -> bool:
+        """What is as old as ours may prove a fork; what is later is the writer's to decide."""
+        return (mine is not None and entry.head[:2] <= mine[:2]) or self.takes_own(entry)
+
+    async def _take_proof(self, one: bytes, other: bytes, batch: _Batch) -> None:
+        name, _ = peek_entry(one)
+        key = public_key_of(name.author)
+        if not self._keeps(key, _plot(name)):
+            return
+        batch.taken.seen.add((key, _plot(name)))
+        feed = self.feed(key, _plot(name))
+        if feed is not None and feed.forked:
+            return
+        batch.count(key, len(one) + len(other))
+        feed = feed or Feed(name)
+        self._note(feed, feed.fork(open_proof(one, other)), batch)
+
+    def _keeps(self, key: bytes, plot: Plot) -> bool:
+        return key in self.authors and self.interest(plot)
+
+    async def _admit(self, entry: Entry, batch: _Batch) -> Verdict:
+        name = entry.name
+        feed = self.feed(public_key_of(name.author), _plot(name)) or Feed(name)
+        verdict = feed.admit(entry)
+        if verdict.outcome is Outcome.LOAD:
+            await self._commit(batch)
+            await self._load(feed)
+            verdict = feed.admit(entry) if feed.document is not None else verdict
+        if verdict.outcome is Outcome.CHECK:
+            await self._commit(batch)
+            stored = await self.archive.entries(name, entry.epoch, entry.seq, 0)
+            verdict = self._compared(feed, stored[0], entry) if stored else verdict
+        self._note(feed, verdict, batch, entry)
+        return verdict
+
+    def _compared(self, feed: Feed, stored: Entry, entry: Entry) -> Verdict:
+        return feed.compare(stored, entry)
+
+    def _note(
+        self, feed: Feed, verdict: Verdict, batch: _Batch, entry: Entry | None = None
+    ) -> None:
+        """Keep what is new until it is committed."""
+        if verdict.outcome not in (Outcome.NEWS, Outcome.FORK):
+            return
+        self._feeds.setdefault(public_key_of(feed.name.author), {})[_plot(feed.name)] = feed
+        batch.verdicts.append((feed, verdict))
+        if verdict.outcome is Outcome.NEWS and entry is not None:
+            batch.entries.append(entry)
+            batch.size += entry.size
+        self._remember(feed)
+
+    async def _commit(self, batch: _Batch) -> None:
+        """Into the archive, then to whoever wants to know."""
+        entries, verdicts = batch.entries, batch.verdicts
+        batch.entries, batch.verdicts, batch.size = [], [], 0
+        if entries:
+            await self.archive.put(entries)
+        for feed, verdict in verdicts:
+            if verdict.proof is not None:
+                await self.archive.put_proof(feed.name, verdict.proof)
+        keys: dict[bytes, None] = {}
+        for feed, verdict in verdicts:
+            key, plot = public_key_of(feed.name.author), _plot(feed.name)
+            if feed.head is None or self.feed(key, plot) is not feed:
+                continue  # its author was dropped meanwhile
+            keys[key] = None
+            self.digest.set(key, plot, feed.head)
+            batch.taken.news[key, plot] = feed.head
+            for watcher in self.watchers:
+                watcher.changed(feed.name, verdict)
+            if feed.name.kind == "member" and (verdict.fresh or VOUCHES in verdict.changed):
+                value = verdict.changed.get(VOUCHES)
+                await self._apply(self.authors.vouches(key, read_vouches(value)))
+        for key in keys:
+            await self._weigh(key)
+
+    # Whose feeds.
+
+    async def linked(self, peer: PeerId) -> None:
+        """There is a link to this peer: its feeds are kept."""
+        await self._apply(self.authors.linked(public_key_of(peer)))
+
+    async def unlinked(self, peer: PeerId) -> None:
+        await self._apply(self.authors.unlinked(public_key_of(peer)))
+
+    async def grouped(self, peers: Iterable[PeerId]) -> None:
+        """Who is in this node's group from now on."""
+        await self._apply(self.authors.grouped(map(public_key_of, peers)))
+
+    async def refill(self) -> None:
+        """Where there is room again, keep those who found none before."""
+        await self._apply(self.authors.refill())
+
+    async def _apply(self, change: Change) -> None:
+        self.newcomers |= dict.fromkeys(change.added)
+        dropped = [peer_id_of(key) for key in change.dropped]
+        for key in change.dropped:
+            self.newcomers.pop(key, None)
+            self._clear(key)
+        if dropped:
+            await self.archive.drop(dropped)
+
+    def _clear(self, key: bytes) -> None:
+        for plot, feed in self._feeds.pop(key, {}).items():
+            self.digest.set(key, plot, None)
+            self._forget(feed)
+        for watcher in self.watchers:
+            watcher.dropped(peer_id_of(key))
+
+    async def _weigh(self, key: bytes) -> None:
+        size = sum(feed.size for feed in self._feeds.get(key, {}).values())
+        await self._apply(self.authors.weigh(key, size))
+
+    # Documents.
+
+    async def _load(self, feed: Feed) -> None:
+        """Have its document in memory. Where the archive is damaged, all that it has of the author
+        is dropped: it will be fetched again."""
+        seq = 0
+        while feed.document is None and feed.head is not None and not feed.forked:
+            epoch, limit = feed.head.epoch, defaults.LOADED_BYTES
+            entries = await self.archive.entries(feed.name, epoch, seq, limit)
+            try:
+                feed.load(entries)
+            except BadEntry:
+                entries = ()
+            if not entries:
+                await self._lose(public_key_of(feed.name.author))
+                return
+            seq += len(entries)
+        self._remember(feed)
+
+    async def _lose(self, key: bytes) -> None:
+        self._clear(key)
+        self.newcomers[key] = None
+        await self.archive.drop([peer_id_of(key)])
+
+    def _remember(self, feed: Feed) -> None:
+        """Its document was used now; those used longest ago go where there are too many."""
+        self._forget(feed, unload=False)
+        if feed.document is None or public_key_of(feed.name.author) == self.own:
+            return
+        self._documents[feed.name] = feed.document.memory
+        self._documents_size += feed.document.memory
+        while len(self._documents) > 1 and (
+            len(self._documents) > self._documents_most
+            or self._documents_size > self._documents_bytes
+        ):
+            name = next(iter(self._documents))
+            oldest = self.feed(public_key_of(name.author), _plot(name))
+            self._documents_size -= self._documents.pop(name)
+            if oldest is not None:
+                oldest.unload()
+
+    def _forget(self, feed: Feed, *, unload: bool = True) -> None:
+        self._documents_size -= self._documents.pop(feed.name, 0)
+        if unload:
+            feed.unload()
+
+
+def read_vouches(value: bytes | None) -> list[bytes]:
+    """The public keys in a fact `vouches`: a map whose `keys` is their list. What is none is
+    passed over."""
+    if value is None:
+        return []
+    try:
+        fields: Any = msgpack.unpackb(value, max_array_len=1024, max_map_len=64, max_ext_len=0)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return []
+    keys = fields.get("keys") if isinstance(fields, dict) else None
+    found = keys if isinstance(keys, list) else []
+    return [key for key in found if type(key) is bytes and len(key) == KEY_BYTES]
+
+
+def write_vouches(keys: Iterable[bytes]) -> dict[str, Any]:
+    """The value of that fact."""
+    return {"keys": sorted(keys)[: defaults.AUTHOR_VOUCHED]}
+
+
+def _plot(name: FeedName) -> Plot:
+    return name.kind, name.part

@@ -1,0 +1,207 @@
+"""Feeds over links: the trio shell of `exchange.py`.
+
+Whoever dialled a link to keep it compares at once; after that each node compares with a random peer
+every round. News, pulls and new comparisons are begun by one loop; entries are taken in by one task
+at a time, which lets others run between two of them. A brief link carries none of it.
+Wire: docs/spec/state.md.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from math import inf
+from typing import Any
+
+import trio
+
+from ..transport.calls import Answer, Call, Refusal, Reply
+from ..transport.endpoint import Endpoint
+from ..transport.errors import TransportError
+from ..transport.frame import Priority
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from ..transport.link import Link
+from . import defaults
+from .entry import Entry
+from .errors import StateError
+from .exchange import DIGEST, HEADS, NEWS, PULL, Exchange, Unanswered
+from .replica import Admit, Replica
+
+
+class Replication:
+    """The part of one node. It answers from the moment it is made; `run` does the rest."""
+
+    def __init__(self, host: Host, endpoint: Endpoint, replica: Replica) -> None:
+        self.replica = replica
+        self.exchange = Exchange(replica, self, self._draw)
+        self._host = host
+        self._endpoint = endpoint
+        self._lock = trio.Lock()
+        self._news = trio.Event()
+        self._links: dict[PeerId, Link] = {}  # over which feeds are exchanged
+        self._fresh: list[PeerId] = []  # to compare with at once
+        self._changes: list[tuple[PeerId, bool]] = []  # links that came and went
+        endpoint.handle(NEWS, self._on_news)
+        for method in (DIGEST, HEADS, PULL):
+            endpoint.handle(method, self._answering(method))
+        endpoint.on_link(self._link_up)
+        endpoint.on_link_kept(self._begin)
+        endpoint.on_link_lost(self._link_lost)
+
+    async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> None:
+        """Entries of own feeds: they are in the archive when it returns, and told soon
+        (`Replica.write`)."""
+        await self.exchange.write(entries, admit)
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._news.set()
+        self._news = trio.Event()
+
+    # As a Network of the exchange.
+
+    def now(self) -> float:
+        return self._host.now()
+
+    def post(self, peer: PeerId, method: str, payload: bytes) -> None:
+        link = self._links.get(peer)
+        if link is not None:
+            with suppress(TransportError):  # the link just ended, and with it what it lacked
+                link.post(method, payload=payload, priority=Priority.CONTROL)
+
+    async def call(self, peer: PeerId, method: str, payload: bytes) -> bytes:
+        link = self._links.get(peer)
+        if link is None or link.quiet:
+            raise Unanswered
+        pull = method == PULL
+        try:
+            reply = await link.call(
+                method,
+                payload=payload,
+                priority=Priority.BULK if pull else Priority.CONTROL,
+                timeout=defaults.FEED_PULL_TIMEOUT if pull else defaults.CALL_TIMEOUT,
+            )
+        except TransportError:
+            raise Unanswered from None
+        return bytes(reply.payload)
+
+    def blame(self, peer: PeerId, error: StateError) -> None:
+        link = self._links.get(peer)
+        if link is not None:
+            link.close(error.code, error.message)
+
+    async def pause(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def turn(self) -> AbstractAsyncContextManager[Any]:
+        return self._lock
+
+    def _draw(self, below: int) -> int:
+        return int.from_bytes(self._host.entropy(8)) % below
+
+    # Links.
+
+    def _link_up(self, link: Link) -> None:
+        if link.identities.dialled and not link.brief:
+            self._begin(link)
+
+    def _begin(self, link: Link) -> None:
+        """Exchange feeds over a link from now on."""
+        if not link.alive or self._links.get(link.peer) is link:
+            return
+        fresh = link.peer not in self._links
+        self._links[link.peer] = link
+        if fresh:
+            self._changes.append((link.peer, True))
+        self.exchange.link_up(link.peer)
+        if link.identities.dialled:
+            self._fresh.append(link.peer)
+        self.wake()
+
+    def _link_lost(self, link: Link, code: str) -> None:
+        if self._links.get(link.peer) is link:
+            del self._links[link.peer]
+            self.exchange.link_lost(link.peer)
+            self._changes.append((link.peer, False))
+            self.wake()
+
+    # What peers send.
+
+    def _on_news(self, call: Call) -> Answer:
+        link = self._endpoint.link(call.peer)
+        if link is not None:
+            self._begin(link)
+            self.exchange.heard(call.peer, bytes(call.payload))
+            self.wake()
+        return Reply()
+
+    def _answering(self, method: str) -> Any:
+        async def answer(call: Call) -> Answer:
+            link = self._endpoint.link(call.peer)
+            if link is None:
+                return Refusal("no-link", "the link has ended")
+            self._begin(link)
+            try:
+                return Reply(
+                    payload=await self.exchange.answer(call.peer, method, bytes(call.payload))
+                )
+            except StateError as error:
+                if error.code == "bad-message":
+                    self.blame(call.peer, error)
+                return Refusal(error.code, error.message)
+
+        return answer
+
+    # Running.
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled: tell, compare and pull."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._rounds, nursery)
+            nursery.start_soon(self._refill)
+            task_status.started()
+            while True:
+                news = self._news
+                await self._account_links()
+                self.exchange.tell()
+                for peer, places in self.exchange.next_pulls().items():
+                    nursery.start_soon(self._pull, peer, places)
+                fresh, self._fresh = self._fresh, []
+                for peer in (*fresh, *self.exchange.due_rechecks()):
+                    nursery.start_soon(self._compare, peer)
+                wait = self.exchange.due_at() - self._host.now()
+                with trio.move_on_after(max(wait, _LEAST_WAIT) if wait < inf else inf):
+                    await news.wait()
+                await trio.lowlevel.checkpoint()
+
+    async def _account_links(self) -> None:
+        """Whose feeds are kept follows the links."""
+        while self._changes:
+            peer, up = self._changes.pop(0)
+            async with self._lock:
+                await (self.replica.linked(peer) if up else self.replica.unlinked(peer))
+
+    async def _pull(self, peer: PeerId, places: list[Any]) -> None:
+        await self.exchange.pull(peer, places)
+        self.wake()
+
+    async def _compare(self, peer: PeerId) -> None:
+        await self.exchange.compare(peer)
+        self.wake()
+
+    async def _rounds(self, nursery: trio.Nursery) -> None:
+        while True:
+            await trio.sleep(defaults.GOSSIP_ROUND * (0.75 + self._draw(2**16) / 2**17))
+            peer = self.exchange.somebody()
+            if peer is not None:
+                nursery.start_soon(self._compare, peer)
+
+    async def _refill(self) -> None:
+        while True:
+            await trio.sleep(defaults.REFILL)
+            async with self._lock:
+                await self.replica.refill()
+            self.wake()
+
+
+_LEAST_WAIT = 0.01  # seconds; a wait of a rounding error would never end on a stopped clock

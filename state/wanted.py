@@ -1,0 +1,146 @@
+"""What this node lacks of others' feeds, who told of it, and whom to ask for it now.
+
+A feed is asked of one teller at a time, and of the next when that one fails or is slow; a link has
+one pull under way, the node a few, and who was asked longest ago comes first: a liar that promises
+everything delays nobody else. An author whose entries have been many of late waits: rates only
+delay. Sans-I/O.
+"""
+
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+from ..transport.identity import PeerId
+from . import defaults
+from .digest import Plot
+from .gossip import Told
+
+Place = tuple[bytes, Plot]
+"""A feed by its author's public key, its kind and part."""
+
+
+@dataclass(slots=True)
+class _Teller:
+    told: dict[Place, Told] = field(default_factory=dict)  # that was lacking then
+    vain: dict[Told, float] = field(default_factory=dict)  # until when it is not asked for again
+    asked: float = -inf  # when last
+    busy: bool = False  # a pull is under way
+
+
+class Wanted:
+    """`lacks` says whether something told is news still."""
+
+    def __init__(self, lacks: Callable[[Told], bool]) -> None:
+        self._lacks = lacks
+        self._tellers: dict[PeerId, _Teller] = {}
+        self._asked: dict[Place, float] = {}  # under way, since when
+        self._free_at: dict[bytes, float] = {}  # by author: when what came is worked off
+        self._paced: dict[bytes, None] = {}  # those of whom nothing is asked until then
+
+    def tellers(self, place: Place) -> dict[PeerId, Told]:
+        """Who has told of something lacking there, and of what."""
+        return {
+            peer: teller.told[place]
+            for peer, teller in self._tellers.items()
+            if place in teller.told
+        }
+
+    def lacks_of(self, peer: PeerId, key: bytes) -> bool:
+        """Whether a peer has told of something by this author that is lacking."""
+        teller = self._tellers.get(peer)
+        return teller is not None and any(
+            place[0] == key and self._lacks(told) for place, told in teller.told.items()
+        )
+
+    def room(self, peer: PeerId) -> int:
+        """How much more this peer may tell of."""
+        teller = self._tellers.get(peer)
+        return defaults.TOLD if teller is None else defaults.TOLD - len(teller.told)
+
+    def heard(self, peer: PeerId, heads: Iterable[Told], now: float) -> None:
+        """A peer has these; note what is lacking here."""
+        teller = self._tellers.setdefault(peer, _Teller())
+        for told in heads:
+            if self._lacks(told) and teller.vain.get(told, now) <= now:
+                teller.told[told.key, told.plot] = told
+                if len(teller.told) > defaults.TOLD:
+                    del teller.told[next(iter(teller.told))]
+
+    def next(self, now: float) -> dict[PeerId, list[Place]]:
+        """Whom to ask for which feeds now; each ends with `ended`."""
+        found: dict[PeerId, list[Place]] = {}
+        idle = [item for item in self._tellers.items() if item[1].told and not item[1].busy]
+        if not idle:
+            return found
+        room = defaults.PULLS - sum(
+            teller.busy and now - teller.asked < defaults.PULL_PATIENCE
+            for teller in self._tellers.values()
+        )
+        for peer, teller in sorted(idle, key=lambda item: item[1].asked):
+            if len(found) < room and (places := self._choose(teller, now)):
+                found[peer] = places
+                teller.busy, teller.asked = True, now
+                self._asked |= dict.fromkeys(places, now)
+        return found
+
+    def _choose(self, teller: _Teller, now: float) -> list[Place]:
+        places: list[Place] = []
+        for place, told in list(teller.told.items()):
+            if not self._lacks(told):
+                del teller.told[place]
+            elif self._free_at.get(place[0], now) - now <= defaults.AUTHOR_BURST_S and (
+                now - self._asked.get(place, -inf) >= defaults.PULL_PATIENCE
+            ):
+                places.append(place)
+                if len(places) == defaults.PULL_FEEDS:
+                    break
+        return places
+
+    def next_at(self, now: float) -> float:
+        """When `next` may find something that it does not find now, if nothing else happens."""
+        if not self._asked and not self._paced:
+            return inf
+        late = (since + defaults.PULL_PATIENCE for since in self._asked.values())
+        over = now + defaults.AUTHOR_BURST_S
+        self._paced = {key: None for key in self._paced if self._free_at[key] > over}
+        paced = (self._free_at[key] - defaults.AUTHOR_BURST_S for key in self._paced)
+        return min((when for when in (*late, *paced) if when > now), default=inf)
+
+    def came(self, key: bytes, size: int, now: float) -> None:
+        """Entries of an author came, so many bytes in all."""
+        when = max(self._free_at.pop(key, 0.0), now) + size / defaults.AUTHOR_RATE
+        self._free_at[key] = when
+        if when - now > defaults.AUTHOR_BURST_S:
+            self._paced[key] = None
+        if len(self._free_at) > defaults.PACED:
+            oldest = next(iter(self._free_at))
+            del self._free_at[oldest]
+            self._paced.pop(oldest, None)
+
+    def ended(
+        self, peer: PeerId, places: Iterable[Place], vain: Container[Place], now: float
+    ) -> None:
+        """A pull is over; what was asked for in `vain` is not asked of this one again soon."""
+        teller = self._tellers.get(peer)
+        for place in places:
+            self._asked.pop(place, None)
+            told = None if teller is None else teller.told.get(place)
+            if teller is None or told is None or not (place in vain and self._lacks(told)):
+                continue
+            del teller.told[place]
+            teller.vain[told] = now + defaults.VAIN_S
+            if len(teller.vain) > defaults.TOLD:
+                del teller.vain[next(iter(teller.vain))]
+        if teller is not None:
+            teller.busy = False
+
+    def settle(self, place: Place) -> None:
+        """Something came of that feed: forget what is not lacking any more."""
+        for teller in self._tellers.values():
+            told = teller.told.get(place)
+            if told is not None and not self._lacks(told):
+                del teller.told[place]
+
+    def lost(self, peer: PeerId) -> None:
+        """The link to a peer is gone."""
+        self._tellers.pop(peer, None)

@@ -1,0 +1,203 @@
+"""Who is kept, and who goes when there is no room."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state.authors import Authors, weight_of
+
+OWN = b"o" * 32
+
+
+def key(name: str) -> bytes:
+    return name.encode().ljust(32, b"\0")
+
+
+def keys(name: str, count: int) -> list[bytes]:
+    return [key(f"{name}{number}") for number in range(count)]
+
+
+def room_for(count: int) -> Authors:
+    return Authors(OWN, budget=count * defaults.AUTHOR_LEAST)
+
+
+def checked(authors: Authors) -> None:
+    """The sums that are kept are those that they should be."""
+    branches: list[Any] = [authors._top]
+    for branch in branches:
+        branches += branch.kids.values()
+        own = 0 if branch.pinned else branch.weight
+        assert branch.load == own + sum(kid.load for kid in branch.kids.values())
+        assert all(kid.parent is branch for kid in branch.kids.values())
+    assert {each.key for each in branches if each.key} == set(authors.keys())
+    assert authors.total == sum(each.weight for each in branches)
+
+
+def test_this_node_those_linked_and_those_vouched_for() -> None:
+    authors = room_for(100)
+    assert OWN in authors
+    assert authors.linked(key("a")).added == (key("a"),)
+    assert set(authors.vouches(key("a"), keys("v", 3)).added) == set(keys("v", 3))
+    assert authors.vouches(key("nobody"), keys("w", 3)).added == ()
+    assert authors.vouches(key("a"), keys("v", 2)).dropped == (key("v2"),)
+    checked(authors)
+
+
+def test_only_so_many_are_vouched_for() -> None:
+    authors = room_for(1000)
+    authors.linked(key("a"))
+    assert len(authors.vouches(key("a"), keys("v", 100)).added) == defaults.AUTHOR_VOUCHED
+
+
+def test_who_is_vouched_for_twice_stays_when_one_takes_it_back() -> None:
+    authors = room_for(100)
+    for name in ("a", "b"):
+        authors.linked(key(name))
+        authors.vouches(key(name), [key("v")])
+    assert authors.vouches(key("a"), []).dropped == ()
+    assert authors.vouches(key("b"), []).dropped == (key("v"),)
+    checked(authors)
+
+
+def test_a_link_that_is_gone_counts_for_a_while() -> None:
+    authors = room_for(2000)
+    for name in keys("p", defaults.PAST_LINKS + 1):
+        authors.linked(name)
+        last = authors.unlinked(name)
+    assert last.dropped == (key("p0"),)
+    assert key("p1") in authors
+    checked(authors)
+
+
+def test_a_chain_of_vouchers_ends() -> None:
+    authors = room_for(1000)
+    authors.linked(key("v0"))
+    for number in range(40):
+        authors.vouches(key(f"v{number}"), [key(f"v{number + 1}")])
+    assert len(authors) == defaults.VOUCH_DEPTH + 1  # and this node
+    checked(authors)
+
+
+def test_a_million_keys_behind_one_link_leave_others_their_room() -> None:
+    authors = room_for(100)
+    for name in ("good", "bad"):
+        authors.linked(key(name))
+    honest = keys("h", 40)
+    authors.vouches(key("good"), honest)
+    waiting = [key("bad")]
+    for _ in range(300):
+        voucher = waiting.pop(0)
+        waiting += authors.vouches(voucher, keys(voucher.hex()[:20], 64)).added or [voucher]
+    assert authors.total <= 100 * defaults.AUTHOR_LEAST
+    assert set(honest) <= set(authors.keys())
+    checked(authors)
+
+
+def test_so_do_keys_behind_a_link_of_a_link() -> None:
+    """An honest peer vouches for a liar too: its other friends stay."""
+    authors = room_for(60)
+    authors.linked(key("good"))
+    honest = keys("h", 20)
+    authors.vouches(key("good"), [*honest, key("liar")])
+    for number in range(20):
+        authors.vouches(key("liar"), keys(f"x{number}-", 64))
+    assert set(honest) <= set(authors.keys())
+    assert authors.total <= 60 * defaults.AUTHOR_LEAST
+    checked(authors)
+
+
+def test_who_was_stolen_by_a_liar_s_voucher_is_hung_under_an_honest_one() -> None:
+    authors = room_for(70)
+    for name in ("bad", "worse", "good"):
+        authors.linked(key(name))
+    honest = keys("h", 20)
+    authors.vouches(key("bad"), [*keys("k", 44), *honest])
+    authors.vouches(key("good"), honest)
+    authors.vouches(key("worse"), keys("w", 30))
+    assert set(honest) <= set(authors.keys())
+    checked(authors)
+
+
+def test_twin_with_room_made_by_age_they_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    def oldest(self: Any) -> Any:
+        return next((each for each in self._kept.values() if not each.pinned), None)
+
+    monkeypatch.setattr(Authors, "_heaviest", oldest)
+    with pytest.raises(AssertionError):
+        test_a_million_keys_behind_one_link_leave_others_their_room()
+    with pytest.raises(AssertionError):
+        test_so_do_keys_behind_a_link_of_a_link()
+
+
+def test_twin_without_another_voucher_the_stolen_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Authors, "_lighter", lambda self, branch: None)
+    with pytest.raises(AssertionError):
+        test_who_was_stolen_by_a_liar_s_voucher_is_hung_under_an_honest_one()
+
+
+def test_who_writes_much_weighs_much() -> None:
+    authors = room_for(10)
+    authors.linked(key("a"))
+    authors.vouches(key("a"), keys("v", 4))
+    change = authors.weigh(key("v1"), 9 * defaults.AUTHOR_LEAST)
+    assert change.dropped == (key("v1"),)
+    assert authors.total <= 10 * defaults.AUTHOR_LEAST
+    checked(authors)
+
+
+def test_those_who_found_no_room_are_looked_at_again() -> None:
+    authors = room_for(20)
+    for name in ("a", "b"):
+        authors.linked(key(name))
+    authors.vouches(key("b"), keys("w", 8))
+    authors.vouches(key("a"), keys("v", 30))
+    assert len(authors) == 20
+    assert authors.refill().added == ()
+    authors.vouches(key("b"), [])
+    added = authors.refill().added
+    assert len(added) == 8
+    assert set(added) <= set(keys("v", 30))
+    checked(authors)
+
+
+def test_groups_are_kept_whatever_is_vouched_for() -> None:
+    authors = room_for(20)
+    assert set(authors.grouped(keys("g", 5)).added) == set(keys("g", 5))
+    authors.linked(key("bad"))
+    authors.vouches(key("bad"), keys("x", 64))
+    assert set(keys("g", 5)) <= set(authors.keys())
+    authors.grouped([])
+    assert OWN in authors
+    checked(authors)
+
+
+def test_whatever_happens_the_sums_are_right_and_the_budget_is_kept() -> None:
+    for seed in range(30):
+        random = Random(seed)
+        authors, names = room_for(25), keys("n", 60)
+        kept = {OWN}
+        for _ in range(300):
+            name = random.choice(names)
+            what = random.randrange(5)
+            if what == 0 and len(authors._linked) < 8:
+                change = authors.linked(name)
+            elif what == 1:
+                change = authors.unlinked(name)
+            elif what == 2:
+                change = authors.vouches(name, random.sample(names, random.randrange(20)))
+            elif what == 3:
+                change = authors.weigh(name, random.randrange(3 * defaults.AUTHOR_LEAST))
+            else:
+                change = authors.refill()
+            kept = (kept - set(change.dropped)) | set(change.added)
+            assert kept == set(authors.keys())
+            checked(authors)
+        pinned = sum(each.weight for each in authors._kept.values() if each.pinned)
+        assert authors.total <= max(25 * defaults.AUTHOR_LEAST, pinned)
+
+
+def test_a_weight_has_a_floor() -> None:
+    assert weight_of(0) == defaults.AUTHOR_LEAST
+    assert weight_of(10**6) == 10**6 + defaults.AUTHOR_WEIGHT

@@ -1,0 +1,348 @@
+"""Two nodes, and a few more, tell and ask each other until they have the same."""
+
+from typing import Any
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state.digest import HASH_BYTES, bucket_of
+from shoal.state.entry import FORKED, Entry, Head
+from shoal.state.errors import BadMessage, StateError
+from shoal.state.exchange import DIGEST, HEADS, NEWS, PULL, Exchange
+from shoal.state.gossip import Ask, Compare, Heads, Pulled, Told, encode_heads
+from shoal.state.replica import VOUCHES, write_vouches
+from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_once, facts_of, link
+
+JOBS = ("jobs", 0)
+
+
+async def linked(count: int, **replica: Any) -> tuple[FakeNetwork, list[FakeNode]]:
+    net = FakeNetwork()
+    nodes = [FakeNode(net, number + 1, **replica) for number in range(count)]
+    for index, node in enumerate(nodes):
+        for other in nodes[:index]:
+            await link(node, other)
+    return net, nodes
+
+
+async def spread(nodes: list[FakeNode]) -> None:
+    """News and pulls, until there are none."""
+    for _ in range(20):
+        nodes[0].net.time += defaults.NEWS_PAUSE
+        for node in nodes:
+            node.exchange.tell()
+        for node in nodes:
+            await node.pull()
+
+
+def same(*nodes: FakeNode) -> bool:
+    return len({node.replica.digest.top() for node in nodes}) == 1
+
+
+async def compared() -> None:
+    _, (one, two) = await linked(2)
+    for node in (one, two):
+        for number in range(5):
+            await node.write(a={"v": number})
+        await node.write(JOBS, b={"v": 1})
+    assert not same(one, two)
+    await one.exchange.compare(two.peer)
+    await one.pull()
+    await two.pull()
+    assert same(one, two)
+    assert facts_of(await two.replica.facts(one.key, JOBS)) == {"b": {"v": 1}}
+
+
+def test_a_comparison_gives_both_what_they_lack() -> None:
+    at_once(compared())
+
+
+async def equal() -> None:
+    net, (one, two) = await linked(2)
+    await one.write(a={"v": 1})
+    await one.exchange.compare(two.peer)
+    await two.pull()
+    await one.exchange.compare(two.peer)
+    net.calls.clear()
+    await one.exchange.compare(two.peer)
+    assert net.calls == [DIGEST]
+
+
+def test_who_has_the_same_says_so_in_one_call() -> None:
+    at_once(equal())
+
+
+async def by_news() -> None:
+    net, nodes = await linked(5)
+    await nodes[0].write(a={"v": 1})
+    await spread(nodes)
+    assert same(*nodes)
+    assert net.calls.count(PULL) == 4
+    told_once = {(one, two) for one, two, method in net.posts if method == NEWS}
+    assert len(net.posts) == len(told_once)
+
+
+def test_news_reach_everybody_and_each_pulls_once() -> None:
+    at_once(by_news())
+
+
+async def paced() -> None:
+    net, (one, two) = await linked(2)
+    await one.write(a={"v": 1})
+    one.exchange.tell()
+    await one.write(a={"v": 2})
+    await one.write(a={"v": 3})
+    one.exchange.tell()
+    assert len(net.posts) == 1
+    assert one.exchange.due_at() == defaults.NEWS_PAUSE
+    net.time += defaults.NEWS_PAUSE
+    one.exchange.tell()
+    assert len(net.posts) == 2
+    await two.pull()
+    assert same(one, two)
+
+
+def test_news_go_at_once_and_then_together() -> None:
+    at_once(paced())
+
+
+async def next_teller() -> None:
+    _, (one, two, three) = await linked(3)
+    await one.write(a={"v": 1})
+    await two.exchange.compare(one.peer)
+    await two.pull()
+    for peer in (one, two):
+        heads = peer.replica.told([(one.key, MEMBER)])
+        three.exchange.heard(peer.peer, encode_heads(heads))
+    one.deaf = True
+    await three.pull()
+    assert same(two, three)
+
+
+def test_where_one_does_not_answer_the_next_is_asked() -> None:
+    at_once(next_teller())
+
+
+async def cut_short() -> None:
+    """An answer ends behind the first feed, of which everything is known meanwhile: the second is
+    asked for again at once."""
+    _, (one, two) = await linked(2)
+    writers = [Writer(number) for number in (41, 42)]
+    for writer in writers:
+        for node in (one, two):
+            await node.replica.linked(writer.peer)
+        first = writer.write(a={"v": 1})
+        for node in (one, two):
+            await node.replica.take([(first.sealed,)], node.pause)
+    seconds = [writer.write(b={"v": b"x" * 8_000}) for writer in writers]
+    for writer, second in zip(writers, seconds, strict=True):
+        thirds = [writer.write(MEMBER, **{f"c{n}": {"v": b"x" * 1_000}}) for n in range(4)]
+        await two.replica.take([(each.sealed,) for each in (second, *thirds)], two.pause)
+    places = [(writer.key, MEMBER) for writer in writers]
+    one.exchange.heard(two.peer, encode_heads(two.replica.told(places)))
+    one.exchange.next_pulls()
+    answer = await two.replica.give(one.replica.told(places[:1]), limit=1)
+
+    async def late(peer: object, method: str, payload: bytes) -> bytes:
+        await one.replica.take(answer.items, one.pause)  # from somebody else
+        return Pulled(answer.items, more=True).encode()
+
+    whole, one.call = one.call, late  # type: ignore[method-assign]
+    await one.exchange.pull(two.peer, places)
+    one.call = whole  # type: ignore[method-assign]
+    await one.pull()
+    assert same(one, two)
+
+
+def test_what_an_answer_had_no_room_for_is_asked_for_again() -> None:
+    at_once(cut_short())
+
+
+async def forks() -> None:
+    """An author shows two nodes two histories of different lengths."""
+    _, (one, two, _) = await linked(3)
+    author = Writer(50)
+    left, right = Writer(50), Writer(50)
+    for node in (one, two):
+        await node.replica.linked(author.peer)
+    lefts = [left.write(a={"v": number}) for number in range(3)]
+    rights = [right.write(a={"v": 0})] + [right.write(a={"v": n, "w": 1}) for n in range(6)]
+    await one.replica.take([(entry.sealed,) for entry in lefts], one.pause)
+    await two.replica.take([(entry.sealed,) for entry in rights], two.pause)
+    for _ in range(3):
+        await one.exchange.compare(two.peer)
+        await two.exchange.compare(one.peer)
+        await spread([one, two])
+    assert one.replica.head(author.key, MEMBER) == two.replica.head(author.key, MEMBER) == FORKED
+    assert one.blamed == two.blamed == []
+
+
+def test_two_histories_of_one_feed_prove_a_fork() -> None:
+    at_once(forks())
+
+
+async def newcomers() -> None:
+    """One learns of an author by another's word, and gets its feed from who told of it."""
+    _, (one, two) = await linked(2)
+    friend = Writer(60)
+    await one.replica.linked(friend.peer)
+    await one.replica.take([(friend.write(a={"v": 1}).sealed,)], one.pause)
+    await one.write(MEMBER, **{VOUCHES: write_vouches([friend.key])})
+    await two.exchange.compare(one.peer)
+    await two.pull()
+    assert friend.key in two.replica.authors
+    assert two.replica.head(friend.key, MEMBER) is None
+    two.net.time += defaults.RECHECK
+    assert two.exchange.due_rechecks() == [one.peer]
+    await two.exchange.compare(one.peer)
+    await two.pull()
+    assert same(one, two)
+
+
+def test_who_is_vouched_for_comes_from_who_told_of_it() -> None:
+    at_once(newcomers())
+
+
+async def strangers() -> None:
+    """What the other keeps and this node does not is compared once, not every round."""
+    net, (one, two) = await linked(2)
+    for number in range(70, 90):
+        stranger = Writer(number)
+        await one.replica.linked(stranger.peer)
+        await one.replica.take([(stranger.write(a={"v": 1}).sealed,)], one.pause)
+    await two.exchange.compare(one.peer)
+    net.calls.clear()
+    await two.exchange.compare(one.peer)
+    assert HEADS not in net.calls
+    mine = Writer(70)
+    await two.replica.linked(mine.peer)
+    two.exchange._welcome(one.peer)
+    await two.exchange.compare(one.peer)
+    await two.pull()
+    assert two.replica.head(mine.key, MEMBER) is not None
+
+
+def test_strangers_feeds_are_looked_at_once() -> None:
+    at_once(strangers())
+
+
+async def liar(answer: dict[str, bytes]) -> FakeNode:
+    """A node that has asked one who answers so."""
+    _, (one, two) = await linked(2)
+    await one.write(a={"v": 1})
+
+    async def bent(peer: object, method: str, payload: bytes) -> bytes:
+        if method in answer:
+            return answer[method]
+        return await Exchange.answer(two.exchange, one.peer, method, payload)
+
+    two.exchange.answer = bent  # type: ignore[method-assign]
+    await two.write(a={"v": 2})
+    await one.exchange.compare(two.peer)
+    await one.pull()
+    return one
+
+
+@pytest.mark.parametrize("method", [DIGEST, HEADS, PULL])
+def test_nonsense_costs_the_link(method: str) -> None:
+    one = at_once(liar({method: b"nonsense"}))
+    assert [code for _, code in one.blamed] == ["bad-message"]
+
+
+def test_a_forged_entry_costs_the_link() -> None:
+    sealed = bytearray(Writer(2).write(a={"v": 7}).sealed)
+    sealed[60] ^= 1
+    one = at_once(liar({PULL: Pulled([(bytes(sealed),)]).encode()}))
+    assert [code for _, code in one.blamed] == ["bad-signature"]
+
+
+def test_promises_and_empty_answers_cost_nothing_but_themselves() -> None:
+    one = at_once(liar({PULL: Pulled([], more=True).encode()}))
+    assert one.blamed == []
+    high = Heads([Told(Writer(2).key, *MEMBER, 7, 7, bytes(HASH_BYTES))]).encode()
+    assert at_once(liar({HEADS: high})).blamed == []
+
+
+async def own() -> None:
+    _, (one, two, three) = await linked(3)
+    reports: list[Any] = []
+    one.exchange.on_reported.append(reports.append)
+    again = Writer(1)
+    entries: list[Entry] = [again.write(a={"v": number}) for number in range(2)]
+    await two.replica.take([(entry.sealed,) for entry in entries], two.pause)
+    await one.exchange.compare(two.peer)
+    assert one.exchange.own_told[MEMBER].same(entries[-1].head)
+    await one.pull()
+    assert one.replica.head(one.key, MEMBER) is None
+    assert reports == [two.peer]  # what it lacks of its own it does not want
+    one.replica.wants_own, one.replica.takes_own = True, lambda entry: True
+    await three.replica.take([(entry.sealed,) for entry in entries], three.pause)
+    await one.exchange.compare(three.peer)
+    assert reports == [two.peer]  # now it does
+    await one.pull()
+    assert one.replica.head(one.key, MEMBER) == entries[-1].head
+    await one.exchange.compare(three.peer)
+    assert reports == [two.peer, three.peer]
+
+
+def test_what_others_have_of_one_s_own_is_noted() -> None:
+    at_once(own())
+
+
+async def too_often() -> None:
+    _, (one, two) = await linked(2)
+    ask = Compare(bytes(HASH_BYTES)).encode()
+    with pytest.raises(StateError, match="too often"):
+        for _ in range(1_000):
+            await one.exchange.answer(two.peer, DIGEST, ask)
+    with pytest.raises(BadMessage):
+        await one.exchange.answer(two.peer, PULL, b"nonsense")
+
+
+def test_calls_are_paced_and_read_with_care() -> None:
+    at_once(too_often())
+
+
+async def crowded() -> None:
+    """More authors in one bucket than an answer holds, as who grinds keys can have it."""
+    _, (one, _) = await linked(2)
+    tree = one.replica.digest
+    keys = [number.to_bytes(32) for number in range(3 * defaults.HEADS)]
+    crowd = [key for key in keys if bucket_of(key) < 2]
+    for key in keys:
+        tree.set(key, MEMBER, Head(1, 1, b"h" * 32))
+    found: set[bytes] = set()
+    ask = Ask({MEMBER: bytes(range(256))})
+    answers = 0
+    while any(ask.buckets.values()):
+        answer = one.exchange._heads(ask)
+        answers += 1
+        found |= {head.key for head in answer.heads}
+        if not answer.more:
+            break
+        ask = ask.rest(answer.heads[-1], bucket_of(answer.heads[-1].key))
+    assert found == set(keys) and crowd
+    assert answers == 3
+
+
+def test_an_answer_is_cut_and_asked_on() -> None:
+    at_once(crowded())
+
+
+async def neighbours() -> None:
+    net, nodes = await linked(20)
+    await nodes[0].write(a={"v": 1})
+    nodes[0].exchange.tell()
+    first = {two for one, two, _ in net.posts if one == nodes[0].peer}
+    assert len(first) == defaults.NEIGHBOURS
+    net.time += defaults.NEIGHBOUR_TURN + 1
+    net.posts.clear()
+    await nodes[0].write(a={"v": 2})
+    nodes[0].exchange.tell()
+    second = {two for one, two, _ in net.posts if one == nodes[0].peer}
+    assert len(second) == defaults.NEIGHBOURS
+    assert len(first - second) <= 1
+
+
+def test_a_few_are_told_and_change_slowly() -> None:
+    at_once(neighbours())

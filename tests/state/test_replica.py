@@ -1,0 +1,325 @@
+"""What comes in, what it changes, what others may be told."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state.archive import MemoryArchive
+from shoal.state.authors import Authors
+from shoal.state.entry import FORKED, Entry, FeedName
+from shoal.state.errors import BadEntry
+from shoal.state.feed import Feed, Outcome, Verdict
+from shoal.state.gossip import Item, told
+from shoal.state.replica import VOUCHES, Replica, Taken, read_vouches, write_vouches
+from shoal.transport.identity import PeerId
+from tests.state.fake_feeds import MEMBER, Writer, at_once, facts_of
+
+A, B, C = (Writer(number) for number in (11, 12, 13))
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.changes: list[tuple[FeedName, dict[str, Any], bool]] = []
+        self.gone: list[PeerId] = []
+
+    def changed(self, name: FeedName, verdict: Verdict) -> None:
+        facts = {key: value for key, value in verdict.changed.items() if value is not None}
+        self.changes.append((name, facts_of(facts), verdict.fresh))
+
+    def dropped(self, author: PeerId) -> None:
+        self.gone.append(author)
+
+
+def replica(**more: Any) -> Replica:
+    return Replica(Writer(1).peer, MemoryArchive(), **more)
+
+
+def keeping(*writers: Writer, **more: Any) -> Replica:
+    made = replica(**more)
+    for writer in writers:
+        at_once(made.linked(writer.peer))
+    return made
+
+
+async def no_pause() -> None: ...
+
+
+def take(it: Replica, *entries: Entry | tuple[Entry, Entry]) -> Taken:
+    items: list[Item] = [
+        (each.sealed,) if isinstance(each, Entry) else (each[0].sealed, each[1].sealed)
+        for each in entries
+    ]
+    return give(it, items)
+
+
+def give(it: Replica, items: Sequence[Item]) -> Taken:
+    taken = at_once(it.take(items, no_pause))
+    assert isinstance(taken, Taken)
+    return taken
+
+
+def fresh(number: int) -> Writer:
+    return Writer(number)
+
+
+def test_entries_become_facts_that_others_are_told_of() -> None:
+    writer = fresh(11)
+    it, seen = keeping(writer), Seen()
+    it.watchers.append(seen)
+    one, two = writer.write(a={"v": 1}), writer.write(b={"v": 2})
+    taken = take(it, one, two, one)
+    assert taken.news == {(writer.key, MEMBER): two.head}
+    assert it.head(writer.key, MEMBER) == two.head
+    assert facts_of(at_once(it.facts(writer.key, MEMBER))) == {"a": {"v": 1}, "b": {"v": 2}}
+    assert [(facts, is_fresh) for _, facts, is_fresh in seen.changes] == [
+        ({"a": {"v": 1}}, True),
+        ({"b": {"v": 2}}, False),
+    ]
+
+
+def test_who_is_not_kept_is_passed_over_unread() -> None:
+    it, stranger = replica(), fresh(12)
+    opened: list[bytes] = []
+    it._opened = lambda sealed: opened.append(sealed)  # type: ignore[assignment,return-value]
+    taken = take(it, stranger.write(a={"v": 1}))
+    assert (taken.news, taken.bytes, opened) == ({}, {}, [])
+
+
+def test_interest_bounds_what_is_kept() -> None:
+    writer = fresh(11)
+    it = keeping(writer, interest=lambda plot: plot == MEMBER)
+    jobs = writer.write(("jobs", 0), a={"v": 1})
+    assert take(it, jobs).news == {}
+    assert not it.lacks(told(writer.key, ("jobs", 0), jobs.head))
+    assert take(it, writer.write(a={"v": 1})).news
+
+
+def test_a_wrong_signature_is_the_sender_s_fault() -> None:
+    writer = fresh(11)
+    it, sealed = keeping(writer), writer.write(a={"v": 1}).sealed
+    forged = sealed[:60] + bytes((sealed[60] ^ 1,)) + sealed[61:]
+    taken = give(it, [(forged,), (sealed,)])
+    assert taken.blame is not None
+    assert taken.blame.code == "bad-signature"
+    assert taken.news == {}
+    assert take(it, writer.write(b={"v": 1})).blame is None
+
+
+def test_what_an_author_may_not_write_is_nobody_s_fault_and_not_taken() -> None:
+    writer = fresh(11)
+    it = keeping(writer)
+    first = writer.write(a={"v": 1})
+    bent = fresh(11)
+    bent.write(a={"v": 1})
+    other = bent.write(b={"v": 2})
+    late = bent.write(b={"v": 3})
+    assert take(it, first, late).blame is None  # a gap
+    assert it.head(writer.key, MEMBER) == first.head
+    assert take(it, other, late).news == {(writer.key, MEMBER): late.head}
+
+
+def forked() -> tuple[Writer, Entry, Entry, Entry]:
+    """A writer; the first entry, and two that follow on it."""
+    one, other = fresh(11), fresh(11)
+    first = one.write(a={"v": 1})
+    other.write(a={"v": 1})
+    return one, first, one.write(b={"v": 1}), other.write(b={"v": 2})
+
+
+def test_two_entries_of_one_number_empty_the_feed_for_good() -> None:
+    writer, first, left, right = forked()
+    it, seen = keeping(writer), Seen()
+    take(it, first, left)
+    it.watchers.append(seen)
+    taken = take(it, right)
+    assert taken.news == {(writer.key, MEMBER): FORKED}
+    assert at_once(it.facts(writer.key, MEMBER)) == {}
+    assert seen.changes[-1][1:] == ({}, True)
+    assert take(it, first, left, writer.write(c={"v": 3})).news == {}
+    (item,) = at_once(it.give([told(writer.key, MEMBER, first.head)])).items
+    assert len(item) == 2
+    elsewhere = keeping(writer)
+    assert give(elsewhere, [item]).news == {(writer.key, MEMBER): FORKED}
+    assert elsewhere.digest.top() == it.digest.top()
+
+
+def test_whichever_entries_prove_it_the_digests_are_the_same() -> None:
+    writer, first, left, right = forked()
+    more = writer.write(d={"v": 9})
+    one, two = keeping(writer), keeping(writer)
+    take(one, first, left, more, right)
+    take(two, first, right, left)
+    assert one.digest.top() == two.digest.top()
+
+
+def test_twin_without_the_comparison_replicas_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def believed(self: Replica, feed: Feed, stored: Entry, entry: Entry) -> Verdict:
+        return Verdict(Outcome.KNOWN)
+
+    monkeypatch.setattr(Replica, "_compared", believed)
+    writer, first, left, right = forked()
+    one, two = keeping(writer), keeping(writer)
+    take(one, first, left, right)
+    take(two, first, right, left)
+    assert one.digest.top() != two.digest.top()
+
+
+def test_two_entries_that_prove_nothing_are_the_sender_s_fault() -> None:
+    writer, first, left, _ = forked()
+    taken = take(keeping(writer), (first, left))
+    assert taken.blame is not None
+    assert taken.blame.code == "bad-proof"
+
+
+def test_what_is_lacking_and_what_is_not() -> None:
+    writer = fresh(11)
+    it = keeping(writer)
+    one, two = writer.write(a={"v": 1}), writer.write(a={"v": 2})
+    rival = fresh(11).write(z={"v": 9})
+    take(it, one)
+    assert it.lacks(told(writer.key, MEMBER, two.head))
+    assert it.lacks(told(writer.key, MEMBER, rival.head))  # the same number: the proof of a fork
+    assert it.lacks(told(writer.key, MEMBER, FORKED))
+    assert not it.lacks(told(writer.key, MEMBER, one.head))
+    assert not it.lacks(told(writer.key, MEMBER, None))
+    assert not it.lacks(told(fresh(13).key, MEMBER, two.head))
+    assert not it.lacks(told(writer.key, MEMBER, FORKED)._replace(hash=bytes(16)))
+    assert it.surpasses(told(writer.key, MEMBER, None))
+    assert not it.surpasses(told(writer.key, MEMBER, two.head))
+
+
+def test_what_follows_is_given_from_where_the_asker_is() -> None:
+    writer = fresh(11)
+    it = keeping(writer)
+    entries = [writer.write(a={"v": number}) for number in range(6)]
+    take(it, *entries)
+    key = writer.key
+
+    def given(head: Any, **more: int) -> list[Item]:
+        return list(at_once(it.give([told(key, MEMBER, head)], **more)).items)
+
+    assert given(None) == [(entry.sealed,) for entry in entries]
+    assert given(entries[3].head) == [(entry.sealed,) for entry in entries[4:]]
+    assert given(entries[5].head) == []
+    rival = fresh(11)
+    rival.write(a={"v": 0})
+    other = rival.write(a={"v": "other"})
+    assert given(other.head) == [(entries[1].sealed,)]  # with its own, the proof
+    assert given(entries[0].head, limit=1) == [(entries[1].sealed,)]
+    assert given(other.head._replace(epoch=9)) == []
+    assert given(None, limit=1) == [(entries[0].sealed,)]
+    assert at_once(it.give([told(key, MEMBER, None)], limit=1)).more
+
+
+def test_vouches_make_authors_and_their_withdrawal_drops_them() -> None:
+    voucher, friend = fresh(11), fresh(12)
+    it, seen = keeping(voucher), Seen()
+    it.watchers.append(seen)
+    take(it, voucher.write(MEMBER, **{VOUCHES: write_vouches([friend.key])}))
+    assert friend.key in it.authors
+    assert friend.key in it.newcomers
+    entry = friend.write(a={"v": 1})
+    assert take(it, entry).news
+    take(it, voucher.write(MEMBER, **{VOUCHES: write_vouches([])}))
+    assert seen.gone == [friend.peer]
+    assert it.head(friend.key, MEMBER) is None
+    assert it.feed(friend.key, MEMBER) is None
+    assert at_once(it.archive.entries(entry.name, 1, 0, 10**6)) == []
+
+
+def test_what_is_no_list_of_keys_vouches_for_nobody() -> None:
+    for value in (None, b"", b"\xc1", b"\x01", b"\x81\xa4keys\x07", b"\x81\xa4keys\x91\x07"):
+        assert read_vouches(value) == []
+
+
+def test_a_budget_bounds_what_is_in_the_archive() -> None:
+    writers = [fresh(20 + number) for number in range(8)]
+    voucher = fresh(11)
+    authors = Authors(Writer(1).key, budget=6 * defaults.AUTHOR_LEAST)
+    it = keeping(voucher, authors=authors)
+    take(it, voucher.write(MEMBER, **{VOUCHES: write_vouches([each.key for each in writers])}))
+    for each in writers:
+        take(it, each.write(a={"v": 1}))
+    assert it.authors.total <= 6 * defaults.AUTHOR_LEAST
+    assert isinstance(it.archive, MemoryArchive)
+    assert len(it.archive.sizes()) == len(it.authors) - 1  # of all but this node
+
+
+def test_documents_beyond_the_bound_are_made_again() -> None:
+    writers = [fresh(20 + number) for number in range(6)]
+    it = keeping(*writers, documents=2)
+    for turn in range(3):
+        for each in writers:
+            assert take(it, each.write(MEMBER, **{f"k{turn}": {"v": turn}})).news
+    held = [feed for each in writers if (feed := it.feed(each.key, MEMBER)) and feed.document]
+    assert len(held) == 2
+    assert len(at_once(it.facts(writers[0].key, MEMBER))) == 3
+
+
+def test_a_restart_takes_up_what_is_stored() -> None:
+    me, friend, far = Writer(1), fresh(12), fresh(13)
+    it = replica()
+    at_once(it.write([me.write(MEMBER, **{VOUCHES: write_vouches([friend.key])})]))
+    take(it, friend.write(MEMBER, **{VOUCHES: write_vouches([far.key])}))
+    assert take(it, far.write(a={"v": 1})).news
+    stranger = fresh(14).write(a={"v": 1})
+    at_once(it.archive.put([stranger]))
+    again = Replica(me.peer, it.archive)
+    at_once(again.restore())
+    assert again.digest.top() == it.digest.top()
+    assert set(again.authors.keys()) == set(it.authors.keys())
+    assert again.authors.total == it.authors.total
+    assert at_once(it.archive.entries(stranger.name, 1, 0, 10**6)) == []
+    assert take(again, far.write(b={"v": 2})).news
+
+
+def test_a_damaged_feed_is_dropped_to_be_fetched_again() -> None:
+    writer = fresh(11)
+    it = keeping(writer, documents=1)
+    entries = [writer.write(MEMBER, **{f"k{number}": {"v": number}}) for number in range(3)]
+    take(it, *entries)
+    other = fresh(12)
+    at_once(it.linked(other.peer))
+    take(it, other.write(a={"v": 1}))  # so that the first document is let go of
+    assert isinstance(it.archive, MemoryArchive)
+    it.archive._entries[entries[0].name].pop(1)
+    it.newcomers.clear()
+    assert take(it, writer.write(more={"v": 1})).news == {}
+    assert it.head(writer.key, MEMBER) is None
+    assert writer.key in it.newcomers
+    assert take(it, *entries).news
+
+
+def test_own_entries_come_from_the_writer_only() -> None:
+    me = Writer(1)
+    it = replica()
+    first, second = me.write(a={"v": 1}), me.write(a={"v": 2})
+    at_once(it.write([first]))
+    assert take(it, second).news == {}
+    assert not it.lacks(told(me.key, MEMBER, second.head))
+    it.wants_own, it.takes_own = True, lambda entry: entry.seq == 1
+    assert it.lacks(told(me.key, MEMBER, second.head))
+    assert take(it, second).news
+    with pytest.raises(BadEntry):
+        at_once(it.write([first]))
+
+
+def test_an_own_fork_is_believed() -> None:
+    me, it = Writer(1), replica()
+    at_once(it.write([me.write(a={"v": 1})]))
+    assert take(it, Writer(1).write(a={"v": 2})).news == {(me.key, MEMBER): FORKED}
+
+
+def test_a_writer_admits_what_is_stored() -> None:
+    me, it = Writer(1), replica()
+    entry = me.write(a={"v": 1})
+    feed = at_once(it.own_feed(entry.name))
+    assert it.head(me.key, MEMBER) is None
+
+    def admit(entries: Sequence[Entry]) -> list[tuple[Entry, Verdict]]:
+        assert at_once(it.archive.entries(entry.name, 1, 0, 1)) == [entry]
+        return [(each, feed.admit(each)) for each in entries]
+
+    assert at_once(it.write([entry], admit)).news == {(me.key, MEMBER): entry.head}

@@ -1,0 +1,176 @@
+"""Feeds over links in memory, in virtual time."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.state import defaults
+from shoal.state.archive import MemoryArchive
+from shoal.state.errors import BadMessage
+from shoal.state.exchange import NEWS, PULL
+from shoal.state.gossip import Pulled
+from shoal.state.replica import VOUCHES, Replica, write_vouches
+from shoal.state.replication import Replication
+from shoal.transport.calls import Refusal, Reply
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.host import Host
+from tests.state.fake_feeds import MEMBER, Writer, facts_of
+from tests.state.fake_net import FakeEndpoint, FakeHost, FakeNet
+
+
+class Node:
+    def __init__(self, net: FakeNet, number: int) -> None:
+        self.writer = Writer(number)
+        self.peer, self.key = self.writer.peer, self.writer.key
+        self.endpoint = FakeEndpoint(net, self.peer, "127.0.0.1")
+        net.by_peer[self.peer] = self.endpoint
+        self.replica = Replica(self.peer, MemoryArchive())
+        host = cast(Host, FakeHost(str(number)))
+        self.replication = Replication(host, cast(Endpoint, self.endpoint), self.replica)
+
+    async def write(self, **facts: Any) -> None:
+        await self.replication.write([self.writer.write(MEMBER, **facts)])
+
+    async def facts(self, of: "Node") -> dict[str, Any]:
+        return facts_of(await self.replica.facts(of.key, MEMBER))
+
+
+@asynccontextmanager
+async def nodes(count: int) -> AsyncIterator[tuple[FakeNet, list[Node]]]:
+    async with trio.open_nursery() as nursery:
+        net = FakeNet(nursery)
+        made = [Node(net, number + 1) for number in range(count)]
+        for node in made:
+            nursery.start_soon(node.replication.run)
+        yield net, made
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_what_was_written_before_and_after_a_link(
+    autojump_clock: MockClock,
+) -> None:
+    async with nodes(2) as (net, (one, two)):
+        await one.write(a={"v": 1})
+        await two.write(b={"v": 2})
+        net.connect(one.endpoint, two.endpoint)
+        await trio.sleep(0.5)
+        assert await two.facts(one) == {"a": {"v": 1}}
+        assert await one.facts(two) == {"b": {"v": 2}}
+        await one.write(c={"v": 3})
+        await trio.sleep(0.5)
+        assert await two.facts(one) == {"a": {"v": 1}, "c": {"v": 3}}
+
+
+@pytest.mark.trio
+async def test_a_brief_link_carries_nothing(autojump_clock: MockClock) -> None:
+    async with nodes(2) as (net, (one, two)):
+        await one.write(a={"v": 1})
+        net.connect(one.endpoint, two.endpoint, brief=True)
+        await trio.sleep(5.0)
+        assert net.sent == []
+        assert await two.facts(one) == {}
+        one.endpoint.all_links[two.peer].keep()
+        await trio.sleep(0.5)
+        assert await two.facts(one) == {"a": {"v": 1}}
+
+
+@pytest.mark.trio
+async def test_a_chain_of_links_with_vouches(autojump_clock: MockClock) -> None:
+    """The ends keep each other on the word of those between them."""
+    async with nodes(4) as (net, made):
+        for one, two in pairwise(made):
+            net.connect(one.endpoint, two.endpoint)
+        for node in made:
+            keys = [other.key for other in made if other.peer in node.endpoint.all_links]
+            await node.write(**{VOUCHES: write_vouches(keys), "v": {"v": node.key}})
+        await trio.sleep(10.0)
+        for node in made:
+            for other in made:
+                assert (await node.facts(other))["v"] == {"v": other.key}
+        assert len({node.replica.digest.top() for node in made}) == 1
+
+
+@pytest.mark.trio
+async def test_lost_news_are_found_by_the_rounds(autojump_clock: MockClock) -> None:
+    async with nodes(2) as (net, (one, two)):
+        net.connect(one.endpoint, two.endpoint)
+        await trio.sleep(1.0)
+        two.endpoint.handle(NEWS, lambda call: Reply())
+        await one.write(a={"v": 1})
+        await trio.sleep(3 * defaults.GOSSIP_ROUND)
+        assert await two.facts(one) == {"a": {"v": 1}}
+
+
+@pytest.mark.trio
+async def test_a_forged_entry_costs_the_link(autojump_clock: MockClock) -> None:
+    async with nodes(2) as (net, (one, two)):
+        entry = two.writer.write(MEMBER, a={"v": 1})
+        await two.replication.write([entry])
+        forged = bytearray(entry.sealed)
+        forged[60] ^= 1
+        answer = Reply(payload=Pulled([(bytes(forged),)]).encode())
+        two.endpoint.handle(PULL, lambda call: answer)
+        net.connect(one.endpoint, two.endpoint)
+        await trio.sleep(5.0)
+        assert one.peer not in two.endpoint.all_links
+        assert await one.facts(two) == {}
+
+
+@pytest.mark.trio
+async def test_nonsense_costs_the_link(autojump_clock: MockClock) -> None:
+    async with nodes(2) as (net, (one, two)):
+        net.connect(one.endpoint, two.endpoint)
+        await trio.sleep(0.1)
+        answer = await one.endpoint.serve(two.peer, PULL, b"nonsense")
+        assert isinstance(answer, Refusal)
+        assert answer.code == BadMessage("").code
+        assert two.peer not in one.endpoint.all_links
+
+
+@pytest.mark.trio
+async def test_who_lost_its_link_is_kept_and_not_asked(
+    autojump_clock: MockClock,
+) -> None:
+    async with nodes(2) as (net, (one, two)):
+        net.connect(one.endpoint, two.endpoint)
+        await two.write(a={"v": 1})
+        await trio.sleep(1.0)
+        one.endpoint.cut(two.peer, "peer-gone")
+        sent = len(net.sent)
+        await two.write(a={"v": 2})
+        await trio.sleep(5.0)
+        assert len(net.sent) == sent
+        assert await one.facts(two) == {"a": {"v": 1}}
+        net.connect(two.endpoint, one.endpoint)
+        await trio.sleep(1.0)
+        assert await one.facts(two) == {"a": {"v": 2}}
+
+
+@pytest.mark.trio
+async def test_a_long_batch_lets_others_run(autojump_clock: MockClock) -> None:
+    """Between two signatures others have their turn."""
+    async with nodes(2) as (_, (one, two)):
+        for number in range(40):
+            await two.write(a={"v": number})
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            items = (await two.replica.give(one.replica.told([(two.key, MEMBER)]))).items
+            await one.replica.linked(two.peer)
+            before = turns
+            await one.replica.take(items, one.replication.pause)
+            assert turns - before >= 35
+            nursery.cancel_scope.cancel()

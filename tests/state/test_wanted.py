@@ -1,0 +1,104 @@
+"""Whom to ask for what, however some lie."""
+
+from math import inf
+
+from shoal.state import defaults
+from shoal.state.gossip import Told
+from shoal.state.wanted import Wanted
+from shoal.transport.identity import PeerId
+
+A, B, C = (PeerId(name) for name in "ABC")
+PLOT = ("member", 0)
+
+
+def head(author: int, seq: int = 1) -> Told:
+    return Told(author.to_bytes(32), *PLOT, 1, seq, bytes(16))
+
+
+def place(author: int) -> tuple[bytes, tuple[str, int]]:
+    return author.to_bytes(32), PLOT
+
+
+class Lacking:
+    """Which sequence number of each author is here."""
+
+    def __init__(self) -> None:
+        self.have: dict[bytes, int] = {}
+        self.wanted = Wanted(lambda told: told.seq > self.have.get(told.key, 0))
+
+
+def test_each_is_asked_of_one_at_a_time_and_then_of_the_next() -> None:
+    it = Lacking()
+    it.wanted.heard(A, [head(1)], 0.0)
+    it.wanted.heard(B, [head(1)], 0.0)
+    assert it.wanted.next(0.0) == {A: [place(1)]}
+    assert it.wanted.next(0.1) == {}
+    it.wanted.ended(A, [place(1)], {place(1)}, 0.2)
+    assert it.wanted.next(0.2) == {B: [place(1)]}
+    it.have[place(1)[0]] = 1
+    it.wanted.settle(place(1))
+    it.wanted.ended(B, [place(1)], (), 0.3)
+    assert it.wanted.next(0.3) == {}
+    assert it.wanted.next_at(0.3) == inf
+
+
+def test_who_is_slow_is_not_waited_for() -> None:
+    it = Lacking()
+    it.wanted.heard(A, [head(1)], 0.0)
+    it.wanted.heard(B, [head(1)], 0.0)
+    it.wanted.next(0.0)
+    assert it.wanted.next_at(0.0) == defaults.PULL_PATIENCE
+    assert it.wanted.next(defaults.PULL_PATIENCE) == {B: [place(1)]}
+
+
+def test_only_so_many_pulls_are_under_way() -> None:
+    it = Lacking()
+    peers = [PeerId(f"p{number}") for number in range(9)]
+    for number, peer in enumerate(peers):
+        it.wanted.heard(peer, [head(number)], 0.0)
+    assert len(it.wanted.next(0.0)) == defaults.PULLS
+    assert it.wanted.next(0.1) == {}
+    assert len(it.wanted.next(defaults.PULL_PATIENCE)) == defaults.PULLS  # the others are slow
+
+
+def test_a_liar_s_promises_do_not_stand_in_the_way() -> None:
+    """It promises ever higher heads and delivers nothing, at once: the other is asked in turn."""
+    it = Lacking()
+    it.wanted.heard(B, [head(1)], 0.0)
+    for number in range(5):
+        it.wanted.heard(A, [head(1, seq=1000 + number)], number / 10)
+        for peer, places in it.wanted.next(number / 10).items():
+            if peer == B:
+                return
+            it.wanted.ended(peer, places, set(places), number / 10)
+    raise AssertionError("the honest one was never asked")
+
+
+def test_what_was_not_given_is_not_asked_for_again_soon() -> None:
+    it = Lacking()
+    it.wanted.heard(A, [head(1)], 0.0)
+    it.wanted.next(0.0)
+    it.wanted.ended(A, [place(1)], {place(1)}, 0.1)
+    it.wanted.heard(A, [head(1)], 0.2)
+    assert it.wanted.next(0.2) == {}
+    it.wanted.heard(A, [head(1)], 0.2 + defaults.VAIN_S)
+    assert it.wanted.next(0.2 + defaults.VAIN_S) == {A: [place(1)]}
+
+
+def test_an_author_that_floods_waits_and_no_other() -> None:
+    it = Lacking()
+    it.wanted.came(place(1)[0], 2 * int(defaults.AUTHOR_BURST_S * defaults.AUTHOR_RATE), 0.0)
+    it.wanted.heard(A, [head(1), head(2)], 0.0)
+    assert it.wanted.next(0.0) == {A: [place(2)]}
+    it.wanted.ended(A, [place(2)], {place(2)}, 0.0)
+    assert it.wanted.next_at(0.0) == defaults.AUTHOR_BURST_S
+    assert it.wanted.next(defaults.AUTHOR_BURST_S) == {A: [place(1)]}
+
+
+def test_a_teller_has_room_for_so_much() -> None:
+    it = Lacking()
+    it.wanted.heard(A, [head(number) for number in range(defaults.TOLD + 10)], 0.0)
+    assert it.wanted.room(A) == 0
+    assert len(it.wanted.tellers(place(0))) == 0  # the oldest went
+    it.wanted.lost(A)
+    assert it.wanted.room(A) == defaults.TOLD
