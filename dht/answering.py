@@ -43,7 +43,7 @@ class Answering:
         self._store = store
         self._serves = serves
         self._on_asker = on_asker
-        self._turns = trio.Lock()  # many are asked for at once: others run between two of them
+        self._turns = _Turns(host)
         self._finds = Rates(Rate(*defaults.FINDS), Rate(*defaults.FINDS_ALL))
         self._places = Rates(Rate(*defaults.PLACES), Rate(*defaults.PLACES_ALL))
         self._stores = Rates(Rate(*defaults.STORES), Rate(*defaults.STORES_ALL))
@@ -51,11 +51,12 @@ class Answering:
 
     async def on_find(self, call: Call) -> Answer:
         """`dht.find`."""
-        now = self._host.now()
-        if not self._finds.take(call.peer, now):
+        if not self._finds.take(call.peer, self._host.now()):
             return Refusal("busy", "questions come too often")
-        async with self._turns:
-            return self._find(call, now)
+        began = await self._turns.take()
+        answer = self._find(call, began)
+        self._turns.took(began)
+        return answer
 
     def _find(self, call: Call, now: float) -> Answer:
         try:
@@ -83,10 +84,11 @@ class Answering:
         """`dht.store`."""
         if not self._stores.take(call.peer, self._host.now()):
             return Refusal("busy", "stores come too often")
+        began = await self._turns.take()
         try:
-            async with self._turns:
-                store = Store.decode(bytes(call.payload))
+            store = Store.decode(bytes(call.payload))
         except BadMessage as error:
+            self._turns.took(began)
             self._stores.take(call.peer, self._host.now(), defaults.STORE_FAULT)
             return Refusal(error.code, error.message)
         if not self._serves():
@@ -95,17 +97,18 @@ class Answering:
         link = self._link(call.peer)
         ip = link.address[0] if link is not None else ""
         source = network(ip, defaults.SUBNET_FOUR, defaults.SUBNET_SIX) if is_public(ip) else ""
+        self._turns.took(began)
         codes: list[str] = []
         while len(codes) < len(store.records):
-            async with self._turns:
-                began = self._host.now()
-                for age, sealed in store.records[len(codes) :]:
-                    if codes and codes[-1] == "bad-signature":  # who brings one need bring no more
-                        codes.append("bad-signature")
-                    else:
-                        codes.append(self._keep(call.peer, source, age, sealed))
-                    if self._host.now() - began > defaults.TURN:
-                        break
+            began = await self._turns.take()
+            for age, sealed in store.records[len(codes) :]:
+                if codes and codes[-1] == "bad-signature":  # who brings one need bring no more
+                    codes.append("bad-signature")
+                else:
+                    codes.append(self._keep(call.peer, source, age, sealed))
+                if self._host.now() - began > defaults.TURN:
+                    break
+            self._turns.took(began)
         return Reply(payload=encode_codes(codes))
 
     def _keep(self, sender: PeerId, source: str, age: int, sealed: bytes) -> str:
@@ -126,3 +129,23 @@ class Answering:
             self._table.forget(peer)  # it serves no more
         if serves is not None and serves.peer == peer and link is not None:
             self._on_asker(link, serves)
+
+
+class _Turns:
+    """Many are asked for at once: others run after so much has been done in a row."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._row = 0.0  # seconds of work since others ran
+        self._queue = trio.Lock()
+
+    async def take(self) -> float:
+        """Until it is one's turn, at once while little has been done. The time then."""
+        if self._row >= defaults.ROW or self._queue.locked():
+            async with self._queue:  # others run, and one alone comes through each time
+                self._row = 0.0
+        return self._host.now()
+
+    def took(self, began: float) -> None:
+        """What was begun then is done."""
+        self._row += self._host.now() - began

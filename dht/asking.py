@@ -91,7 +91,8 @@ class Asking:
         if (known := self._table.contact(contact.peer)) is not None:
             # Where it was met counts, or others could have it forgotten by naming it elsewhere.
             sure = known.addresses
-            contact = Contact(contact.peer, [*sure[:_SURE], *contact.addresses])
+            if contact.addresses != sure:
+                contact = Contact(contact.peer, [*sure[:_SURE], *contact.addresses])
         try:
             link = await self._links.to(contact, sure)
             reply = await link.call(
@@ -127,10 +128,14 @@ class Asking:
 
 
 def _limited(contact: Contact, near: Nearness) -> Contact:
-    found = dialable(contact.addresses, near)
-    if len(found) == len(contact.addresses):
-        return contact  # with what it has computed already
-    return Contact(contact.peer, found)
+    return _with(contact, dialable(contact.addresses, near))
+
+
+def _with(contact: Contact, addresses: Sequence[Address]) -> Contact:
+    """It with so many of its addresses: the same where that is all, with what it has computed."""
+    if len(addresses) == len(contact.addresses):
+        return contact
+    return Contact(contact.peer, addresses)
 
 
 def dialable(addresses: Sequence[Address], near: Nearness) -> list[Address]:
@@ -146,16 +151,14 @@ def as_seen(contact: Contact, link: Link) -> Contact:
     """A contact with the addresses that a link to it bears out: the public one at which it was
     met, those of its own network as far as that is ours, and relays."""
     ip = link.address[0]
-    return Contact(
-        contact.peer,
-        [
-            each
-            for each in dialable(contact.addresses, nearness_at(ip))
-            if each.relay is not None
-            or nearness_of(each.host) is not Nearness.PUBLIC
-            or plain_ip(each.host) == plain_ip(ip)
-        ],
-    )
+    found = [
+        each
+        for each in dialable(contact.addresses, nearness_at(ip))
+        if each.relay is not None
+        or nearness_of(each.host) is not Nearness.PUBLIC
+        or plain_ip(each.host) == plain_ip(ip)
+    ]
+    return _with(contact, found)
 
 
 def better(known: Contact, seen: Contact) -> Contact:

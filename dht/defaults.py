@@ -198,6 +198,7 @@ STORES_ALL = (1_024.0, 256.0)  # of all together
 STORED = (4_096.0, 256.0)  # records of one peer; a signature takes 0.1 ms
 STORED_ALL = (16_384.0, 1_024.0)  # of all together
 TURN = 0.005  # that checking signatures may hold the event loop
+ROW = 0.0005  # of small answers one after the other before others run
 SHELF_BYTES = 64 * 2**20  # of a file of contacts or own records
 TTL = 7_200  # of own records, where nothing else is said: half of it must not outlive the keepers
 AGAIN = 0.5  # of its ttl, after which a record is announced again

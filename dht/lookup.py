@@ -111,6 +111,8 @@ class _Candidate:
 class _Path:
     waiting: list[_Candidate] = field(default_factory=list)
     asked: list[_Candidate] = field(default_factory=list)  # and not answered yet
+    begun: bool = False
+    sure: bool = False  # the first of it, under way, should do
 
 
 class Lookup:
@@ -231,7 +233,7 @@ class Lookup:
             return queries
         self._mark_late(now)
         for path in self._paths:
-            while self._prompt(path, now) < self.settings.at_once:
+            while self._prompt(path, now) < (1 if path.sure else self.settings.at_once):
                 chosen = self._choose(path)
                 if chosen is None:
                     break
@@ -267,6 +269,7 @@ class Lookup:
             for each in path.asked:
                 if not each.late and self._older(each, self.settings.hedge, now):
                     self._in_vain(each)
+                    path.sure = False
 
     @staticmethod
     def _in_vain(each: _Candidate) -> None:
@@ -289,10 +292,18 @@ class Lookup:
         path.asked.append(chosen)
         self._networks.update(chosen.contact.networks)
         chosen.step = Step(chosen.contact, chosen.path, chosen.hop, now)
+        path.sure = not path.begun and self._should_do(chosen)
+        path.begun = True
         self.steps.append(chosen.step)
         near = (self._place(),) if self.settings.by_lot else ()
         most = self._most if self._enough else 0
         return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves))
+
+    def _should_do(self, one: _Candidate) -> bool:
+        """Whether it should have what is looked for, and is there: then nobody else of its path is
+        asked beside it."""
+        inside = one.distance <= self.radius
+        return bool(self._enough) and inside and self._linked(one.contact.peer)
 
     def _place(self) -> Key:
         """Somewhere in the region."""
@@ -424,7 +435,9 @@ class Lookup:
         if one is None or one.step is None or one.step.answered is not None:
             return None
         one.step.answered = now
-        self._paths[one.path].asked.remove(one)
+        path = self._paths[one.path]
+        path.asked.remove(one)
+        path.sure = False
         return one
 
     def _take_records(self, contact: Contact, found: Found, wall: float) -> str:

@@ -162,6 +162,7 @@ class Publishing:
                     self._nursery.start_soon(self._store, walk, query, waker)
                 else:
                     self._nursery.start_soon(self._find, walk, query, waker)
+                await trio.lowlevel.checkpoint()  # it is on its way before the next
             if walk.done:
                 return
             with trio.move_on_after(max(walk.wake_at(now) - now, 0.0)):

@@ -70,7 +70,7 @@ class Searching:
             now = self._host.now()
             search.news = trio.Event()
             for query in lookup.next(now):
-                self.nursery.start_soon(self._ask, search, query)
+                await self._begin(search, query)
             if lookup.done:
                 break
             wake = lookup.wake_at(now)
@@ -85,6 +85,12 @@ class Searching:
         lookup = self.lookup([key])
         await self.run(lookup)
         self._table.sample(key, lookup.answerers())
+
+    async def _begin(self, search: "_Search", query: Query) -> None:
+        """It is on its way before the next is made ready."""
+        if self.nursery is not None:
+            self.nursery.start_soon(self._ask, search, query)
+            await trio.lowlevel.checkpoint()
 
     async def _ask(self, search: "_Search", query: Query) -> None:
         lookup, contact = search.lookup, query.contact

@@ -82,6 +82,7 @@ class Dht:
         self._host = host
         self._addresses = addresses
         self._reachable = reachable
+        self._shown: tuple[bool, list[Address], Contact] = False, [], Contact(self.peer)
         self._rule = ModeRule()
         self._rule.decide(reachable(), 0, host.now())
         self._table = Table(own, host.entropy, subnet_limits=settings.subnet_limits)
@@ -296,16 +297,20 @@ class Dht:
         """This node as others should know it; None where it does not serve."""
         if not self._rule.serves:
             return None
-        found = list(self._addresses())
+        reachable, found = self._reachable(), list(self._addresses())
+        if self._shown[:2] == (reachable, found):
+            return self._shown[2]  # with what it has computed already
         public = [
             each
             for each in found
             if each.relay is None and nearness_of(each.host) is Nearness.PUBLIC
         ]
         others = [each for each in found if each not in public]
-        if not self._reachable():
+        if not reachable:
             public = []  # they would be dialled in vain
-        return Contact(self.peer, [*public, *others])
+        contact = Contact(self.peer, [*public, *others])
+        self._shown = reachable, found, contact
+        return contact
 
     async def leave(self, timeout: float) -> None:
         """Take back what is true only while this node runs, as far as `timeout` seconds allow."""

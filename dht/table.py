@@ -105,9 +105,12 @@ class Table:
         if contact.point == self._own:
             return False
         self._heard = now
-        self._size = None
         bucket = self._buckets.setdefault(self._index(contact.point), _Bucket())
         old = bucket.entries.pop(contact.peer, None)
+        if old is not None and old.failures == 0 and old.contact.networks == contact.networks:
+            bucket.entries[contact.peer] = _Entry(contact, now)  # nothing else has changed
+            return True
+        self._size = None
         if old is not None:
             self._networks.subtract(old.contact.networks)
         bucket.waiting.pop(contact.peer, None)

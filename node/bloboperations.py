@@ -65,7 +65,9 @@ class BlobOperations:
             def on_full(error: DiskFull) -> None:
                 nursery.start_soon(emit, {"event": "waiting", "message": error.message})
 
-            report = await node.exchange.fetch_blob(str(root), node.linked, note, on_full=on_full)
+            report = await node.exchange.fetch_blob(
+                str(root), node.holdings.linked, note, on_full=on_full
+            )
         size = await node.library.blobs.write_out(str(root), path)
         return {
             "root": root,

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -19,10 +18,9 @@ from ..dht.kvindex import KvIndex
 from ..dht.library import Library
 from ..dht.quota import Quota
 from ..dht.scrub import Scrub
-from ..state.defaults import ADDRESSES, MODELS
+from ..state.defaults import ADDRESSES
 from ..state.membership import Membership
-from ..state.reach import dialable
-from ..state.record import Capacity, ModelName
+from ..state.record import Capacity
 from ..tasks.courier import Courier
 from ..tasks.engine.errors import EngineUnavailable
 from ..tasks.engine.families import check_model
@@ -40,7 +38,6 @@ from ..transport.host import Host
 from ..transport.identity import Identity, PeerId, load_or_create_identity
 from ..transport.ladder import Ladder
 from ..transport.link import Link
-from ..transport.place import nearness_at
 from ..transport.relay.defaults import RelayLimits
 from ..transport.shaper import Cap, Caps, Shaper
 from . import defaults
@@ -56,20 +53,14 @@ from .discovery import Discovery
 from .embedded import embedded_folder, import_embedded
 from .errors import NodeError
 from .fetchprogress import FetchProgress
-from .folder import (
-    disk_error,
-    disk_errors,
-    open_folder,
-    remember_peers,
-    remember_port,
-    remembered_peers,
-    remembered_port,
-)
+from .folder import disk_errors, open_folder, remember_port, remembered_port
 from .health import Condition, Health
+from .holdings import Holdings
 from .modeloperations import ModelOperations
 from .naming import names_of
 from .operations import Operations
 from .providers import Providers
+from .remembering import Remembering
 from .stall import StallGuard
 
 
@@ -149,7 +140,6 @@ class Node:
         self.stalls = StallGuard(host, defaults.STALL)
         self._say = say
         self._stop = trio.Event()
-        self._refused = False  # the last write of the remembered peers
         self._restarts = 0  # of the engine's worker
         self.endpoint = Endpoint(
             host,
@@ -178,20 +168,28 @@ class Node:
         self.names = names_of(self.discovery.dht, library, self.directory)
         self.kv = KvIndex(host, self.endpoint, self.discovery.dht, connect=self.providers.connect)
         self.exchange = Exchange(host, self.endpoint, library, swarm=self.providers.swarm)
+        self.holdings = Holdings(
+            library, self.exchange, self.directory, self.endpoint, self.providers, self.health, say
+        )
+        self.remembering = Remembering(
+            host, config.folder, self.endpoint, self.directory, self.health
+        )
         self.exchange.quota = self.quota = Quota(
             host,
             library,
             config.disk,
-            replicas=self._replicas,
-            in_use=self._in_use,
-            withdraw=self._evicted,
+            replicas=self.holdings.replicas,
+            in_use=self.holdings.in_use,
+            withdraw=self.holdings.evicted,
         )
         self.scrub = Scrub(
             host,
             library,
             config.folder.scrub,
-            repair=self._repair,
-            idle=lambda: not (self.gateway.sessions or self.stage.sessions or self.fetching),
+            repair=self.holdings.repair,
+            idle=lambda: (
+                not (self.gateway.sessions or self.stage.sessions or self.exchange.fetching())
+            ),
         )
         self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
 
@@ -256,7 +254,7 @@ class Node:
                 await self._stop.wait()
                 await self._drain()
                 await self.discovery.leave()
-                await self._remember()
+                await self.remembering.write()
                 nursery.cancel_scope.cancel()
 
     @property
@@ -323,10 +321,10 @@ class Node:
             version=__version__,
             capacity=self.capacity,
         )
-        await self.announce_models()
+        await self.holdings.announce()
         await nursery.start(self.discovery.run)
         await nursery.start(self.kv.run)
-        nursery.start_soon(self._announce_holdings)
+        nursery.start_soon(self.holdings.announce_chunks)
         await nursery.start(self.models.run)
         await nursery.start(self.stage.run)
         if self.engine is not None:
@@ -361,10 +359,10 @@ class Node:
             link, key = await join(self.endpoint, config.invitation)
             self.endpoint.admission = await self.credentials.adopt(key)
             self._say(f"joined the swarm of {link.peer}")
-        known = await self._remembered()
+        known = await self.remembering.known()
         bootstrap = Bootstrap(self.host, self.ladder, self.health)
         nursery.start_soon(bootstrap.run, config.bootstrap, known)
-        nursery.start_soon(self._keep_remembering)
+        nursery.start_soon(self.remembering.run)
         nursery.start_soon(self.quota.run)
         nursery.start_soon(self.scrub.run)
         alone = not config.bootstrap and not known and config.invitation is None
@@ -388,8 +386,8 @@ class Node:
                     await import_embedded(self.library)
                 else:  # its manifest was damaged
                     await self.library.restore(embedded_folder(), root)
-                await self.announce_models()
-                await self._announce_holdings()
+                await self.holdings.announce()
+                await self.holdings.announce_chunks()
             except ModelError as error:
                 self.health.report("embedded-model", error.message, hint=error.hint)
             else:
@@ -409,67 +407,11 @@ class Node:
         if await self.host.offload(self.library.store.missing, digests):
             await self.library.restore(embedded_folder(), root)
 
-    # The library: what must stay, what went, what is fetched again.
-
-    @property
-    def fetching(self) -> frozenset[str]:
-        return self.exchange.fetching()
-
-    def linked(self) -> list[PeerId]:
-        """Who may be asked for a blob."""
-        return [link.peer for link in self.endpoint.links()]
-
-    async def _replicas(self, root: str) -> int | None:
-        """Others that say they hold it, members or not."""
-        return len({*holders(root, self.directory), *await self.providers.replicas(root)}) or None
-
-    def _in_use(self) -> frozenset[str]:
-        served = {shard.root for shard in self.directory.own().shards}
-        return self.fetching | served
-
-    def _evicted(self, root: str) -> None:
-        own = self.directory.own()
-        self.directory.publish(
-            models=tuple(model for model in own.models if model.root != root),
-            holdings=tuple(held for held in own.holdings if held != root),
-        )
-        self.exchange.swarm.withdraw(root)
-        self._say(f"{root[:16]} made room on the disk")
-
-    async def _repair(self, root: str, digests: list[str]) -> None:
-        await self.exchange.fetch(root, digests, self.linked)
-
     async def _meet_somebody(self) -> None:
         """Give the swarm a moment to show itself: choosing before would mean choosing blindly."""
         with trio.move_on_after(defaults.MEETING_TIME):
             while len(self.directory.members()) == 1:
                 await self.directory.changed(self.directory.version)
-
-    async def announce_models(self) -> None:
-        """Tell the swarm which models this library has, and whose chunks."""
-        models = []
-        for name, root in self.library.names().items():
-            try:
-                manifest = await self.library.manifest(root)
-            except ModelError as error:  # damaged: the other models are told of all the same
-                self.health.report(f"model {name}", error.message, hint=error.hint)
-                continue
-            self.health.clear(f"model {name}")
-            size = manifest.weight_bytes(True, 0, manifest.layers, True)
-            models.append(ModelName(name, root, manifest.layers, size))
-        if len(models) > MODELS:
-            self.health.report(
-                "many-models",
-                f"the swarm is told of {MODELS} of this library's {len(models)} models",
-            )
-        roots = sorted(self.library.roots())
-        self.directory.publish(models=tuple(models), holdings=tuple(roots))
-
-    async def _announce_holdings(self) -> None:
-        """Tell the swarm which chunks are here already."""
-        for root in sorted(self.library.everything()):
-            with suppress(ModelError):  # damaged: `announce_models` has said so
-                await self.exchange.announce(root)
 
     # The end.
 
@@ -479,48 +421,6 @@ class Node:
         with trio.move_on_after(defaults.DRAIN_TIME):
             while self.control.clients or self.gateway.sessions or self.stage.sessions:  # noqa: ASYNC110
                 await trio.sleep(defaults.DRAIN_LOOK)
-
-    async def _remembered(self) -> list[Address]:
-        """Where others were; a file that cannot be read is a condition, and nobody is known."""
-        try:
-            return await remembered_peers(self.host, self.config.folder)
-        except OSError as error:
-            trouble = disk_error(self.config.folder, error)
-            self.health.report("disk", trouble.message, hint=trouble.hint)
-            return []
-
-    async def _keep_remembering(self) -> None:
-        version = -1
-        while True:
-            version = await self.directory.changed(version)
-            if await self._remember():
-                await trio.sleep(defaults.REMEMBER_PAUSE)
-                if self._refused:  # tried again whether there is news or not
-                    version = -1
-
-    async def _remember(self) -> bool:
-        """Keep where the others are, for the next start; an empty view forgets nobody.
-
-        Only what may be dialled now: the next start asks no more who said so. False: there was
-        nothing to write. A disk that refuses is a condition, and nothing to end for.
-        """
-        known = []
-        for peer, record in self.directory.members().items():
-            if (link := self.endpoint.link(peer)) is not None:
-                near = nearness_at(link.status.address[0])
-                known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
-        if not known:
-            return False
-        try:
-            await remember_peers(self.host, self.config.folder, known)
-        except OSError as error:
-            trouble = disk_error(self.config.folder, error)
-            self.health.report("disk", trouble.message, hint=trouble.hint)
-            self._refused = True
-        else:
-            self.health.clear("disk")
-            self._refused = False
-        return True
 
     # What a person should know.
 

@@ -41,7 +41,7 @@ class ModelOperations:
         name = maybe(request, "name", lambda r, k: text_of(r, k, NAME_LIMIT))
         async with progress_to(emit) as note:
             added, manifest = await node.library.add(folder, name, note)
-        await node.announce_models()
+        await node.holdings.announce()
         await node.exchange.announce(manifest.root)
         return views.model_entry(added, manifest, local=True)
 
@@ -86,7 +86,7 @@ class ModelOperations:
             hint = "make room, and the same command goes on: what came is kept"
             raise ModelError(error.code, error.message, hint=hint) from None
         name = await self._keep_name(meaning)
-        await node.announce_models()
+        await node.holdings.announce()
         return views.model_entry(name, manifest, local=True) | {
             "vouchers": voucher_views(meaning.vouchers),
             "fetched": report.size,

@@ -436,7 +436,7 @@ async def test_a_false_stage_of_unknown_dtype_is_no_stage(tmp_path: Path) -> Non
         link.post("member.push", payload=msgpack.packb([[2, 0, sealed]]), priority=Priority.CONTROL)
         await until(lambda: {foe.peer, first.identity.peer} <= set(second.directory.members()))
         second.directory.publish(shards=())
-        await second._remember()
+        await second.remembering.write()
         answer = await ask(second, "run", model="tiny", prompt="x", max_tokens=3)
         assert answer.get("ok", {}).get("tokens") == 3, answer
         assert "169.254" not in (tmp_path / "second" / "peers").read_text()

@@ -4,6 +4,7 @@ which relay leads on to it (multiaddrs, https://github.com/multiformats/multiadd
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from .defaults import ADDRESS_LETTERS
@@ -129,6 +130,7 @@ def _bad(text: str, reason: str, *, hint: str | None = None) -> TransportError:
     return TransportError("bad-address", f"`{shown}` is not an address: {reason}", hint=hint)
 
 
+@lru_cache(4096)  # each address is written again and again
 def _is_ip(host: str) -> bool:
     try:
         ipaddress.ip_address(host)

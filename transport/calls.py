@@ -8,7 +8,8 @@ from .frame import Bytes, Priority
 from .identity import PeerId
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: that would treble what making one costs, and every call makes three.
+@dataclass(slots=True)
 class Call:
     """A peer's call. `header` is size-bounded and decoded, its values are untrusted.
 
@@ -20,7 +21,7 @@ class Call:
     payload: Bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply:
     """The answer to a call. `priority` None means the call's own."""
 

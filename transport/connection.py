@@ -116,7 +116,7 @@ class Connection:
         says that it has it."""
         self._sent = (self._sent + 1) & _COUNT
         self._unacked.append(entry)
-        if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
+        if entry.flags & wire.PRIORITY_MASK == wire.BULK:
             size = FRAME_OVERHEAD_BYTES + length
             self.bulk_bytes += size
             if self.yielding is not None:
@@ -148,7 +148,7 @@ class Connection:
             fresh -= 1
             size = FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
             freed += size
-            if entry.flags & wire.PRIORITY_MASK == wire.Priority.BULK:
+            if entry.flags & wire.PRIORITY_MASK == wire.BULK:
                 self.bulk_bytes -= size
                 self.bulk_waits = False
         return freed

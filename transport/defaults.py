@@ -105,7 +105,8 @@ HURRY_S: Final = 0.05
 ALARM_S: Final = 0.005
 """A call's timeout may be so much late, in seconds, where another one came just before."""
 COALESCE_S: Final = 100e-6
-"""Frames queued this soon after a direct write wait for the writer and leave together."""
+"""Frames queued this soon after a direct write, in seconds, wait for the writer and leave together;
+a call does not where no other is open."""
 REDIAL_S: Final = 0.25
 """Between two attempts to resume a link."""
 RESTORE_S: Final = 1.0

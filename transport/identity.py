@@ -78,6 +78,7 @@ def public_key_of(peer: PeerId) -> bytes:
     return _key_in(peer)
 
 
+@lru_cache(4096)  # of those that are right
 def _key_in(text: str) -> bytes:
     shown = text if len(text) <= 2 * _PEER_ID_LETTERS else text[:_PEER_ID_LETTERS] + "…"
     shown = shown if shown.isprintable() else ascii(shown)

@@ -28,7 +28,7 @@ from .events import (
 from .frame import Bytes, Fault, Frame, Priority
 from .lanestream import Entry, LaneStream
 from .limits import Limits
-from .meter import Allowance
+from .meter import LEAST_PIECE_BYTES, Allowance
 from .outbox import Message, Outbox, OutCall
 from .queueing import Yielding
 from .shaper import Flow
@@ -167,7 +167,11 @@ class Lane:
     ) -> None:
         """Answer a call of the peer's."""
         head = wire.encode_header(header)
-        self.outbox.push(Message(wire.REPLY, int(priority), ident, head, payload, None))
+        size = len(payload)
+        if size <= LEAST_PIECE_BYTES:  # never cut
+            self.outbox.push(Entry(wire.REPLY, int(priority), ident, size, head, payload))
+        else:
+            self.outbox.push(Message(wire.REPLY, int(priority), ident, head, payload, None))
 
     def refuse(self, ident: int, code: str, message: str, priority: Priority) -> None:
         """Answer a call of the peer's with a coded no."""
@@ -265,20 +269,21 @@ class Lane:
         return events
 
     def _on_frame(self, frame: Frame) -> Event | None:
-        handler = self._on.get(frame.kind)
+        kind, flags, received, _, _, head, payload = frame
+        handler = self._on.get(kind)
         if handler is None:
             raise Fault("bad-kind")
-        if frame.flags & wire.PRIORITY_MASK > Priority.BULK:
+        if flags & wire.PRIORITY_MASK > wire.BULK:
             raise Fault("bad-flags")
-        source = self._from
+        source, outbox = self._from, self.outbox
         if source.intake is not None:
             self._classify(frame, source.intake)
-        if frame.received != source.acked:
-            self.outbox.acknowledged(source.acknowledge(frame.received))
-        if self.outbox.starved and self.outbox.link_room > 0:
+        if received != source.acked:
+            outbox.acknowledged(source.acknowledge(received))
+        if outbox.starved and outbox.link_room > 0:
             self._feed_streams()
-        if frame.kind >= wire.FIRST_COUNTED:
-            source.count(len(frame.head) + len(frame.payload))
+        if kind >= wire.FIRST_COUNTED:
+            source.count(len(head) + len(payload))
         return handler(frame)
 
     def _classify(self, frame: Frame, intake: list[int]) -> None:
@@ -312,27 +317,33 @@ class Lane:
         if not self._seen.add(frame.ident):
             return None
         method, header = wire.decode_request(frame.head)
-        priority = Priority(frame.flags & wire.PRIORITY_MASK)
+        priority = wire.PRIORITIES[frame.flags & wire.PRIORITY_MASK]
         post = frame.kind == wire.POST
+        if not frame.flags & wire.MORE:
+            return Called(frame.ident, method, header, _whole(frame), priority, post)
 
         def deliver(payload: Bytes) -> Event:
             return Called(frame.ident, method, header, payload, priority, post)
 
-        return self._first_part(frame, deliver, of_reply=False)
+        self._first_part(frame, deliver, of_reply=False)
+        return None
 
     def _on_reply(self, frame: Frame) -> Event | None:
         call = self._call_of(frame)
         if call is None:
             return None
         header = wire.decode_header(frame.head)
-        priority = Priority(frame.flags & wire.PRIORITY_MASK)
+        priority = wire.PRIORITIES[frame.flags & wire.PRIORITY_MASK]
+        call.answered = True
 
         def deliver(payload: Bytes) -> Event:
             self.outbox.waiting.pop(call.ident, None)
             return Answered(call, header, payload, priority)
 
-        call.answered = True
-        return self._first_part(frame, deliver, of_reply=True)
+        if not frame.flags & wire.MORE:
+            return deliver(_whole(frame))
+        self._first_part(frame, deliver, of_reply=True)
+        return None
 
     def _on_refusal(self, frame: Frame) -> Event | None:
         call = self._call_of(frame)
@@ -351,12 +362,8 @@ class Lane:
 
     def _first_part(
         self, frame: Frame, deliver: Callable[[Bytes], Event], *, of_reply: bool
-    ) -> Event | None:
+    ) -> None:
         total, size = frame.offset, len(frame.payload)
-        if not frame.flags & wire.MORE:
-            if size != total:
-                raise Fault("bad-length")
-            return deliver(bytes(frame.payload) if size <= SMALL_PAYLOAD_BYTES else frame.payload)
         if total > self._limits.message_bytes:
             raise Fault("message-too-large")
         slot = frame.flags & wire.PRIORITY_MASK
@@ -366,7 +373,6 @@ class Lane:
         buffer[:size] = frame.payload
         self._partials[slot] = _Partial(frame.ident, of_reply, buffer, size, deliver)
         self._partial_bytes += total
-        return None
 
     def _on_part(self, frame: Frame) -> Event | None:
         slot = frame.flags & wire.PRIORITY_MASK
@@ -412,7 +418,7 @@ class Lane:
         if theirs >= 2 * self._limits.streams:  # an OPEN sent again may overtake an old FIN
             raise Fault("too-many-streams")
         method, header = wire.decode_request(frame.head)
-        priority = Priority(frame.flags & wire.PRIORITY_MASK)
+        priority = wire.PRIORITIES[frame.flags & wire.PRIORITY_MASK]
         return Opened(self._new_stream(frame.ident, priority, mine=False), method, header)
 
     def _stream_of(self, frame: Frame) -> LaneStream | None:
@@ -464,3 +470,11 @@ class Lane:
         self.outbox.schedule(stream)
         self._forget_if_done(stream)
         return StreamReady(stream)
+
+
+def _whole(frame: Frame) -> Bytes:
+    """The payload of a message that is one frame."""
+    size = len(frame.payload)
+    if size != frame.offset:
+        raise Fault("bad-length")
+    return bytes(frame.payload) if size <= SMALL_PAYLOAD_BYTES else frame.payload

@@ -188,10 +188,10 @@ class Legs:
 
     # Which one to send by.
 
-    def flush(self) -> None:
-        """Send what waits, as far as that goes at once."""
+    def flush(self, *, at_once: bool = False, now: float | None = None) -> None:
+        """Send what waits, as far as that goes (`Writer.flush`)."""
         if self.used is not None:
-            self.used.writer.flush()
+            self.used.writer.flush(at_once=at_once, now=now)
 
     def look(self) -> None:
         """Something about the network has changed: ask every leg for a sign of life."""

@@ -222,11 +222,12 @@ class Link:
         a lost connection goes on over the next; the peer executes it once at most.
         """
         payload = self._checked(payload)
-        deadline = self._host.now() + timeout
+        now = self._host.now()
+        deadline = now + timeout
         answered = None
         full = self._lane.outbox.backlog > self._limits.backlog_bytes
         if not full or await self._callers.room(deadline):
-            call = self._ask(method, header, payload, priority)
+            call = self._ask(method, header, payload, priority, None if full else now)
             answered = await self._callers.answer(call, deadline)
         if answered is None:
             raise CallRefused("timeout", f"`{method}` had no answer within {timeout:g} s")
@@ -408,7 +409,7 @@ class Link:
             if self.code is not None:
                 return
             self._on[type(event)](event)
-        if leg.writer.has_output:
+        if self._lane.outbox.has_output(leg.connection):
             leg.writer.flush(at_once=True)
         if leg is not self._legs.used:
             self._legs.heard_beside(leg, now, frames=received != leg.connection.received)
@@ -450,13 +451,18 @@ class Link:
     # Asking.
 
     def _ask(
-        self, method: str, header: Mapping[str, Any], payload: Bytes, priority: Priority
+        self,
+        method: str,
+        header: Mapping[str, Any],
+        payload: Bytes,
+        priority: Priority,
+        now: float | None,
     ) -> OutCall:
         try:
             call = self._lane.call(method, header, payload, priority)
         except ValueError as error:
             raise CallRefused("too-large", str(error)) from None
-        self._legs.flush()
+        self._legs.flush(at_once=not self._callers.waiting, now=now)
         self._account()
         self._check_alive()
         return call

@@ -68,11 +68,6 @@ class _Queue:
         self.streams: deque[LaneStream] = deque()
         self.turn = False  # a message went last, so a stream is next
 
-    @property
-    def waiting(self) -> bool:
-        """Whether there is anything."""
-        return bool(self.resend or self.messages or self.streams)
-
 
 class Outbox:
     """The sending half of a lane.
@@ -118,7 +113,7 @@ class Outbox:
         if connection is self.carrier:
             for queue in self._queues:  # asked after every read: a generator costs twice as much
                 if queue.resend or queue.messages or queue.streams:
-                    return queue is not self._queues[Priority.BULK] or not connection.bulk_waits
+                    return queue is not self._queues[wire.BULK] or not connection.bulk_waits
         return connection.ack_due
 
     def push(self, item: Message | Entry) -> None:
@@ -186,7 +181,8 @@ class Outbox:
         Nothing is cut into fragments larger than `room`. With `last_words` only urgent
         frames leave: the link has ended. Urgent frames do not ask the `allowance`.
         """
-        self._fragment = min(FRAME_PAYLOAD_BYTES, max(room, SMALL_BATCH_BYTES))
+        fragment = room if room > SMALL_BATCH_BYTES else SMALL_BATCH_BYTES
+        self._fragment = fragment if fragment < FRAME_PAYLOAD_BYTES else FRAME_PAYLOAD_BYTES
         carries = connection is self.carrier and not last_words
         received = connection.received
         pieces: list[Bytes] = []
@@ -220,13 +216,13 @@ class Outbox:
         if not carries:
             return None
         for priority, queue in enumerate(self._queues):
+            if not (queue.resend or queue.messages or queue.streams):
+                continue
             if allowance is not None:
-                if not queue.waiting or not allowance.left(priority):
+                if not allowance.left(priority):
                     continue
                 self._fragment = min(self._fragment, allowance.piece(priority))
-            if priority == Priority.BULK:
-                if not queue.waiting:
-                    return None
+            if priority == wire.BULK:
                 piece = connection.takes_bulk(now)
                 if not piece:
                     return None

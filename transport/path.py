@@ -220,7 +220,8 @@ class Path:
             while not self._closed:
                 await self._pipe.wait_readable()
                 try:
-                    data = self._pipe.read_ready(min(self._read_bytes, self.read_most))
+                    most = self._read_bytes
+                    data = self._pipe.read_ready(most if most < self.read_most else self.read_most)
                 except BlockingIOError:
                     continue
                 self.bytes_in += len(data)

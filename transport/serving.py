@@ -17,6 +17,7 @@ from .stream import Stream
 # What a handler raises on a header that is not what it expects, and on a disk or a peer of its
 # own that fails. No peer must end the node by it; anything else is our mistake and ends it.
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+_ANSWERS = (Reply, Refusal)
 HANDLER_ERRORS = (ShoalError, OSError, trio.TooSlowError, *_MALFORMED)
 
 
@@ -90,7 +91,7 @@ class CallServer:
             answer = handler(call)
         except HANDLER_ERRORS as error:
             answer = refusal_of(error)
-        if isinstance(answer, Reply | Refusal):
+        if isinstance(answer, _ANSWERS):
             self._answer(event, answer)
         else:
             self._start(event, lambda _: answer, call, nursery)
@@ -105,8 +106,9 @@ class CallServer:
         most = self._limits.backlog_bytes
         if self._lane.outbox.backlog > most and not event.post:
             return True
-        full = len(self._open) >= self._limits.calls or self.bytes + len(event.payload) > most
-        return slow and full
+        if not slow:
+            return False
+        return len(self._open) >= self._limits.calls or self.bytes + len(event.payload) > most
 
     def _start(self, event: Called, handler: Handler, call: Call, nursery: trio.Nursery) -> None:
         scope = self._open[event.ident] = trio.CancelScope()
@@ -120,7 +122,7 @@ class CallServer:
         try:
             with scope:
                 pending = handler(call)
-                answer = pending if isinstance(pending, Reply | Refusal) else await pending
+                answer = pending if isinstance(pending, _ANSWERS) else await pending
         except* HANDLER_ERRORS as errors:
             answer = refusal_of(errors)
         finally:

@@ -33,6 +33,7 @@ _FLIGHT_BYTES = 8192  # more than a handshake flight of ours
 _PARTIAL_WRITE = 1  # SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and does not export
 # SSL_MODE_RELEASE_BUFFERS, not exported either: an idle connection holds 36 KiB instead of 61.
 _RELEASE_BUFFERS = 0x10
+_CHARS = ffi.typeof("char[]")
 _ALL_OPTIONS = SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION
 
 
@@ -68,6 +69,7 @@ class Tls:
         self._unsent = 0  # at least what OpenSSL holds for the peer, 0 if nothing
         self._ssl = SSL.Connection(_context(certificate, server), None)
         self._ssl.set_app_data(self._verdict)
+        self._raw = self._ssl._ssl
         if server:
             self._ssl.set_accept_state()
         else:
@@ -85,14 +87,15 @@ class Tls:
         """Take bytes from the peer. Raises `tls-failed`, `bad-certificate`, `wrong-peer`."""
         if not ciphertext:
             return
-        with ffi.from_buffer(ciphertext) as data:
-            if lib.BIO_write(self._ssl._into_ssl, data, len(ciphertext)) != len(ciphertext):
-                raise TransportError("tls-failed", "OpenSSL has no memory left")
+        size = len(ciphertext)
+        if lib.BIO_write(self._ssl._into_ssl, _pointer(ciphertext), size) != size:
+            raise TransportError("tls-failed", "OpenSSL has no memory left")
         self._count_records(ciphertext)
-        self._unread += len(ciphertext)
-        self._swollen = self._swollen or len(ciphertext) > _RECORD_BYTES
+        self._unread += size
+        if size > _RECORD_BYTES:
+            self._swollen = True
         if not self.established:
-            self._fed += len(ciphertext)
+            self._fed += size
             self._handshake()
             if not self.established and self._fed > TLS_HANDSHAKE_BYTES:
                 raise TransportError("tls-failed", "the handshake is too long")
@@ -102,11 +105,13 @@ class Tls:
         if not self._records or not self.established:
             return b""
         # One buffer for all records, copied once; a peer's many tiny ones must not make it large.
-        room = min(self._records * _RECORD_BYTES, self._unread + _RECORD_BYTES)
-        buffer = allocate("char[]", room)
+        room = self._unread + _RECORD_BYTES
+        if room > self._records * _RECORD_BYTES:
+            room = self._records * _RECORD_BYTES
+        buffer = allocate(_CHARS, room)
         size = self._unread = 0
         while self._records:
-            got = lib.SSL_read(self._ssl._ssl, buffer + size, room - size)
+            got = lib.SSL_read(self._raw, buffer + size if size else buffer, room - size)
             if got <= 0:
                 self._stop_reading(got)
                 break
@@ -125,13 +130,13 @@ class Tls:
         if not size:
             return
         try:
-            with ffi.from_buffer(plaintext) as data:
-                got = lib.SSL_write(self._ssl._ssl, data, size)
+            got = lib.SSL_write(self._raw, _pointer(plaintext), size)
             if got < size:
-                self._ssl._raise_ssl_error(self._ssl._ssl, got)
+                self._ssl._raise_ssl_error(self._raw, got)
         except SSL.Error as error:
             raise _failed(error) from None
-        self._swollen = self._swollen or size > _RECORD_BYTES
+        if size > _RECORD_BYTES:
+            self._swollen = True
         self._unsent += size + _RECORD_OVERHEAD * (size // _RECORD_BYTES + 1) + _SLACK
 
     def outgoing(self) -> Bytes:
@@ -139,12 +144,13 @@ class Tls:
         if not self._unsent:
             return b""
         expected, self._unsent = self._unsent, 0
-        pieces = []
+        piece = self._take(expected)
+        if len(piece) < expected:
+            return piece
+        pieces = [piece]
         while piece := self._take(expected):
             pieces.append(piece)
-            if len(piece) < expected:
-                break
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)
 
     def release(self) -> None:
         """Give back what batches have left; cheap, to be called now and then.
@@ -182,9 +188,14 @@ class Tls:
         return bool(lib.BIO_get_mem_data(bio, ffi.new("char **")))
 
     def _take(self, size: int) -> Bytes:
-        buffer = allocate("char[]", size)
+        buffer = allocate(_CHARS, size)
         got = lib.BIO_read(self._ssl._from_ssl, buffer, size)
-        return memoryview(ffi.buffer(buffer, got)) if got > 0 else b""
+        if got <= 0:
+            return b""
+        if got < _RECORD_BYTES:  # a copy costs less than a view of it
+            small: bytes = ffi.unpack(buffer, got)
+            return small
+        return memoryview(ffi.buffer(buffer, got))
 
     def _count_records(self, data: Bytes) -> None:
         """Follow the record headers, so that `read` need not ask OpenSSL in vain.
@@ -200,14 +211,16 @@ class Tls:
                 self._rest = at - len(data)
                 return
             self._records += 1
-        while at + _HEADER_BYTES <= len(data):
+        size = len(data)
+        while at + _HEADER_BYTES <= size:
             at += _HEADER_BYTES + (data[at + 3] << 8 | data[at + 4])
-            if at > len(data):
-                self._rest = at - len(data)
+            if at > size:
+                self._rest = at - size
                 return
             self._records += 1
         self._rest = 0
-        self._head = bytes(data[at:])
+        if at < size:
+            self._head = bytes(data[at:])
 
     def _stop_reading(self, result: int) -> None:
         """A read without data: a record that carries none, the end, or an error."""
@@ -242,6 +255,11 @@ class Tls:
         chain = self._ssl.get_peer_cert_chain() or []
         if len(chain) > (0 if self.server else 1):
             raise TransportError("bad-certificate", "the peer sent more than one certificate")
+
+
+def _pointer(data: Bytes) -> Any:
+    """What a call of OpenSSL's takes: the bytes themselves, at half the cost of a view of them."""
+    return data if isinstance(data, bytes) else ffi.from_buffer(data)
 
 
 def _failed(error: SSL.Error) -> TransportError:

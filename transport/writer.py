@@ -9,7 +9,7 @@ from . import defaults
 from .connection import Connection
 from .host import Host
 from .lane import Lane
-from .meter import Allowance, Meter
+from .meter import Meter
 from .path import Path, PathLost
 
 
@@ -46,16 +46,17 @@ class Writer:
         """Whether the lane has something for this connection."""
         return self._lane.outbox.has_output(self._connection)
 
-    def flush(self, *, at_once: bool = False) -> None:
-        """Send what waits from here if nobody writes; else the task takes it along."""
+    def flush(self, *, at_once: bool = False, now: float | None = None) -> None:
+        """Send what waits from here if nobody writes; else the task takes it along. `at_once`:
+        nothing is about to come that could leave with it. `now` spares a look at the clock."""
         if self._busy:
             return
-        now = self._host.now()
-        if not at_once:
-            if now - self._flushed < defaults.COALESCE_S:
-                self.wake()
-                return
-            self._flushed = now
+        if now is None:
+            now = self._host.now()
+        if not at_once and now - self._flushed < defaults.COALESCE_S:
+            self.wake()
+            return
+        self._flushed = now
         data = self._take(now)
         if data:
             try:
@@ -67,10 +68,9 @@ class Writer:
             self.wake()
 
     def _take(self, now: float) -> bytes:
-        allowance: Allowance | None = None
-        if self._meter is not None:
-            allowance = self._meter.allow(self.batch, now)
-        return self._lane.take(self._connection, self.batch, now, allowance)
+        meter, batch = self._meter, self.batch
+        allowance = meter.allow(batch, now) if meter is not None else None
+        return self._lane.take(self._connection, batch, now, allowance)
 
     def _send(self, data: bytes) -> None:
         self._path.send(data)

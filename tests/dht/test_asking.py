@@ -73,6 +73,8 @@ def test_of_public_ones_that_at_which_it_was_met(ip: str, found: tuple[Address, 
 
 def test_relays_are_kept() -> None:
     assert as_seen(Contact(PEER, [AWAY, RELAYED]), link("")).addresses == (RELAYED,)
+    whole = Contact(PEER, [OUT, RELAYED])
+    assert as_seen(whole, link("1.1.1.1")) is whole
 
 
 def test_a_link_says_where_its_peer_is_if_it_was_dialled_there() -> None:

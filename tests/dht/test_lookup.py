@@ -403,6 +403,29 @@ def test_linked_contacts_are_preferred(net: Net) -> None:
     assert shares[0] > 1.5 * shares[1]
 
 
+def test_a_linked_node_of_the_region_is_asked_alone_first() -> None:
+    """It should have the record: another of its path is asked once it has not, or is late."""
+    listed = contacts(12)
+
+    def begun(linked: bool, radius: float = 2**256, enough: int = 1) -> Lookup:
+        return Lookup(
+            [blob(1).key], listed, radius, entropy(), linked=lambda peer: linked, enough=enough
+        )
+
+    assert len(begun(False).next(0.0)) == defaults.PATHS * defaults.PATH_ASKED
+    assert len(begun(True, radius=0).next(0.0)) == defaults.PATHS * defaults.PATH_ASKED
+    assert len(begun(True, enough=0).next(0.0)) == defaults.PATHS * defaults.PATH_ASKED
+    task = begun(True)
+    first = task.next(0.0)
+    assert len(first) == defaults.PATHS
+    assert task.next(0.1) == []
+    task.answered(first[0].contact, Found(((),), ((), ())), 0.2, WALL)
+    assert len(task.next(0.2)) == defaults.PATH_ASKED
+    task.failed(first[1].contact, 0.3)
+    assert len(task.next(0.3)) == defaults.PATH_ASKED
+    assert len(task.next(defaults.HEDGE)) == defaults.PATH_ASKED  # beside the one that is late
+
+
 def test_what_it_asks(net: Net) -> None:
     me = contacts(1)[0]
     task = net.lookup([blob(1).key], enough=3, most=7, kinds=("blob",), serves=me)

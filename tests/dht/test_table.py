@@ -153,6 +153,21 @@ def test_places_of_a_network_come_free_again() -> None:
     assert made._networks == {"9.9.0.0/24": 0, "50.0.1.0/24": 1}
 
 
+def test_who_answers_again_counts_once_and_where_it_is_now() -> None:
+    made = table()
+    for now, where in enumerate((1, 1, 1, 9)):
+        assert made.answered(Contact(peer(1), [address(where)]), float(now))
+    assert len(made) == 1
+    assert made._networks == {"50.0.1.0/24": 0, "50.0.9.0/24": 1}
+
+
+def test_who_answers_again_was_heard_last() -> None:
+    made, _, _ = full()
+    oldest = made.to_check(1_000.0, 300.0)
+    made.answered(oldest[0], 1_000.0)
+    assert made.to_check(1_000.0, 300.0) != oldest
+
+
 def test_a_lan_is_no_crowd() -> None:
     made = table()
     for n in range(15):

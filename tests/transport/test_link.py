@@ -4,16 +4,19 @@ import gc
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
 import trio.testing
 
+from shoal.transport import defaults
 from shoal.transport.address import Address
 from shoal.transport.calls import Call, Refusal, Reply
 from shoal.transport.errors import CallRefused, LinkClosed
 from shoal.transport.frame import Priority
 from shoal.transport.limits import Limits
+from shoal.transport.link import Link
 from shoal.transport.serving import IncomingStream
 from tests.transport.fleet import (
     LOOPBACK,
@@ -161,6 +164,48 @@ async def test_posts_of_one_pass_leave_together(monkeypatch: pytest.MonkeyPatch)
             link.post("echo", {"n": number}, b"x", priority=Priority.CONTROL)
         await until(lambda: len(b.calls) == 100)
         assert len(writes) <= 10
+
+
+def senders(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[trio.lowlevel.Task]:
+    """The task that made each write of a link, from now on; whatever leaves soon after another
+    frame is to wait for it."""
+    assert link._legs.used is not None
+    path = link._legs.used.path
+    tasks: list[trio.lowlevel.Task] = []
+    send = path.send
+
+    def noted(data: bytes) -> None:
+        tasks.append(trio.lowlevel.current_task())
+        send(data)
+
+    monkeypatch.setattr(path, "send", noted)
+    monkeypatch.setattr(defaults, "COALESCE_S", 60.0)
+    return tasks
+
+
+async def test_a_call_that_is_alone_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        await trio.sleep(0.05)
+        tasks = senders(link, monkeypatch)
+        for _ in range(5):
+            await link.call("echo", timeout=5)
+        assert tasks == 5 * [trio.lowlevel.current_task()]
+
+
+async def test_one_of_several_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b) as nursery:
+        link = await linked(a, b)
+        await trio.sleep(0.05)
+        tasks = senders(link, monkeypatch)
+        for _ in range(20):
+            nursery.start_soon(partial(link.call, "slow", timeout=5))
+        await until(lambda: len(b.calls) == 20)
+        assert len(tasks) <= 3
+        await link.call("echo", timeout=5)
+        assert trio.lowlevel.current_task() not in tasks
 
 
 async def test_what_is_encrypted_ahead_is_short_in_time() -> None:

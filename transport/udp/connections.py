@@ -226,7 +226,7 @@ class Connections:
             if entry.due > now + _EARLY_S:
                 self._arm(entry)
                 continue
-            if now >= entry.deadline:
+            if now + _EARLY_S >= entry.deadline:
                 self._end(entry, QuicErrorCode.CONNECTION_REFUSED)
                 self._forget(entry)
                 continue

@@ -11,6 +11,7 @@ from shoal.netsim.faults import Faults
 from shoal.netsim.sockets.base import SimSocket
 from shoal.netsim.world import World
 from shoal.node.daemon import Node
+from shoal.node.remembering import Remembering
 from tests.netsim.daemons.storm import Storm
 
 MANY = range(100, 160)
@@ -28,16 +29,20 @@ def test_after_many_storms_all_is_well(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "said"),
-    [("_remember", "ended with"), ("_drain", "ended with"), ("_enter_swarm", "does not run")],
+    ("part", "method", "said"),
+    [
+        (Remembering, "write", "ended with"),
+        (Node, "_drain", "ended with"),
+        (Node, "_enter_swarm", "does not run"),
+    ],
 )
 def test_a_storm_finds_a_daemon_that_breaks(
-    method: str, said: str, monkeypatch: pytest.MonkeyPatch
+    part: type, method: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: Any) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(Node, method, broken)
+    monkeypatch.setattr(part, method, broken)
     assert any(said in line for line in Storm(3, nodes=5, seconds=10.0).run())
 
 

@@ -109,10 +109,12 @@ def test_two_behind_nats_join_by_a_public_one(kernel: None) -> None:
         me = (world.status("public") or {})["peer"]
         for name in "alice", "bob":
             rtts: list[float] = []
+            deadline = time.monotonic() + 120
             while not rtts or rtts[-1] > 46:  # where the machine is busy, a later one is better
                 world.wait(partial(round_trip_known, world, name, me))
                 rtts += [peer["rtt_ms"] for peer in world.peers(name) if peer["peer"] == me]
-                assert len(rtts) < 1000
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
             assert rtts[-1] >= 40.0
         seen = {peer["address"].rpartition(":")[0] for peer in world.peers("public")}
         assert seen == {gate.address for gate in world.gateways.values()}

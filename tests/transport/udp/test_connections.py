@@ -253,6 +253,28 @@ async def test_a_timer_in_the_past_does_not_spin(world: World) -> None:
         assert turns <= 2200
 
 
+async def test_a_deadline_a_rounding_error_away_does_not_spin(world: World) -> None:
+    """A turn before it would ask for the same instant again, for ever."""
+    async with running(*pair(world)) as (a, b):
+        near, _ = await joined(a, b)
+        connections = a.port.connections
+        (entry,) = connections._entries
+        entry.deadline = entry.due = a.world.now() + module._EARLY_S / 2
+        connections._arm(entry)
+        turns = 0
+        expire = entry.connection.expire
+
+        def count(now: float) -> None:
+            nonlocal turns
+            turns += 1
+            assert turns < 100
+            expire(now)
+
+        entry.connection.expire = count  # type: ignore[method-assign]
+        connections.timeout()
+        assert near.connection.ended
+
+
 async def test_a_pipe_that_nobody_takes_is_closed(world: World) -> None:
     async with running(*pair(world)) as (a, b):
         b.port.on_pipe(lambda pipe: pipe.close())

@@ -1,0 +1,78 @@
+"""Where the other members were, kept in the data folder for the next start."""
+
+import trio
+
+from ..state.membership import Membership
+from ..state.reach import dialable
+from ..transport.address import Address
+from ..transport.endpoint import Endpoint
+from ..transport.host import Host
+from ..transport.place import nearness_at
+from . import defaults
+from .config import DataFolder
+from .folder import disk_error, remember_peers, remembered_peers
+from .health import Health
+
+
+class Remembering:
+    """Of one node. A disk that refuses is a condition, and nothing to end for."""
+
+    def __init__(
+        self,
+        host: Host,
+        folder: DataFolder,
+        endpoint: Endpoint,
+        directory: Membership,
+        health: Health,
+    ) -> None:
+        self._host = host
+        self._folder = folder
+        self._endpoint = endpoint
+        self._directory = directory
+        self._health = health
+        self._refused = False  # the last write
+
+    async def known(self) -> list[Address]:
+        """Where others were; of a file that cannot be read, nobody."""
+        try:
+            return await remembered_peers(self._host, self._folder)
+        except OSError as error:
+            self._report(error)
+            return []
+
+    async def run(self) -> None:
+        """Keep it up to date until cancelled."""
+        version = -1
+        while True:
+            version = await self._directory.changed(version)
+            if await self.write():
+                await trio.sleep(defaults.REMEMBER_PAUSE)
+                if self._refused:  # tried again whether there is news or not
+                    version = -1
+
+    async def write(self) -> bool:
+        """Keep where the others are now; an empty view forgets nobody.
+
+        Only what may be dialled now: the next start asks no more who said so. False: there was
+        nothing to write.
+        """
+        known = []
+        for peer, record in self._directory.members().items():
+            if (link := self._endpoint.link(peer)) is not None:
+                near = nearness_at(link.status.address[0])
+                known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
+        if not known:
+            return False
+        try:
+            await remember_peers(self._host, self._folder, known)
+        except OSError as error:
+            self._report(error)
+            self._refused = True
+        else:
+            self._health.clear("disk")
+            self._refused = False
+        return True
+
+    def _report(self, error: OSError) -> None:
+        trouble = disk_error(self._folder, error)
+        self._health.report("disk", trouble.message, hint=trouble.hint)

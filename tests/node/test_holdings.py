@@ -1,0 +1,53 @@
+"""What a node's library holds: what must stay, and what the swarm is told when something went."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from shoal.node.health import Health
+from shoal.node.holdings import Holdings
+from shoal.state.record import ModelName
+
+SERVED, FETCHED, IDLE = "a" * 64, "b" * 64, "c" * 64
+
+
+class Parts:
+    """Stands for the exchange and the directory."""
+
+    def __init__(self) -> None:
+        self.withdrawn: list[str] = []
+        self.published: dict[str, Any] = {}
+        self.swarm = SimpleNamespace(withdraw=self.withdrawn.append)
+        models = tuple(ModelName(root[:1], root, 6, 1000) for root in (SERVED, IDLE))
+        self._own = SimpleNamespace(
+            shards=(SimpleNamespace(root=SERVED),), models=models, holdings=(SERVED, IDLE)
+        )
+
+    def fetching(self) -> frozenset[str]:
+        return frozenset({FETCHED})
+
+    def own(self) -> Any:
+        return self._own
+
+    def members(self) -> dict[str, Any]:
+        return {}
+
+    def publish(self, **what: Any) -> None:
+        self.published |= what
+
+
+def holdings(parts: Parts, said: list[str]) -> Holdings:
+    some = cast(Any, parts)
+    return Holdings(some, some, some, some, some, Health(), said.append)
+
+
+def test_what_is_served_or_on_its_way_must_stay() -> None:
+    assert holdings(Parts(), []).in_use() == {SERVED, FETCHED}
+
+
+def test_the_swarm_is_told_of_what_went_no_longer() -> None:
+    parts, said = Parts(), list[str]()
+    holdings(parts, said).evicted(IDLE)
+    assert [model.root for model in parts.published["models"]] == [SERVED]
+    assert parts.published["holdings"] == (SERVED,)
+    assert parts.withdrawn == [IDLE]
+    assert said == [f"{IDLE[:16]} made room on the disk"]
