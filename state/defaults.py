@@ -53,3 +53,24 @@ WRITE_PAUSE = 0.25  # seconds, at least, between two entries of one own feed
 WRITE_HOLD = 10.0  # seconds that an own feed stays as it is after a start, unless
 WRITE_REPORTS = 3  # peers have shown what they hold of it
 EPOCH_LOT = 2**20  # of the step beyond the last epoch, where the clock does not name a later one
+
+# Views, and what their facts may say: docs/spec/state.md, Facts.
+WATCHED = 1024  # subjects that changed and of which a watcher has not been told
+MAX_COUNT = 2**53  # requests, tokens, milliseconds
+JOB_KIND_BYTES = 32
+JOB_SPEC_BYTES = 8 * 2**10
+JOB_NONCE_BYTES = 16
+JOB_DEPENDENCIES = 16
+JOB_REFUSED = 64  # claimants that a job's author does not take
+JOB_LEASE = (1.0, 600.0, 86_400.0)  # seconds: least, where none is named, most
+JOB_RESULT_BYTES = 1024
+MAX_ATTEMPT = 2**16
+MAX_STEP = 2**32
+
+# Claims: when a node takes a job.
+SHARE_POINTS = 16  # of one worker on the ring of shares
+CLAIM_PATIENCE = 60.0  # seconds that a worker has been silent before its jobs are others'
+CLAIM_LEASES = 16  # that a job may be held in all, whatever its holders show
+CLAIM_STUBBORN = 3  # attempts from which on a claimant no longer gives way to other open claims
+CLAIM_SCANNED = 4096  # jobs looked at for the next one to take
+CLAIM_KEPT = 3600.0  # seconds that an own claim stays when its job is gone
