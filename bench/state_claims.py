@@ -12,8 +12,8 @@ again. Ideal is when the machines that were up could have done all work with no 
 `ok` asks besides, of each seed: every job is done, every view shows the same winners, and it took
 at most 1.5 x ideal. Beside it the twins: of how many jobs two views would show two winners if the
 last word heard counted; and, for the first 5 seeds, how many jobs are never done where no further
-attempt is made, and the reruns where a claim is void once its lease is over by the wall clock, or
-where no job falls to anybody first.
+attempt is made, how many executions give way (beside `gave_way`) where a claim is void once its
+lease is over by the wall clock, and the reruns where no job falls to anybody first.
 
 `--out FILE` keeps a line a seed, and goes on from there after a stop. `-j` seeds at a time.
 `--quick` is 5 seeds.
@@ -401,7 +401,9 @@ def result_of(figures: list[Figures]) -> dict[str, Any]:
         "without": {
             "two_winners_by_last_word": mean("last_word_two"),
             "undone_without_attempts": [each["no attempts"]["undone"] for each in twins],
-            "reruns_by_the_wall_clock": [each["by the wall clock"]["reruns"] for each in twins],
+            "gave_way_by_the_wall_clock": [
+                (each["gave_way"], each["by the wall clock"]["gave_way"]) for each in twins
+            ],
             "reruns_without_shares": [each["no shares"]["reruns"] for each in twins],
         },
         "cpu_s": round(sum(each["cpu_s"] for each in figures), 1),

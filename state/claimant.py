@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ..transport.identity import PeerId
 from . import defaults
 from .claims import Claim, claim_hash, new_claim
+from .errors import FeedFull
 from .shares import Shares
 from .views.jobs import Job, Jobs, Standing, State
 
@@ -42,7 +43,7 @@ class _Seen:
 
 class Claimant:
     """Decides for one node. `willing`: whether it can and may do a job; `silent`: for how many
-    seconds a peer has not answered, 0 while it does."""
+    seconds a peer has not answered, 0 while it does, infinite where it never did."""
 
     def __init__(
         self,
@@ -86,7 +87,11 @@ class Claimant:
         return self._say(job, step=step)
 
     def finish(self, job: str, result: bytes) -> Claim:
-        """The claim to write when the work is done."""
+        """The claim to write when the work is done. Raises FeedFull where the result is too large:
+        it is to name then where the rest is."""
+        if len(result) > defaults.JOB_RESULT_BYTES:
+            most = defaults.JOB_RESULT_BYTES
+            raise FeedFull("fact-too-large", f"the result of a job has over {most} bytes")
         return self._say(job, done=True, result=result)
 
     def give_up(self, job: str, now: float) -> None:
@@ -119,13 +124,13 @@ class Claimant:
         return [job for job in sorted(jobs) if self.noticed(job, now)]
 
     def outdated(self, now: float) -> list[str]:
-        """Own claims to take out: their jobs have been gone for long. To be asked now and then."""
-        own = {claim.job for claim in self._jobs.claims_by(self._own)} - self._runs.keys()
-        unknown = own & self._jobs.all_in(State.UNKNOWN).keys()
-        self._gone = {job: self._gone.get(job, now) for job in unknown}
-        return sorted(
-            job for job, since in self._gone.items() if now - since >= defaults.CLAIM_KEPT
-        )
+        """Own claims to take out: of a former run, where others are ahead, and those of which the
+        job has been gone for long. To be asked now and then."""
+        own = [c for c in self._jobs.claims_by(self._own) if c.job not in self._runs]
+        unknown = self._jobs.all_in(State.UNKNOWN)
+        self._gone = {c.job: self._gone.get(c.job, now) for c in own if c.job in unknown}
+        found = [job for job, since in self._gone.items() if now - since >= defaults.CLAIM_KEPT]
+        return sorted(found + [c.job for c in own if not c.done and self._is_behind(c)])
 
     def _some_jobs(self) -> list[str]:
         """The next jobs to look at, of all that are not done; a round of them ends a call."""
@@ -208,6 +213,11 @@ class Claimant:
         if claim is None or claim.claimant == self._own:
             return False
         return claim.done or (not run.stubborn and claim < run.claim)
+
+    def _is_behind(self, claim: Claim) -> bool:
+        standing = self._jobs.get(claim.job)
+        ahead = standing.claim if standing else None
+        return ahead is not None and ahead.claimant != self._own
 
     def _look(self, job: str, standing: Standing | None, now: float) -> None:
         """Note since when its holder has shown nothing new."""
