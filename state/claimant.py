@@ -5,12 +5,13 @@ never what anybody's view shows. The caller writes the claims it is given into i
 work, and tells of every job that stands otherwise.
 
 Nodes that hear of each other too late do the same work twice, so they look first for what nobody
-else is likely to do: what falls to them (`Shares`), then what falls to others who answer, and
-last what was begun, or falls to, somebody who has been silent for a while.
+else is likely to do: what falls to them (`Shares`), then what falls to others who answer, then what
+is left by those who have been silent for long, and last what another has begun.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from ..transport.identity import PeerId
 from . import defaults
@@ -21,7 +22,7 @@ from .views.jobs import Job, Jobs, Standing, State
 
 Urgency = tuple[int, bytes]
 """Lower is to be done first."""
-_RESUMED, _OWN, _OTHERS, _ORPHANED, _AGAIN = range(5)
+_RESUMED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN = range(6)
 
 
 @dataclass(slots=True)
@@ -162,25 +163,29 @@ class Claimant:
             if claim.claimant == self._own:
                 return _RESUMED
             return _AGAIN if self._is_stuck(job, claim, now) else None
-        first = self._shares.first(job.id)
-        if first is None or first == self._own:
-            return _OWN
-        silent = self._silent(first)
-        if not silent:
-            return _OTHERS
-        return _ORPHANED if silent >= defaults.CLAIM_PATIENCE else None
+        left = False  # whether who comes first is gone
+        for worker in islice(self._shares.heirs(job.id), defaults.CLAIM_HEIRS):
+            if worker == self._own:
+                return _LEFT if left else _OWN
+            silent = self._silent(worker)
+            if silent < defaults.CLAIM_PATIENCE:
+                others = _LEFT_TO_OTHERS if left else _OTHERS
+                return None if silent else others  # behind a cut, perhaps, and at it
+            left = True
+        return _LEFT_TO_OTHERS if left else _OWN
 
     def _ready(self, job: Job) -> bool:
         done = self._jobs.all_in(State.DONE)
         return all(need in done for need in job.needs)
 
     def _is_stuck(self, job: Job, claim: Claim, now: float) -> bool:
-        """Whether the holder is gone, or shows nothing any more."""
+        """Whether the holder answers and shows nothing, or has not answered for long: it may be
+        behind a cut, and at it."""
         self._look(job.id, self._jobs.get(job.id), now)
         silent = self._silent(claim.claimant)
         idle = now - self._seen[job.id].since
-        patience = min(job.lease, defaults.CLAIM_PATIENCE)
-        return silent >= patience or idle >= job.lease or self._is_overdue(job, now)
+        stuck = silent >= defaults.CLAIM_PATIENCE if silent else idle >= job.lease
+        return stuck or self._is_overdue(job, now)
 
     def _is_overdue(self, job: Job, now: float) -> bool:
         """Whether it has been held for so long that holders are not believed any more. Each

@@ -69,7 +69,8 @@ MAX_STEP = 2**32
 
 # Claims: when a node takes a job.
 SHARE_POINTS = 16  # of one worker on the ring of shares
-CLAIM_PATIENCE = 60.0  # seconds that a worker has been silent before its jobs are others'
+CLAIM_PATIENCE = 240.0  # seconds that a worker has been silent before its jobs are others'
+CLAIM_HEIRS = 64  # points of the ring that are looked at for one who is not gone
 CLAIM_LEASES = 16  # that a job may be held in all, whatever its holders show
 CLAIM_STUBBORN = 3  # attempts from which on a claimant no longer gives way to other open claims
 CLAIM_SCANNED = 4096  # jobs looked at for the next one to take

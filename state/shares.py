@@ -1,7 +1,8 @@
 """Whose turn a job is first: a ring on which every worker has points, and jobs fall between.
 
 Only a preference: it keeps nodes that cannot hear each other from taking the same jobs, for both
-sides of a cut know the same workers. Whoever has nothing left to do takes what is another's.
+sides of a cut know the same workers. Whoever has nothing left to do takes what is another's, and
+who comes next inherits from who is gone.
 """
 
 import hashlib
@@ -42,12 +43,14 @@ class Shares:
             for point in _points_of(peer):
                 del self._points[bisect_left(self._points, (point, peer))]
 
-    def first(self, job: str) -> PeerId | None:
-        """Whose turn a job is first; None while nobody is there. `job`: its id, a hash in hex."""
-        if not self._points:
-            return None
-        at = bisect(self._points, (int(job[: 2 * _BYTES], 16), PeerId("")))
-        return self._points[at % len(self._points)][1]
+    def heirs(self, job: str) -> Iterator[PeerId]:
+        """Whose turn a job is first, then who comes after that one. Some may come twice.
+
+        `job`: its id, a hash in hex.
+        """
+        begin = bisect(self._points, (int(job[: 2 * _BYTES], 16), PeerId("")))
+        for at in range(len(self._points)):
+            yield self._points[(begin + at) % len(self._points)][1]
 
 
 def _points_of(peer: PeerId) -> Iterator[int]:
