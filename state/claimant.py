@@ -135,15 +135,12 @@ class Claimant:
 
     def _some_jobs(self) -> list[str]:
         """The next jobs to look at, of all that are not done; a round of them ends a call."""
-        found = self._take()
+        found = list(islice(self._round, defaults.CLAIM_SCANNED))
         if not found:
             waiting = (State.OPEN, State.CLAIMED)
             self._round = iter([job for state in waiting for job in self._jobs.all_in(state)])
-            found = self._take()
+            found = list(islice(self._round, defaults.CLAIM_SCANNED))
         return found
-
-    def _take(self) -> list[str]:
-        return [job for job, _ in zip(self._round, range(defaults.CLAIM_SCANNED), strict=False)]
 
     def _urgency(self, standing: Standing, now: float) -> Urgency | None:
         """How soon this node should take a job; None: not now."""

@@ -128,6 +128,7 @@ def test_who_stops_watching_costs_nothing_more() -> None:
     assert not len(view._watches)
 
 
+@pytest.mark.trio
 async def test_a_watcher_sleeps_until_something_changes() -> None:
     view = Sums()
     seen: list[Change[str, int]] = []
@@ -149,6 +150,7 @@ async def test_a_watcher_sleeps_until_something_changes() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.trio
 async def test_a_busy_view_does_not_keep_its_watcher_from_being_cancelled() -> None:
     view = Sums()
     watch = view.watch()
