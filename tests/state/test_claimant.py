@@ -258,7 +258,7 @@ def test_liars_that_always_show_progress_hold_a_job_for_a_time() -> None:
 
 
 def test_not_everybody_goes_ahead_at_once() -> None:
-    found = set()
+    found: set[float | None] = set()
     for number in range(10):
         desk = Desk()
         desk.claimant._own = Identity.from_seed(bytes([100 + number]) * 32).peer
@@ -281,7 +281,12 @@ def test_however_many_jobs_there_are_a_call_looks_at_some_and_the_next_at_others
     desk = Desk()
     asked: list[str] = []
     jobs = [desk.submit(nonce) for nonce in range(25)]
-    monkeypatch.setattr(desk.claimant, "_willing", lambda job: bool(asked.append(job.id)))
+
+    def willing(job: Job) -> bool:
+        asked.append(job.id)
+        return False
+
+    monkeypatch.setattr(desk.claimant, "_willing", willing)
     for _ in range(3):
         before = len(asked)
         assert desk.next() is None and len(asked) - before <= 10
@@ -297,7 +302,7 @@ def first_of(desk: Desk, job: str) -> PeerId:
 
 def jobs_of(desk: Desk, peer: PeerId, count: int) -> list[str]:
     """Jobs that fall to a worker first."""
-    found = []
+    found: list[str] = []
     for nonce in range(256):
         job = job_id(AUTHOR, bytes([nonce]))
         if first_of(desk, job) == peer and len(found) < count:
@@ -325,7 +330,8 @@ def test_what_falls_to_one_behind_a_cut_is_left_to_it_for_a_while() -> None:
 def test_who_comes_next_inherits_and_is_left_alone_too() -> None:
     desk = Desk(ME, OTHER, THIRD)
     desk.silence = {OTHER: math.inf, THIRD: 1.0}
-    mine, theirs = [], []
+    mine: list[str] = []
+    theirs: list[str] = []
     for job in jobs_of(desk, OTHER, 20):
         heir = next(peer for peer in desk.shares.heirs(job) if peer != OTHER)
         (mine if heir == ME else theirs).append(job)
@@ -353,7 +359,7 @@ def test_two_sides_of_a_cut_take_different_jobs() -> None:
         desk.silence[other] = 10.0
         for nonce in range(40):
             desk.submit(nonce)
-        mine = set()
+        mine: set[str] = set()
         while (claim := desk.next()) is not None:
             mine.add(claim.job)
         taken.append(mine)
