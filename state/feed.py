@@ -141,7 +141,7 @@ class Feed:
         kind = entry.kind
         if entry.parent != NO_PARENT:
             return Verdict(Outcome.REFUSED, code="bad-chain")
-        if len(entry.update) > kind.live_bytes or entry.size > kind.epoch_bytes:
+        if len(entry.update) > kind.live_bytes:
             return Verdict(Outcome.REFUSED, code="too-large")
         document = Document(kind, client_of(self.name, entry.epoch))
         verdict = self._apply(document, entry, fresh=True)

@@ -159,8 +159,8 @@ class Writer:
         What was written before this run is taken back so. Once a feed is written in this run, a
         later epoch of it is another process's: ours gets a later one still, after a pause.
         """
-        own = self._find(entry.name)
-        if not own.epoch or entry.epoch <= own.epoch:
+        own = self._own.get(entry.name)
+        if own is None or not own.epoch or entry.epoch <= own.epoch:
             return True
         if entry.epoch > own.known:
             own.known = entry.epoch
@@ -193,16 +193,15 @@ class Writer:
     def _continue(self, own: _Own, document: Document, wall_ms: int) -> Entry | None:
         head = own.feed.head
         changes = _first_of(own.changed, own.kind.update_bytes - _UPDATE_FRAME)
-        if head is None or not changes:
+        if head is None or not own.changed:
             return None
         update = document.write(changes)
         size = own.feed.size + len(update) + ENTRY_OVERHEAD
         # Mostly history: a snapshot costs no more than what it makes needless.
         worth = 2 * (own.live_bytes + ENTRY_OVERHEAD)
         named = document.named + len(changes)
-        if size > min(worth, own.kind.epoch_bytes) or named > own.kind.keys:
-            return self._begin(own, wall_ms)
-        if head.seq + 1 >= own.kind.entries:
+        full = named > own.kind.keys or head.seq + 1 >= own.kind.entries
+        if full or not changes or size > min(worth, own.kind.epoch_bytes):
             return self._begin(own, wall_ms)
         own.flying = changes
         own.changed = {k: v for k, v in own.changed.items() if k not in changes}

@@ -84,9 +84,10 @@ def test_the_limits_of_its_kind() -> None:
             document.apply(document.write(changes))
         assert error.value.code == "too-large"
         assert state_of(document) == before
-    document.apply(document.write({"c": b"", "a": None, "b": bytes(40)}))
-    with pytest.raises(BadUpdate):
+    document.apply(document.write({"c": b"", "a": None, "b": bytes(20)}))
+    with pytest.raises(BadUpdate) as error:
         document.apply(document.write({"d": b""}))
+    assert error.value.code == "too-large", "a key that is gone counts in its epoch"
     document.apply(document.write({"a": b"", "b": b""}))
 
 

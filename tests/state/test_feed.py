@@ -141,6 +141,10 @@ def test_sizes_are_limited() -> None:
     assert refused(fed(OLD[0]), sealed(5, 1, OLD[0].hash, large)) == "too-large"
     wide = snapshot(KINDS["jobs"], client_of(NAME, 7), {"x": value, "y": value})
     assert refused(fed(OLD[0]), sealed(7, 0, NO_PARENT, wide)) == "too-large"
+    for seq, parent, most in ((0, NO_PARENT, KIND.live_bytes), (1, OLD[0].hash, KIND.update_bytes)):
+        for size, code in ((most, "bad-update"), (most + 1, "too-large")):
+            garbage = sealed(5 + (seq == 0), seq, parent, bytes(size))
+            assert refused(fed(OLD[0]), garbage) == code, "before it is read"
     lone = document.write({"x": value})
     assert len(lone) > KIND.live_bytes > KIND.live_bytes - 20
     assert refused(fed(OLD[0]), sealed(5, 1, OLD[0].hash, lone)) == "too-large"
@@ -201,10 +205,20 @@ def test_a_later_epoch_needs_no_document() -> None:
         [*OLD, *NEW],
         [NEW[0]],
         chain(5, {"a": b"1"}, {"b": b"2"}, {"a": None, "c": b"3"}, made=1),
+        [OLD[0], sealed(5, 1, OLD[0].hash, OLD[1].update, made=1), OLD[2]],
         [OLD[0], OLD[1], replace(OLD[2], update=b"\0")],
         [OLD[0], OLD[1], replace(OLD[2], hash=bytes(32))],
     ],
-    ids=["no snapshot", "a hole", "too many", "other epoch", "other", "bad update", "other head"],
+    ids=[
+        "no snapshot",
+        "a hole",
+        "too many",
+        "other epoch",
+        "other",
+        "one other",
+        "bad update",
+        "other head",
+    ],
 )
 def test_a_damaged_store_is_noticed(stored: list[Entry]) -> None:
     with pytest.raises(BadEntry) as error:

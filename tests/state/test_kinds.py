@@ -1,5 +1,8 @@
 """The list of kinds is whole, and its limits leave room for each other."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from shoal.state import defaults
@@ -30,3 +33,20 @@ def test_a_snapshot_leaves_room_for_updates(kind: Kind) -> None:
 def test_all_feeds_of_one_author_are_bounded() -> None:
     most = sum(KINDS[name].epoch_bytes for name, _ in all_parts())
     assert most < 4 * 2**20
+
+
+def test_the_document_says_the_same() -> None:
+    spec = Path(__file__).resolve().parents[2] / "docs" / "spec" / "state.md"
+    rows = re.findall(
+        r"^\| `(\w+)` \| (yes)? ?\| ([^|]+) \| (\d+) \| (\d+) \| ([^|]+) \|$",
+        spec.read_text(),
+        re.MULTILINE,
+    )
+    told = {
+        (name, bool(parted), *(int(number.replace(",", "")) for number in numbers))
+        for name, parted, *numbers in rows
+    }
+    assert told == {
+        (k.name, k.parted, k.epoch_bytes >> 10, k.live_bytes >> 10, k.update_bytes >> 10, k.keys)
+        for k in KINDS.values()
+    }

@@ -1,5 +1,7 @@
 """Facts become entries that others take, and no number is ever given twice."""
 
+import random
+
 import msgpack
 import pytest
 
@@ -160,6 +162,25 @@ def test_a_feed_that_is_full_refuses_and_takes_again() -> None:
     for _ in range(3):
         node.flush()
     assert "again" in node.seen(MEMBER)
+
+
+def test_a_fact_as_large_as_the_feed_is_written() -> None:
+    node = Node()
+    for turn in range(3):
+        room = KINDS["member"].live_bytes - 39 - turn
+        node.writer.set("member", 0, "k", {"b": bytes(room)})
+        assert numbers(node.flush()) == [0], "no update has room for it, a snapshot has"
+        assert node.seen(MEMBER) == {"k": {"b": bytes(room)}}
+    with pytest.raises(FeedFull):
+        node.writer.set("member", 0, "k", {"b": bytes(room + 9)})
+
+
+def test_entries_of_feeds_that_were_never_touched_are_taken() -> None:
+    node, other = Node(), Node()
+    other.writer.set("jobs", 0, "a", {})
+    (entry,) = other.flush()
+    node.feeds[JOBS] = Feed(JOBS, entry.head, entry.size)  # its document is not in memory
+    assert node.writer.takes(entry, 0.0)
 
 
 def test_so_many_keys_and_no_more() -> None:
@@ -353,3 +374,63 @@ def test_the_overhead_is_a_bound(update: bytes) -> None:
         ALICE, "member", 0, epoch=most, seq=most, parent=bytes(32), made=most, update=update
     )
     assert ENTRY_OVERHEAD - 12 < entry.size - len(update) <= ENTRY_OVERHEAD
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_number_is_given_twice_whatever_happens(seed: int) -> None:
+    """Crashes, lost stores, old copies, full disks and clocks that jump by an hour."""
+    rng = random.Random(seed)
+    disk: list[Entry] = []  # what a start would find
+    backup: list[Entry] = []
+    given: dict[tuple[int, int], bytes] = {}  # told to somebody, or perhaps stored
+
+    def started(entries: list[Entry]) -> Node:
+        node = Node()
+        node.wall, node.now = WALL + rng.randrange(-3_600_000, 3_600_000), 0.0
+        node.writer = Writer(ALICE, node.feed, lot=rng.randrange)
+        for entry in entries:
+            assert node.feed(JOBS).admit(entry).outcome is Outcome.NEWS
+        return node
+
+    def keep(entry: Entry) -> None:
+        disk[:] = [entry] if entry.seq == 0 else [*disk, entry]
+
+    node = started(disk)
+    for turn in range(120):
+        event = rng.choices(("write", "fail", "crash", "copy", "restore"), (70, 8, 8, 6, 8))[0]
+        if event in ("write", "fail"):
+            key = rng.choice("abcdef")
+            node.writer.set("jobs", 0, key, {"n": turn})
+            node.now, node.wall = node.now + 1, node.wall + rng.choice((0, 1, 1000))
+            (entry,) = node.writer.flush(node.now, node.wall)
+            assert given.setdefault((entry.epoch, entry.seq), entry.hash) == entry.hash
+            if event == "write":
+                keep(entry)
+                node.writer.stored([entry])
+            else:
+                node.writer.failed([entry])
+                if rng.random() < 0.5:
+                    keep(entry)  # it got there nonetheless
+                    node = started(disk)
+        elif event == "copy":
+            backup = list(disk)
+        else:
+            if event == "restore":
+                disk[:] = backup
+            node = started(disk)
+    assert len(given) > 60
+
+
+def test_a_writer_that_goes_on_where_its_store_ends_gives_numbers_twice() -> None:
+    """The twin of the above: the copy's epoch continued."""
+    first = Node()
+    first.writer.set("jobs", 0, "a", {})
+    (begun,) = first.flush()
+    numbers_given = []
+    for value in (1, 2):
+        node = Node([begun])
+        node.writer.set("jobs", 0, "b", {"n": value})
+        node.writer._own[JOBS].epoch = begun.epoch
+        (entry,) = node.flush()
+        numbers_given.append((entry.epoch, entry.seq))
+    assert len(set(numbers_given)) == 1
