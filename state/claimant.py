@@ -128,8 +128,8 @@ class Claimant:
         """Own claims to take out: of a former run, where others are ahead, and those of which the
         job has been gone for long. To be asked now and then."""
         own = [c for c in self._jobs.claims_by(self._own) if c.job not in self._runs]
-        unknown = self._jobs.all_in(State.UNKNOWN)
-        self._gone = {c.job: self._gone.get(c.job, now) for c in own if c.job in unknown}
+        unknown = (claim.job for claim in own if self._is_unknown(claim.job))
+        self._gone = {job: self._gone.get(job, now) for job in unknown}
         found = [job for job, since in self._gone.items() if now - since >= defaults.CLAIM_KEPT]
         return sorted(found + [c.job for c in own if not c.done and self._is_behind(c)])
 
@@ -215,6 +215,10 @@ class Claimant:
         if claim is None or claim.claimant == self._own:
             return False
         return claim.done or (not run.stubborn and claim < run.claim)
+
+    def _is_unknown(self, job: str) -> bool:
+        standing = self._jobs.get(job)
+        return standing is not None and standing.job is None
 
     def _is_behind(self, claim: Claim) -> bool:
         standing = self._jobs.get(claim.job)

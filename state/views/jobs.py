@@ -41,6 +41,10 @@ class State(Enum):
     UNKNOWN = "unknown"  # there are claims, but no job
 
 
+KNOWN = (State.OPEN, State.CLAIMED, State.DONE)
+"""States of jobs that there are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What somebody wants done."""
@@ -83,7 +87,7 @@ class _Entry:
 
     standing: Standing
     heap: list[Claim] = field(default_factory=list)
-    refused: list[Claim] = field(default_factory=list)  # taken from the top of it
+    refused: tuple[Claim, ...] = ()  # taken from the top of it
     live: int = 0  # claims there are, in both
 
 
@@ -96,7 +100,7 @@ class Jobs(View[str, Job | Claim, Standing]):
     def __init__(self) -> None:
         super().__init__()
         self._entries: dict[str, _Entry] = {}
-        self._in: dict[State, dict[str, None]] = {state: {} for state in State}
+        self._in: dict[State, dict[str, None]] = {state: {} for state in KNOWN}
 
     def get(self, subject: str) -> Standing | None:
         """How a job stands."""
@@ -104,7 +108,8 @@ class Jobs(View[str, Job | Claim, Standing]):
         return None if entry is None else entry.standing
 
     def all_in(self, state: State) -> Mapping[str, None]:
-        """The ids of all jobs in a state, as it is now: the mapping goes on changing."""
+        """The ids of all jobs in one of the KNOWN states, as it is now: the mapping goes on
+        changing."""
         return self._in[state]
 
     def claims_of(self, job: str) -> list[Claim]:
@@ -159,7 +164,7 @@ class Jobs(View[str, Job | Claim, Standing]):
             job = new if isinstance(new, Job) else None
             for claim in entry.refused:  # perhaps not any more
                 heappush(entry.heap, claim)
-            entry.refused = []
+            entry.refused = ()
         self._settle(entry, Standing(key, job, self._ahead(entry, job)))
 
     def _ahead(self, entry: _Entry, job: Job | None) -> Claim | None:
@@ -168,13 +173,13 @@ class Jobs(View[str, Job | Claim, Standing]):
         if len(heap) + len(entry.refused) > 2 * entry.live + _COMPACT:
             heap[:] = filter(self._lives, [*heap, *entry.refused])
             heapify(heap)
-            entry.refused = []
+            entry.refused = ()
         refused = job.refused if job else frozenset()
         while heap:
             if not self._lives(heap[0]):
                 heappop(heap)
             elif heap[0].claimant in refused:
-                entry.refused.append(heappop(heap))
+                entry.refused += (heappop(heap),)
             else:
                 return heap[0]
         return None
@@ -185,13 +190,13 @@ class Jobs(View[str, Job | Claim, Standing]):
     def _settle(self, entry: _Entry, standing: Standing) -> None:
         """Show the job so."""
         before, entry.standing = entry.standing, standing
-        gone = standing.job is None and not entry.live
-        if gone or before.state is not standing.state:
-            self._in[before.state].pop(standing.id, None)
-        if gone:
+        was, now = before.state, standing.state
+        if was is not now and was is not State.UNKNOWN:
+            del self._in[was][standing.id]
+        if now is not State.UNKNOWN:
+            self._in[now][standing.id] = None
+        elif not entry.live:
             del self._entries[standing.id]
-        else:
-            self._in[standing.state][standing.id] = None
         if before != standing:
             self._tell(standing.id)
 

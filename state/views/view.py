@@ -85,6 +85,8 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         """Keep what is derived up to date, and `_tell`. `_facts` has the new one already."""
 
     def _tell(self, subject: Subject) -> None:
+        if not self._watches:
+            return
         for watch in self._watches:
             watch.note(subject)
 
