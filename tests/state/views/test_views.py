@@ -17,23 +17,29 @@ from shoal.state.views.models import model_fact
 from shoal.state.views.placements import shard_fact, shard_key
 from shoal.state.views.usage import Count, usage_fact, usage_key
 from shoal.state.views.views import Views
+from shoal.state.writer import Writer
 from shoal.transport.identity import Identity
 
 ALICE = Identity.from_seed(b"a" * 32)
 PEER = ALICE.peer
+BOB = Identity.from_seed(b"b" * 32).peer
 ROOT = "1" * 64
-JOB = Job(job_id(PEER, b"n"), PEER, "sum")
+JOB = Job(job_id(PEER, b"n"), PEER, "sum", b"1+2", ("2" * 64,), 60.0, frozenset([BOB]))
+CAN = Capacity(8, 2**30, True, 1e9, 1e9)
+MODEL = ModelName("tiny", ROOT, 4, 100)
+SHARD = ShardRecord(ROOT, True, 0, 4, True, "f", 9)
+USED = Count(1, 2, 3, 4)
 Facts = Mapping[str, Mapping[str, Any] | None]
 SAID: dict[tuple[str, int], Facts] = {
     ("member", 0): {
         ABOUT: {"version": "0.2"},
-        CAPACITY: capacity_fact(Capacity(8, 2**30, True, 1e9, 1e9)),
+        CAPACITY: capacity_fact(CAN),
     },
-    ("models", 0): {"tiny": model_fact(ModelName("tiny", ROOT, 4, 100))},
-    ("shards", 1): {shard_key(ROOT, 0): shard_fact(ShardRecord(ROOT, True, 0, 4, True, "f", 9))},
+    ("models", 0): {"tiny": model_fact(MODEL)},
+    ("shards", 1): {shard_key(ROOT, 0): shard_fact(SHARD)},
     ("jobs", 0): {JOB.id: job_fact(JOB, b"n")},
     ("claims", 0): {JOB.id: claim_fact(new_claim(PEER, JOB.id, 1, done=True))},
-    ("usage", 0): {usage_key(PEER, ROOT): usage_fact(Count(1, 2, 3, 4))},
+    ("usage", 0): {usage_key(PEER, ROOT): usage_fact(USED)},
 }
 
 
@@ -97,6 +103,23 @@ def test_what_is_taken_in_reaches_every_view() -> None:
     assert [model.name for model in record.models] == ["tiny"] and len(record.shards) == 1
 
 
+def test_what_a_writer_writes_is_what_views_read() -> None:
+    """The values that own facts are made of are within what others take."""
+    views, feeds = Views(), dict[FeedName, Feed]()
+    writer = Writer(ALICE, lambda name: feeds.setdefault(name, Feed(name)), lot=lambda most: 0)
+    for (kind, part), facts in SAID.items():
+        for key, value in facts.items():
+            writer.set(kind, part, key, value)
+    for entry, verdict in writer.stored(writer.flush(0.0, 1)):
+        views.changed(entry.name, verdict)
+    assert is_full(views) and views.bad == 0
+    standing, record = views.jobs.get(JOB.id), views.record(PEER)
+    assert standing is not None and standing.job == JOB and record is not None
+    assert standing.claim == new_claim(PEER, JOB.id, 1, done=True)
+    assert record.models == (MODEL,) and record.shards == (SHARD,)
+    assert record.capacity == CAN and views.usage.get(PEER) == USED
+
+
 def test_a_later_epoch_leaves_only_what_it_says() -> None:
     views = Views()
     author = Author(views)
@@ -126,7 +149,7 @@ def test_a_fork_takes_all_of_the_feed_out() -> None:
 def test_an_author_that_is_dropped_leaves_nothing() -> None:
     views = Views()
     Author(views).say_all()
-    views.dropped(Identity.from_seed(b"b" * 32).peer)
+    views.dropped(BOB)
     assert is_full(views)
     views.dropped(PEER)
     assert not is_full(views)
