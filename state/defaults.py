@@ -74,6 +74,9 @@ FEEDS_ROOM = 7 / 8  # of the budget: below it those who found no room are looked
 AUTHOR_WEIGHT = 4 * 2**10  # bytes that an author weighs besides its entries
 AUTHOR_LEAST = 32 * 2**10  # bytes that it weighs at least: 16,384 authors
 AUTHOR_VOUCHED = 64  # authors that one vouches for
+VOUCH_LOOK = 5.0  # seconds between two looks at whom this node vouches for
+VOUCH_KEPT = 600.0  # seconds without a link for which it goes on vouching
+VOUCHED_ENOUGH = 8  # whom it vouches for: above it not every new link is told of
 VOUCHERS = 64  # of one author that are remembered
 VOUCH_DEPTH = 16  # from a root, whom those vouch for, and so on
 PAST_LINKS = 512  # authors that had a link
@@ -117,3 +120,25 @@ FEED_PULL_TIMEOUT = 30.0  # seconds for a megabyte
 SAME_PAIRS = 1_024  # buckets, of one peer, whose difference is known to be of no use
 FEED_NEWS = (128.0, 32.0)  # `state.news` of one peer at once, and per second
 FEED_ASKS = (64.0, 16.0)  # calls of one peer at once, and per second
+
+# Views, and what their facts may say: docs/spec/state.md, Facts.
+WATCHED = 1024  # subjects that changed and of which a watcher has not been told
+MAX_COUNT = 2**53  # requests, tokens, milliseconds
+JOB_KIND_BYTES = 32
+JOB_SPEC_BYTES = 8 * 2**10
+JOB_NONCE_BYTES = 16
+JOB_DEPENDENCIES = 16
+JOB_REFUSED = 64  # claimants that a job's author does not take
+JOB_LEASE = (1.0, 600.0, 86_400.0)  # seconds: least, where none is named, most
+JOB_RESULT_BYTES = 1024
+MAX_ATTEMPT = 2**16
+MAX_STEP = 2**32
+
+# Claims: when a node takes a job.
+SHARE_POINTS = 16  # of one worker on the ring of shares
+CLAIM_PATIENCE = 240.0  # seconds that a worker has been silent before its jobs are others'
+CLAIM_HEIRS = 64  # points of the ring that are looked at for one who is not gone
+CLAIM_LEASES = 16  # that a job may be held in all, whatever its holders show
+CLAIM_STUBBORN = 3  # attempts from which on a claimant no longer gives way to other open claims
+CLAIM_SCANNED = 4096  # jobs looked at for the next one to take
+CLAIM_KEPT = 3600.0  # seconds that an own claim stays when its job is gone

@@ -5,6 +5,7 @@ StateError                  `code` is a short fixed word; codes: docs/spec/membe
 │   └── Forged              not signed by whom it names: who hands it on is to blame
 ├── BadEntry                an entry of a feed is malformed, forged or of no known kind
 ├── BadUpdate               an update is none that an honest author writes into this document
+├── BadFact                 a fact is none that a view takes: it is passed over
 ├── FeedFull                an own fact has no room in its feed, or the feed takes none
 ├── BadOrder                an entry does not follow the stored ones of its feed
 ├── FeedDamaged             the stored entries of a feed are not those that were stored
@@ -43,6 +44,13 @@ class BadEntry(StateError):
 
 class BadUpdate(StateError):
     """An update is none that an honest author writes: `too-large`, `bad-update`."""
+
+
+class BadFact(StateError):
+    """A fact of a feed is malformed or out of bounds, or of a later version."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("bad-fact", message)
 
 
 class FeedFull(StateError):

@@ -222,6 +222,8 @@ class Exchange:
             pass
         except BadMessage as error:
             self._network.blame(peer, error)
+        except StateError:
+            pass  # the archive takes nothing now, and has said so
         finally:
             self.wanted.ended(peer, places, vain, self._network.now())
 

@@ -17,7 +17,7 @@ from .archive import Archive, Stored
 from .authors import Authors, Change
 from .digest import HASH_BYTES, Digest, Plot
 from .entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
-from .errors import BadEntry
+from .errors import BadEntry, StateError
 from .feed import Feed, Outcome, Verdict
 from .gossip import Item, Pulled, Told, told
 from .wanted import Place
@@ -324,7 +324,12 @@ class Replica:
         entries, verdicts = batch.entries, batch.verdicts
         batch.entries, batch.verdicts, batch.size = [], [], 0
         if entries:
-            await self.archive.put(entries)
+            try:
+                await self.archive.put(entries)
+            except StateError:
+                for feed, _ in verdicts:  # what is here is more than what is kept: again from there
+                    self._unlearn(feed)
+                raise
         for feed, verdict in verdicts:
             if verdict.proof is not None:
                 await self.archive.put_proof(feed.name, verdict.proof)
@@ -399,6 +404,22 @@ class Replica:
                 return
             seq += len(entries)
         self._remember(feed)
+
+    def _unlearn(self, feed: Feed) -> None:
+        key, plot = public_key_of(feed.name.author), _plot(feed.name)
+        if self.feed(key, plot) is feed:
+            del self._feeds[key][plot]
+            self.digest.set(key, plot, None)
+            self._forget(feed)
+
+    def lost(self, authors: Iterable[PeerId] | None) -> None:
+        """The archive has lost feeds of these authors, or all that it had (None): what others
+        have of them is fetched again. Own feeds are the writer's to begin anew."""
+        keys = list(self._feeds) if authors is None else map(public_key_of, authors)
+        for key in keys:
+            if key != self.own:
+                self._clear(key)
+                self.newcomers[key] = None
 
     async def _lose(self, key: bytes) -> None:
         self._clear(key)

@@ -168,6 +168,11 @@ class Writer:
             self.contested += 1
         return False
 
+    def renew(self) -> None:
+        """What was stored of own feeds is lost: begin an epoch of each."""
+        for own in self._own.values():
+            own.known = max(own.known, own.epoch + 1)
+
     def _find(self, name: FeedName) -> _Own:
         if name not in self._own:
             self._own[name] = _Own(self._feed_of(name), KINDS[name.kind])

@@ -1,0 +1,239 @@
+"""When a node claims a job, tries one again that another holds, gives way, or says it is done.
+
+No I/O. `now` is the node's own monotonic clock, in seconds: it decides when this node acts, and
+never what anybody's view shows. The caller writes the claims it is given into its feed, does the
+work, and tells of every job that stands otherwise.
+
+Nodes that hear of each other too late do the same work twice, so they look first for what nobody
+else is likely to do: what falls to them (`Shares`), then what falls to others who answer, then what
+is left by those who have been silent for long, and last what another has begun.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from ..transport.identity import PeerId
+from . import defaults
+from .claims import Claim, claim_hash, new_claim
+from .errors import FeedFull
+from .shares import Shares
+from .views.jobs import Job, Jobs, Standing, State
+
+Urgency = tuple[int, bytes]
+"""Lower is to be done first."""
+_RESUMED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN = range(6)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A job that this node is at."""
+
+    claim: Claim
+    stubborn: bool  # it goes on whatever others claim, until one is done
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The claim that holds a job, as this node's clock saw it."""
+
+    claim: Claim
+    since: float  # it is like this
+    first: float  # that the job is held by anybody
+
+
+class Claimant:
+    """Decides for one node. `willing`: whether it can and may do a job; `silent`: for how many
+    seconds a peer has not answered, 0 while it does, infinite where it never did."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        jobs: Jobs,
+        shares: Shares,
+        *,
+        willing: Callable[[Job], bool],
+        silent: Callable[[PeerId], float],
+    ) -> None:
+        self._own = own
+        self._jobs = jobs
+        self._shares = shares
+        self._willing = willing
+        self._silent = silent
+        self._runs: dict[str, _Run] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._paused: dict[str, float] = {}  # until when a job that failed here is left alone
+        self._gone: dict[str, float] = {}  # since when own claims have no job
+        self._round: Iterator[str] = iter(())
+
+    @property
+    def running(self) -> list[str]:
+        """The jobs that this node is at."""
+        return [job for job, run in self._runs.items() if not run.claim.done]
+
+    def next(self, now: float) -> Claim | None:
+        """The claim to write and the job to begin, where there is one for this node."""
+        best: tuple[Urgency, Standing] | None = None
+        for job in self._some_jobs():
+            standing = self._jobs.get(job)
+            if standing is None:
+                continue
+            urgency = self._urgency(standing, now)
+            if urgency is not None and (best is None or urgency < best[0]):
+                best = urgency, standing
+        return None if best is None else self._begin(best[1], best[0][0], now)
+
+    def step(self, job: str, step: int) -> Claim:
+        """The claim to write once a part of the work is safe: it keeps others from trying."""
+        return self._say(job, step=step)
+
+    def finish(self, job: str, result: bytes) -> Claim:
+        """The claim to write when the work is done. Raises FeedFull where the result is too large:
+        it is to name then where the rest is."""
+        if len(result) > defaults.JOB_RESULT_BYTES:
+            most = defaults.JOB_RESULT_BYTES
+            raise FeedFull("fact-too-large", f"the result of a job has over {most} bytes")
+        return self._say(job, done=True, result=result)
+
+    def give_up(self, job: str, now: float) -> None:
+        """The work failed here: the claim is to be taken out; others, or this node later, try."""
+        del self._runs[job]
+        standing = self._jobs.get(job)
+        lease = standing.job.lease if standing and standing.job else defaults.JOB_LEASE[1]
+        self._paused[job] = now + lease
+
+    def noticed(self, job: str, now: float) -> bool:
+        """A job stands otherwise. Whether this node is to stop working on it: it has given way
+        then, and its claim is to be taken out."""
+        standing = self._jobs.get(job)
+        self._look(job, standing, now)
+        run = self._runs.get(job)
+        if run is None:
+            return False
+        if run.claim.done:  # kept until the view has it, or this node would begin again
+            if standing is None or self._jobs.claim_by(self._own, job) == run.claim:
+                del self._runs[job]
+            return False
+        if standing is not None and not self._gives_way(run, standing):
+            return False
+        del self._runs[job]
+        return True
+
+    def noticed_all(self, now: float) -> list[str]:
+        """Any job may stand otherwise. Those that this node is to stop working on."""
+        jobs = {*self._seen, *self._runs, *self._paused, *self._jobs.all_in(State.CLAIMED)}
+        return [job for job in sorted(jobs) if self.noticed(job, now)]
+
+    def outdated(self, now: float) -> list[str]:
+        """Own claims to take out: of a former run, where others are ahead, and those of which the
+        job has been gone for long. To be asked now and then."""
+        own = [c for c in self._jobs.claims_by(self._own) if c.job not in self._runs]
+        unknown = (claim.job for claim in own if self._is_unknown(claim.job))
+        self._gone = {job: self._gone.get(job, now) for job in unknown}
+        found = [job for job, since in self._gone.items() if now - since >= defaults.CLAIM_KEPT]
+        return sorted(found + [c.job for c in own if not c.done and self._is_behind(c)])
+
+    def _some_jobs(self) -> list[str]:
+        """The next jobs to look at, of all that are not done; a round of them ends a call."""
+        found = list(islice(self._round, defaults.CLAIM_SCANNED))
+        if not found:
+            waiting = (State.OPEN, State.CLAIMED)
+            self._round = iter([job for state in waiting for job in self._jobs.all_in(state)])
+            found = list(islice(self._round, defaults.CLAIM_SCANNED))
+        return found
+
+    def _urgency(self, standing: Standing, now: float) -> Urgency | None:
+        """How soon this node should take a job; None: not now."""
+        job = standing.job
+        if job is None or job.id in self._runs or self._paused.get(job.id, now) > now:
+            return None
+        place = self._place(standing, job, now)
+        if place is None or self._own in job.refused or not self._ready(job):
+            return None
+        return (place, claim_hash(job.id, self._own)) if self._willing(job) else None
+
+    def _place(self, standing: Standing, job: Job, now: float) -> int | None:
+        claim = standing.claim
+        if claim is not None:
+            if claim.done:
+                return None
+            if claim.claimant == self._own:
+                return _RESUMED
+            return _AGAIN if self._is_stuck(job, claim, now) else None
+        left = False  # whether who comes first is gone
+        for worker in islice(self._shares.heirs(job.id), defaults.CLAIM_HEIRS):
+            if worker == self._own:
+                return _LEFT if left else _OWN
+            silent = self._silent(worker)
+            if silent < defaults.CLAIM_PATIENCE:
+                others = _LEFT_TO_OTHERS if left else _OTHERS
+                return None if silent else others  # behind a cut, perhaps, and at it
+            left = True
+        return _LEFT_TO_OTHERS if left else _OWN
+
+    def _ready(self, job: Job) -> bool:
+        done = self._jobs.all_in(State.DONE)
+        return all(need in done for need in job.needs)
+
+    def _is_stuck(self, job: Job, claim: Claim, now: float) -> bool:
+        """Whether the holder answers and shows nothing, or has not answered for long: it may be
+        behind a cut, and at it."""
+        self._look(job.id, self._jobs.get(job.id), now)
+        silent = self._silent(claim.claimant)
+        idle = now - self._seen[job.id].since
+        stuck = silent >= defaults.CLAIM_PATIENCE if silent else idle >= job.lease
+        return stuck or self._is_overdue(job, now)
+
+    def _is_overdue(self, job: Job, now: float) -> bool:
+        """Whether it has been held for so long that holders are not believed any more. Each
+        node's measure differs, or all would begin at once."""
+        seen = self._seen.get(job.id)
+        share = 1 + claim_hash(job.id, self._own)[0] / 256
+        most = share * defaults.CLAIM_LEASES * job.lease
+        return seen is not None and now - seen.first >= most
+
+    def _begin(self, standing: Standing, place: int, now: float) -> Claim:
+        assert standing.job is not None
+        attempt = standing.attempt + (place != _RESUMED)
+        claim = new_claim(self._own, standing.id, attempt)
+        stubborn = attempt >= defaults.CLAIM_STUBBORN or self._is_overdue(standing.job, now)
+        self._runs[standing.id] = _Run(claim, stubborn)
+        self._paused.pop(standing.id, None)
+        return claim
+
+    def _say(self, job: str, *, done: bool = False, step: int = 0, result: bytes = b"") -> Claim:
+        run = self._runs[job]
+        attempt = run.claim.attempt
+        run.claim = new_claim(self._own, job, attempt, done=done, step=step, result=result)
+        return run.claim
+
+    def _gives_way(self, run: _Run, standing: Standing) -> bool:
+        """Whether others make this node's run needless."""
+        claim = standing.claim
+        if standing.job is None or self._own in standing.job.refused:
+            return True
+        if claim is None or claim.claimant == self._own:
+            return False
+        return claim.done or (not run.stubborn and claim < run.claim)
+
+    def _is_unknown(self, job: str) -> bool:
+        standing = self._jobs.get(job)
+        return standing is not None and standing.job is None
+
+    def _is_behind(self, claim: Claim) -> bool:
+        standing = self._jobs.get(claim.job)
+        ahead = standing.claim if standing else None
+        return ahead is not None and ahead.claimant != self._own
+
+    def _look(self, job: str, standing: Standing | None, now: float) -> None:
+        """Note since when its holder has shown nothing new."""
+        if standing is None or standing.state is not State.CLAIMED or standing.claim is None:
+            self._seen.pop(job, None)
+            if standing is None or standing.state in (State.DONE, State.UNKNOWN):
+                self._paused.pop(job, None)
+            return
+        seen = self._seen.get(job)
+        if seen is None:
+            self._seen[job] = _Seen(standing.claim, now, now)
+        elif seen.claim is not standing.claim:
+            seen.claim, seen.since = standing.claim, now

@@ -1,0 +1,54 @@
+"""The archive of a node's replica: the store on its disk."""
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+from ..transport.identity import PeerId
+from .archive import Stored
+from .entry import Entry, FeedName, Proof, read_stored
+from .errors import StoreRefused
+from .keeper import Keeper
+
+
+class KeptArchive:
+    """An `Archive` over a `Keeper`. `own`: whose entries have to be on disk before anybody hears
+    of them; those of others may wait in memory for a disk that refuses."""
+
+    def __init__(self, own: PeerId, keeper: Keeper) -> None:
+        self._own = own
+        self._keeper = keeper
+
+    async def load(self) -> Sequence[Stored]:
+        """Every feed that is kept. Raises StoreRefused."""
+        return [
+            Stored(feed.name, feed.head, feed.size, None)
+            async for batch in self._keeper.load()
+            for feed in batch
+        ]
+
+    async def entries(
+        self, name: FeedName, epoch: int, from_seq: int, limit: int
+    ) -> Sequence[Entry]:
+        """Raises StoreRefused."""
+        found = await self._keeper.entries(name, epoch, from_seq, limit=limit)
+        return [read_stored(sealed) for sealed in found]
+
+    async def put(self, entries: Sequence[Entry]) -> None:
+        """Raises StoreRefused, BadOrder."""
+        own = any(entry.name.author == self._own for entry in entries)
+        await self._keeper.put(entries, own=own)
+
+    async def put_proof(self, name: FeedName, proof: Proof) -> None:
+        """Where the disk refuses it, a later run hears of the fork again."""
+        with suppress(StoreRefused):
+            await self._keeper.put_proof(proof)
+
+    async def proof(self, name: FeedName) -> Proof | None:
+        """Raises StoreRefused."""
+        return await self._keeper.proof(name)
+
+    async def drop(self, authors: Collection[PeerId]) -> None:
+        """Where the disk refuses, the next start drops who is not kept."""
+        if authors:
+            with suppress(StoreRefused):
+                await self._keeper.drop(list(authors))

@@ -1,0 +1,85 @@
+"""Who is in the swarm, and what each says that its machine can do.
+
+Who answers is not in here: that is measured (liveness), never believed.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...transport.identity import PeerId
+from .. import defaults
+from ..entry import FeedName
+from ..errors import BadFact
+from ..record import NOTHING, Capacity
+from .fact import read_rate, read_text, read_whole
+from .view import View
+
+ABOUT = "about"
+"""Key of the fact with the version that a member runs."""
+CAPACITY = "capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member as it describes itself."""
+
+    peer: PeerId
+    version: str = ""
+    capacity: Capacity = NOTHING
+
+
+class Members(View[PeerId, str | Capacity, Member]):
+    """Members by their peer ids: those with a `member` feed that says anything known here."""
+
+    kinds = ("member",)
+
+    def get(self, subject: PeerId) -> Member | None:
+        """A member, put together from its facts."""
+        facts = self._facts.get(FeedName(subject, "member", 0))
+        if facts is None:
+            return None
+        version, capacity = facts.get(ABOUT), facts.get(CAPACITY)
+        return Member(
+            subject,
+            version if isinstance(version, str) else "",
+            capacity if isinstance(capacity, Capacity) else NOTHING,
+        )
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return (name.author for name in self._facts)
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return FeedName(peer, "member", 0) in self._facts
+
+    def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> str | Capacity:
+        if key == ABOUT:
+            return read_text(value.get("version", ""), defaults.VERSION_BYTES)
+        if key == CAPACITY:
+            return Capacity(
+                cores=read_whole(value.get("cores", 0), defaults.MAX_CORES),
+                memory_bytes=read_whole(value.get("memory", 0), defaults.MAX_BYTES),
+                engine=value.get("engine") is True,
+                flops=read_rate(value.get("flops", 0.0), defaults.MAX_RATE),
+                bandwidth=read_rate(value.get("bandwidth", 0.0), defaults.MAX_RATE),
+            )
+        raise BadFact("a fact of a member that this version does not know")
+
+    def _replace(
+        self, name: FeedName, key: str, old: str | Capacity | None, new: str | Capacity | None
+    ) -> None:
+        self._tell(name.author)
+
+
+def capacity_fact(capacity: Capacity) -> dict[str, Any]:
+    """The value of an own fact `capacity`."""
+    return {
+        "cores": capacity.cores,
+        "memory": capacity.memory_bytes,
+        "engine": capacity.engine,
+        "flops": capacity.flops,
+        "bandwidth": capacity.bandwidth,
+    }

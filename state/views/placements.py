@@ -1,0 +1,97 @@
+"""Who serves which layers of which model."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...transport.identity import PeerId
+from .. import defaults
+from ..entry import FeedName
+from ..errors import BadFact
+from ..kinds import KINDS, part_of_root
+from ..record import ShardRecord
+from .fact import read_root, read_text, read_whole
+from .view import View
+
+Serving = Mapping[PeerId, tuple[ShardRecord, ...]]
+
+
+class Placements(View[str, ShardRecord, Serving]):
+    """Shards by the root of their model."""
+
+    kinds = ("shards",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_root: dict[str, dict[PeerId, tuple[ShardRecord, ...]]] = {}
+
+    def get(self, subject: str) -> Serving | None:
+        """Who serves a model, and what of it, as it is now: the mapping goes on changing."""
+        return self._by_root.get(subject)
+
+    def roots(self) -> Iterable[str]:
+        """All models of which anything is served, in no order."""
+        return self._by_root.keys()
+
+    def of(self, peer: PeerId) -> tuple[ShardRecord, ...]:
+        """What a member serves, by root and number."""
+        parts = (FeedName(peer, "shards", part) for part in KINDS["shards"].parts)
+        held = [item for name in parts for item in self._facts.get(name, {}).items()]
+        return tuple(shard for _, shard in sorted(held, key=lambda item: item[0]))
+
+    def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> ShardRecord:
+        root = _root_in(key)
+        if part_of_root(root) != name.part:
+            raise BadFact("a shard stands in a part that is not its model's")
+        start = read_whole(value.get("start"), defaults.MAX_LAYERS)
+        stop = read_whole(value.get("stop"), defaults.MAX_LAYERS)
+        if start >= stop:
+            raise BadFact("a shard has no layers")
+        return ShardRecord(
+            root=root,
+            embedding=value.get("embedding") is True,
+            start=start,
+            stop=stop,
+            head=value.get("head") is True,
+            dtype=read_text(value.get("dtype", ""), defaults.DTYPE_NAME_BYTES),
+            kv_tokens_free=read_whole(value.get("tokens", 0), defaults.MAX_TOKENS),
+        )
+
+    def _replace(
+        self, name: FeedName, key: str, old: ShardRecord | None, new: ShardRecord | None
+    ) -> None:
+        root = _root_in(key)
+        facts = self._facts.get(name, {})
+        numbered = (facts.get(shard_key(root, number)) for number in range(defaults.SHARDS))
+        served = tuple(shard for shard in numbered if shard is not None)
+        peers = self._by_root.setdefault(root, {})
+        if served:
+            peers[name.author] = served
+        else:
+            peers.pop(name.author, None)
+        if not peers:
+            del self._by_root[root]
+        self._tell(root)
+
+
+def shard_key(root: str, number: int) -> str:
+    """The key of an own fact: the `number`th shard of a model that this node serves."""
+    return f"{root}/{number:x}"
+
+
+def shard_fact(shard: ShardRecord) -> dict[str, Any]:
+    """The value of an own fact."""
+    return {
+        "start": shard.start,
+        "stop": shard.stop,
+        "embedding": shard.embedding,
+        "head": shard.head,
+        "dtype": shard.dtype,
+        "tokens": shard.kv_tokens_free,
+    }
+
+
+def _root_in(key: str) -> str:
+    root, _, number = key.partition("/")
+    if len(number) != 1 or number not in "0123456789abcdef":
+        raise BadFact("a shard's key has no number")
+    return read_root(root)

@@ -1,0 +1,104 @@
+"""What each user had of others' computers, as those who provided it counted."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...transport.identity import PeerId
+from .. import defaults
+from ..entry import FeedName
+from .fact import read_peer, read_root, read_whole
+from .view import View
+
+Usages = Mapping[tuple[PeerId, str], "Count"]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What was counted since the provider's feed began."""
+
+    requests: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    busy_ms: int = 0  # that its device was busy
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(
+            self.requests + other.requests,
+            self.tokens_in + other.tokens_in,
+            self.tokens_out + other.tokens_out,
+            self.busy_ms + other.busy_ms,
+        )
+
+    def __sub__(self, other: "Count") -> "Count":
+        return self + Count(-other.requests, -other.tokens_in, -other.tokens_out, -other.busy_ms)
+
+
+class Usage(View[PeerId, Count, Count]):
+    """Counts by client, provider and model. A provider's word is its own: it is shown beside its
+    name, and added up for a client."""
+
+    kinds = ("usage",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_client: dict[PeerId, dict[tuple[PeerId, str], Count]] = {}
+        self._totals: dict[PeerId, Count] = {}
+
+    def get(self, subject: PeerId) -> Count | None:
+        """All that a client had, of all providers."""
+        return self._totals.get(subject)
+
+    def clients(self) -> Iterable[PeerId]:
+        """All that had anything, in no order."""
+        return self._totals.keys()
+
+    def of(self, client: PeerId) -> Usages:
+        """What a client had, by (provider, root), as it is now: the mapping goes on changing."""
+        return self._by_client.get(client, {})
+
+    def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Count:
+        _split(key)
+        return Count(
+            requests=read_whole(value.get("requests", 0), defaults.MAX_COUNT),
+            tokens_in=read_whole(value.get("in", 0), defaults.MAX_COUNT),
+            tokens_out=read_whole(value.get("out", 0), defaults.MAX_COUNT),
+            busy_ms=read_whole(value.get("busy", 0), defaults.MAX_COUNT),
+        )
+
+    def _replace(self, name: FeedName, key: str, old: Count | None, new: Count | None) -> None:
+        client, root = _split(key)
+        counts = self._by_client.setdefault(client, {})
+        if new is None:
+            del counts[name.author, root]
+        else:
+            counts[name.author, root] = new
+        if counts:
+            before = self._totals.get(client, _NOTHING)
+            self._totals[client] = before - (old or _NOTHING) + (new or _NOTHING)
+        else:
+            del self._by_client[client], self._totals[client]
+        self._tell(client)
+
+
+_NOTHING = Count()
+
+
+def usage_key(client: PeerId, root: str) -> str:
+    """The key of an own fact: what `client` had of a model."""
+    return f"{client}/{root}"
+
+
+def usage_fact(count: Count) -> dict[str, Any]:
+    """The value of an own fact."""
+    return {
+        "requests": count.requests,
+        "in": count.tokens_in,
+        "out": count.tokens_out,
+        "busy": count.busy_ms,
+    }
+
+
+def _split(key: str) -> tuple[PeerId, str]:
+    client, _, root = key.partition("/")
+    return read_peer(client), read_root(root)

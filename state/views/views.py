@@ -1,0 +1,89 @@
+"""All views of a node, and how what comes into its feeds reaches them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...transport.identity import PeerId
+from ..entry import FeedName
+from ..errors import BadFact
+from ..feed import Outcome, Verdict
+from ..kinds import all_parts
+from ..record import MemberRecord
+from .fact import read_fields
+from .jobs import Jobs
+from .members import Members
+from .models import Models
+from .placements import Placements
+from .usage import Usage
+from .view import View
+
+
+class Views:
+    """The views; `changed` and `dropped` are what a replica tells its watchers."""
+
+    def __init__(self) -> None:
+        self.members = Members()
+        self.models = Models()
+        self.placements = Placements()
+        self.jobs = Jobs()
+        self.usage = Usage()
+        self._unreadable = 0
+        views: tuple[View[Any, Any, Any], ...] = (
+            self.members,
+            self.models,
+            self.placements,
+            self.jobs,
+            self.usage,
+        )
+        self._by_kind = {kind: view for view in views for kind in view.kinds}
+
+    @property
+    def bad(self) -> int:
+        """Times that a fact was none of its kind, and passed over."""
+        return self._unreadable + sum(view.bad for view in set(self._by_kind.values()))
+
+    def changed(self, name: FeedName, verdict: Verdict) -> None:
+        """An entry, or the proof of a fork, was taken in."""
+        view = self._by_kind.get(name.kind)
+        if view is None:
+            return
+        if verdict.outcome is Outcome.FORK:
+            view.forgotten(name)
+            return
+        if verdict.fresh:
+            for key in view.keys(name):
+                if key not in verdict.changed:
+                    view.changed(name, key, None)
+        for key, value in verdict.changed.items():
+            view.changed(name, key, None if value is None else self._read(value))
+
+    def restored(self, name: FeedName, facts: Mapping[str, bytes]) -> None:
+        """What a feed said when it was stored: nothing told of it in this run."""
+        self.changed(name, Verdict(Outcome.NEWS, changed=facts, fresh=True))
+
+    def dropped(self, author: PeerId) -> None:
+        """An author is not kept any more."""
+        for kind, part in all_parts():
+            if (view := self._by_kind.get(kind)) is not None:
+                view.forgotten(FeedName(author, kind, part))
+
+    def record(self, peer: PeerId) -> MemberRecord | None:
+        """A member with what it names and serves, as placement and routing ask for it."""
+        member = self.members.get(peer)
+        if member is None:
+            return None
+        return MemberRecord(
+            peer=peer,
+            seq=0,
+            version=member.version,
+            capacity=member.capacity,
+            models=self.models.of(peer),
+            shards=self.placements.of(peer),
+        )
+
+    def _read(self, value: bytes) -> Mapping[str, Any] | None:
+        try:
+            return read_fields(value)
+        except BadFact:
+            self._unreadable += 1
+            return None

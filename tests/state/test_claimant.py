@@ -1,0 +1,438 @@
+"""When a node takes a job, tries again, gives way and stays: by its own clock alone."""
+
+import math
+from typing import Any
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state.claimant import Claimant
+from shoal.state.claims import Claim, claim_fact, claim_hash, new_claim
+from shoal.state.entry import FeedName
+from shoal.state.errors import FeedFull
+from shoal.state.shares import Shares
+from shoal.state.views.jobs import Job, Jobs, State, job_fact, job_id
+from shoal.transport.identity import Identity, PeerId
+
+PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 5)]
+AUTHOR, ME, OTHER, THIRD = PEERS
+LEASE = 100.0
+PATIENCE = defaults.CLAIM_PATIENCE
+
+
+class Desk:
+    """A node's view of jobs and its claimant; `now` is its monotonic clock."""
+
+    def __init__(self, *workers: PeerId) -> None:
+        self.jobs = Jobs()
+        self.now = 5e6
+        self.silence: dict[PeerId, float] = {}
+        self.unwilling: set[str] = set()
+        self.shares = Shares()
+        for peer in workers or (ME,):
+            self.shares.add(peer)
+        self.boot()
+
+    def boot(self) -> None:
+        self.claimant = Claimant(
+            ME,
+            self.jobs,
+            self.shares,
+            willing=lambda job: job.id not in self.unwilling,
+            silent=lambda peer: self.silence.get(peer, 0.0),
+        )
+
+    def submit(self, nonce: int = 0, **fields: Any) -> str:
+        """A job, or the job as it is from now on."""
+        job = Job(job_id(AUTHOR, bytes([nonce])), AUTHOR, "sum", **{"lease": LEASE, **fields})
+        name = FeedName(AUTHOR, "jobs", 0)
+        self.jobs.changed(name, job.id, job_fact(job, bytes([nonce])))
+        self.claimant.noticed(job.id, self.now)
+        return job.id
+
+    def delete(self, job: str) -> bool:
+        self.jobs.changed(FeedName(AUTHOR, "jobs", 0), job, None)
+        return self.claimant.noticed(job, self.now)
+
+    def hear(self, claim: Claim, *, gone: bool = False) -> bool:
+        """A claim comes, or goes; whether this node is to stop."""
+        self.jobs.changed(claim.feed, claim.job, None if gone else claim_fact(claim))
+        return self.claimant.noticed(claim.job, self.now)
+
+    def next(self) -> Claim | None:
+        return self.claimant.next(self.now)
+
+    def begin(self) -> Claim:
+        claim = self.next()
+        assert claim is not None and not self.hear(claim)
+        return claim
+
+
+def test_an_open_job_is_taken_once() -> None:
+    desk = Desk()
+    job = desk.submit()
+    claim = desk.next()
+    assert claim == new_claim(ME, job, 1) and desk.claimant.running == [job]
+    assert desk.next() is None  # its own claim may not be in its view yet
+    assert not desk.hear(claim) and desk.next() is None
+
+
+def test_a_job_that_is_done_is_not_begun_again_before_the_view_knows() -> None:
+    desk = Desk()
+    job = desk.submit()
+    desk.begin()
+    done = desk.claimant.finish(job, b"3")
+    assert done == new_claim(ME, job, 1, done=True, result=b"3")
+    assert desk.claimant.running == [] and desk.next() is None
+    assert not desk.hear(done) and desk.next() is None
+    assert job in desk.jobs.all_in(State.DONE) and not desk.claimant._runs
+
+
+def test_a_result_that_is_too_large_is_not_written() -> None:
+    desk = Desk()
+    job = desk.submit()
+    desk.begin()
+    with pytest.raises(FeedFull):
+        desk.claimant.finish(job, bytes(defaults.JOB_RESULT_BYTES + 1))
+    assert desk.claimant.running == [job]
+
+
+def test_what_is_needed_before_comes_before() -> None:
+    desk = Desk()
+    first = desk.submit(0)
+    second = desk.submit(1, needs=(first, "f" * 64))
+    assert desk.begin().job == first
+    desk.hear(desk.claimant.finish(first, b""))
+    assert desk.next() is None  # one that it needs is not there
+    desk.submit(1, needs=(first,))
+    claim = desk.next()
+    assert claim is not None and claim.job == second
+
+
+def test_what_a_node_cannot_or_may_not_do() -> None:
+    desk = Desk()
+    job = desk.submit()
+    desk.unwilling.add(job)
+    assert desk.next() is None
+    desk.unwilling.clear()
+    desk.submit(refused=frozenset([ME]))
+    assert desk.next() is None
+    desk.submit()
+    desk.begin()
+    desk.submit(refused=frozenset([OTHER]))
+    assert desk.claimant.running == [job]
+    name = FeedName(AUTHOR, "jobs", 0)
+    refusing = Job(job, AUTHOR, "sum", refused=frozenset([ME]))
+    desk.jobs.changed(name, job, job_fact(refusing, bytes([0])))
+    assert desk.claimant.noticed(job, desk.now) and desk.claimant.running == []
+
+
+# Others' claims.
+
+
+def test_what_another_holds_is_left_alone_while_it_shows_progress() -> None:
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    for step in range(1, 6):
+        desk.hear(new_claim(OTHER, job, 1, step=step))
+        desk.now += LEASE - 1
+        assert desk.next() is None
+    desk.now += 1
+    assert desk.next() == new_claim(ME, job, 2)
+
+
+def test_a_dead_claimant_does_not_stop_a_job() -> None:
+    desk = Desk(ME, OTHER)
+    job = desk.submit(lease=1e4)
+    desk.hear(new_claim(OTHER, job, 1))
+    desk.silence[OTHER] = PATIENCE - 1
+    assert desk.next() is None
+    desk.silence[OTHER] = PATIENCE
+    assert desk.next() == new_claim(ME, job, 2)
+
+
+def test_twin_without_attempts_a_dead_claimant_stops_a_job_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Claimant, "_is_stuck", lambda *_: False)
+    desk = Desk(ME, OTHER)
+    desk.hear(new_claim(OTHER, desk.submit(), 1))
+    desk.silence[OTHER] = math.inf
+    for _ in range(100):
+        desk.now += 1e4
+        assert desk.next() is None
+
+
+def test_twin_by_the_wall_clock_a_step_ends_every_lease() -> None:
+    """Twin: were `now` a clock that may jump by an hour, what others hold would be begun again."""
+    desk = Desk(ME, OTHER)
+    desk.hear(new_claim(OTHER, desk.submit(), 1))
+    desk.now += 1.0
+    assert desk.next() is None
+    desk.now += 3600.0
+    assert desk.next() is not None
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_who_is_behind_gives_way(done: bool) -> None:
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    desk.begin()
+    ahead = new_claim(OTHER, job, 2, done=done)
+    assert desk.hear(ahead) and desk.claimant.running == []
+
+
+def test_of_two_that_began_at_once_exactly_one_gives_way() -> None:
+    for nonce in range(20):
+        desk = Desk(ME, OTHER)
+        job = desk.submit(nonce)
+        desk.begin()
+        gave_way = desk.hear(new_claim(OTHER, job, 1))
+        assert gave_way == (claim_hash(job, OTHER) < claim_hash(job, ME))
+
+
+def test_a_job_that_is_gone_is_not_worked_on() -> None:
+    desk = Desk()
+    job = desk.submit()
+    desk.begin()
+    assert desk.delete(job) and desk.claimant.running == []
+
+
+def test_all_that_changed_while_nobody_looked() -> None:
+    desk = Desk(ME, OTHER)
+    first, second = desk.submit(0), desk.submit(1)
+    desk.begin()
+    desk.begin()
+    claim = new_claim(OTHER, first, 2)
+    desk.jobs.changed(claim.feed, first, claim_fact(claim))
+    assert desk.claimant.noticed_all(desk.now) == [first]
+    assert desk.claimant.running == [second]
+
+
+# Liars.
+
+
+def test_a_claim_of_the_last_attempt_there_is_holds_nothing_for_long() -> None:
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    lie = new_claim(OTHER, job, defaults.MAX_ATTEMPT)
+    desk.hear(lie)
+    desk.now += LEASE
+    claim = desk.begin()
+    assert claim.attempt == defaults.MAX_ATTEMPT
+    assert not desk.hear(new_claim(OTHER, job, defaults.MAX_ATTEMPT, step=1))
+    done = desk.claimant.finish(job, b"3")
+    desk.hear(done)
+    standing = desk.jobs.get(job)
+    assert standing is not None and standing.claim == done
+
+
+def test_after_some_attempts_nobody_gives_way_to_words() -> None:
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    desk.hear(new_claim(OTHER, job, defaults.CLAIM_STUBBORN - 1))
+    desk.now += LEASE
+    desk.begin()
+    assert not desk.hear(new_claim(THIRD, job, 1000))
+    assert desk.hear(new_claim(THIRD, job, 1000, done=True))
+
+
+def hold_for_ever(desk: Desk, job: str) -> float | None:
+    """Liars that take turns and always show progress; seconds until this node goes ahead."""
+    began = desk.now
+    for turn in range(200):
+        desk.hear(new_claim((OTHER, THIRD)[turn % 2], job, 1 + turn, step=turn))
+        desk.now += LEASE / 2
+        if desk.next() is not None:
+            return desk.now - began
+    return None
+
+
+def test_liars_that_always_show_progress_hold_a_job_for_a_time() -> None:
+    desk = Desk(ME)
+    job = desk.submit()
+    seconds = hold_for_ever(desk, job)
+    most = defaults.CLAIM_LEASES * LEASE
+    assert seconds is not None and most <= seconds <= 2 * most + LEASE
+    assert not desk.hear(new_claim(OTHER, job, 10**4))  # and it does not give way
+
+
+def test_not_everybody_goes_ahead_at_once() -> None:
+    found: set[float | None] = set()
+    for number in range(10):
+        desk = Desk()
+        desk.claimant._own = Identity.from_seed(bytes([100 + number]) * 32).peer
+        found.add(hold_for_ever(desk, desk.submit()))
+    assert None not in found and len(found) > 5
+
+
+def test_twin_without_an_end_to_holding_they_hold_it_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Claimant, "_is_overdue", lambda *_: False)
+    desk = Desk(ME)
+    assert hold_for_ever(desk, desk.submit()) is None
+
+
+def test_however_many_jobs_there_are_a_call_looks_at_some_and_the_next_at_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(defaults, "CLAIM_SCANNED", 10)
+    desk = Desk()
+    asked: list[str] = []
+    jobs = [desk.submit(nonce) for nonce in range(25)]
+
+    def willing(job: Job) -> bool:
+        asked.append(job.id)
+        return False
+
+    monkeypatch.setattr(desk.claimant, "_willing", willing)
+    for _ in range(3):
+        before = len(asked)
+        assert desk.next() is None and len(asked) - before <= 10
+    assert sorted(asked) == sorted(jobs)
+
+
+# In which order.
+
+
+def first_of(desk: Desk, job: str) -> PeerId:
+    return next(desk.shares.heirs(job))
+
+
+def jobs_of(desk: Desk, peer: PeerId, count: int) -> list[str]:
+    """Jobs that fall to a worker first."""
+    found: list[str] = []
+    for nonce in range(256):
+        job = job_id(AUTHOR, bytes([nonce]))
+        if first_of(desk, job) == peer and len(found) < count:
+            found.append(desk.submit(nonce))
+    assert len(found) == count
+    return found
+
+
+def test_what_falls_to_a_node_comes_before_what_falls_to_others() -> None:
+    desk = Desk(ME, OTHER)
+    others, own = jobs_of(desk, OTHER, 2), jobs_of(desk, ME, 2)
+    assert {desk.begin().job for _ in range(2)} == set(own)
+    assert {desk.begin().job for _ in range(2)} == set(others)
+
+
+def test_what_falls_to_one_behind_a_cut_is_left_to_it_for_a_while() -> None:
+    desk = Desk(ME, OTHER)
+    (job,) = jobs_of(desk, OTHER, 1)
+    desk.silence[OTHER] = 1.0
+    assert desk.next() is None
+    desk.silence[OTHER] = PATIENCE
+    assert desk.begin().job == job
+
+
+def test_who_comes_next_inherits_and_is_left_alone_too() -> None:
+    desk = Desk(ME, OTHER, THIRD)
+    desk.silence = {OTHER: math.inf, THIRD: 1.0}
+    mine: list[str] = []
+    theirs: list[str] = []
+    for job in jobs_of(desk, OTHER, 20):
+        heir = next(peer for peer in desk.shares.heirs(job) if peer != OTHER)
+        (mine if heir == ME else theirs).append(job)
+    assert mine and theirs
+    assert {desk.begin().job for _ in mine} == set(mine) and desk.next() is None
+    desk.silence[THIRD] = 0.0
+    assert {desk.begin().job for _ in theirs} == set(theirs)
+
+
+def test_what_another_began_comes_last() -> None:
+    desk = Desk(ME, OTHER)
+    begun, fresh = jobs_of(desk, ME, 1), jobs_of(desk, OTHER, 1)
+    desk.hear(new_claim(OTHER, begun[0], 1))
+    desk.now += LEASE
+    assert [desk.begin().job, desk.begin().job] == [*fresh, *begun]
+
+
+def test_two_sides_of_a_cut_take_different_jobs() -> None:
+    """Neither side hears of the other's claims, and until a side is through nothing is twice."""
+    sides = [(ME, OTHER), (OTHER, ME)]
+    taken: list[set[str]] = []
+    for own, other in sides:
+        desk = Desk(ME, OTHER)
+        desk.claimant._own = own
+        desk.silence[other] = 10.0
+        for nonce in range(40):
+            desk.submit(nonce)
+        mine: set[str] = set()
+        while (claim := desk.next()) is not None:
+            mine.add(claim.job)
+        taken.append(mine)
+    assert not taken[0] & taken[1] and len(taken[0] | taken[1]) == 40
+
+
+def test_twin_without_shares_they_take_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shares, "heirs", lambda self, job: iter(()))
+    with pytest.raises(AssertionError):
+        test_two_sides_of_a_cut_take_different_jobs()
+
+
+# Failures and starts.
+
+
+def test_what_failed_here_is_left_to_others_for_a_lease() -> None:
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    claim = desk.begin()
+    desk.claimant.give_up(job, desk.now)
+    desk.hear(claim, gone=True)
+    assert desk.next() is None
+    desk.now += LEASE
+    assert desk.next() == new_claim(ME, job, 1)
+
+
+def test_after_a_start_own_claims_are_gone_on_with() -> None:
+    desk = Desk(ME, OTHER)
+    job, other = desk.submit(0), desk.submit(1)
+    for _ in range(2):
+        desk.begin()
+    desk.jobs.changed(*_heard(new_claim(OTHER, other, 2)))
+    desk.boot()
+    desk.claimant.noticed_all(desk.now)
+    assert desk.claimant.outdated(desk.now) == [other]
+    assert desk.begin() == new_claim(ME, job, 1) and desk.next() is None
+
+
+def _heard(claim: Claim) -> tuple[FeedName, str, Any]:
+    return claim.feed, claim.job, claim_fact(claim)
+
+
+def test_done_claims_stay_until_their_job_has_been_gone_for_long() -> None:
+    """A view that lacks an author for a while must not cost what was done for it."""
+    desk = Desk()
+    job = desk.submit()
+    desk.begin()
+    desk.hear(desk.claimant.finish(job, b"3"))
+    assert desk.claimant.outdated(desk.now) == []
+    desk.delete(job)
+    assert desk.claimant.outdated(desk.now) == []
+    desk.now += defaults.CLAIM_KEPT - 1
+    assert desk.claimant.outdated(desk.now) == []
+    desk.submit()
+    assert desk.claimant.outdated(desk.now) == []
+    desk.delete(job)
+    desk.now += 2
+    assert desk.claimant.outdated(desk.now) == []
+    desk.now += defaults.CLAIM_KEPT
+    assert desk.claimant.outdated(desk.now) == [job]
+
+
+def test_nothing_is_remembered_of_jobs_that_are_over() -> None:
+    desk = Desk(ME, OTHER)
+    for nonce in range(50):
+        job = desk.submit(nonce)
+        desk.hear(new_claim(OTHER, job, 1))
+        desk.now += LEASE
+        desk.begin()
+        if nonce % 2:
+            desk.claimant.give_up(job, desk.now)
+        desk.hear(new_claim(OTHER, job, 9, done=True))
+        if nonce % 3 == 0:
+            desk.delete(job)
+    held = desk.claimant
+    assert not (held._runs or held._seen or held._paused)

@@ -1,0 +1,307 @@
+"""The state of a node, all its parts together: stores on simulated disks, links in memory."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+
+from shoal.netsim.daemons.host import SimulatedHost
+from shoal.netsim.daemons.profile import PROFILES
+from shoal.netsim.host import Host as Machine
+from shoal.netsim.world import World
+from shoal.state import defaults
+from shoal.state.errors import StateError
+from shoal.state.keeper import DISK
+from shoal.state.record import ModelName
+from shoal.state.service import State
+from shoal.state.views.models import model_fact
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.identity import Identity
+from tests.state.chains import identity
+from tests.state.fake_net import FakeEndpoint, FakeNet
+
+ROOT = "ab" * 32
+MODEL = model_fact(ModelName("tiny", ROOT, 6, 1000))
+
+
+class Node:
+    """One computer: its disk stays, its daemon comes and goes."""
+
+    def __init__(self, swarm: "Swarm", machine: Machine, who: Identity) -> None:
+        self._swarm = swarm
+        self._machine = machine
+        self._life = -1
+        self._scope = trio.CancelScope()
+        self.identity = who
+        self.troubles: dict[str, StateError] = {}
+        self.folder = Path("/data")
+
+    async def start(self) -> "Node":
+        self._life += 1
+        host = SimulatedHost(
+            self._machine, PROFILES["desktop"], self._swarm.nursery, life=self._life
+        )
+        self.endpoint = FakeEndpoint(self._swarm.net, self.identity.peer, "127.0.0.1")
+        self._swarm.net.by_peer[self.identity.peer] = self.endpoint
+        self.state = State(
+            host,
+            cast(Endpoint, self.endpoint),
+            self.identity,
+            self.folder,
+            trouble=self._trouble,
+        )
+        self._scope = trio.CancelScope()
+        await self._swarm.nursery.start(self._run)
+        return self
+
+    async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        with self._scope:
+            await self.state.run(task_status=task_status)
+
+    def _trouble(self, condition: str, error: StateError | None) -> None:
+        if error is None:
+            self.troubles.pop(condition, None)
+        else:
+            self.troubles[condition] = error
+
+    async def stop(self) -> None:
+        for peer in list(self.endpoint.all_links):
+            self.endpoint.cut(peer, "stopped")
+        self._scope.cancel()
+        await trio.sleep(0.1)
+
+    async def crash(self) -> None:
+        """Power off: what was not synced is gone."""
+        assert self._machine.disk is not None
+        self._machine.disk.crash()
+        await self.stop()
+
+    def fill(self) -> None:
+        disk = self._machine.disk
+        assert disk is not None
+        disk.spec = replace(disk.spec, capacity=disk.used)
+
+    def empty(self) -> None:
+        disk = self._machine.disk
+        assert disk is not None
+        disk.spec = replace(disk.spec, capacity=10**12)
+
+    def names(self, of: "Node | None" = None) -> list[str]:
+        """What a node calls models, as this one sees it."""
+        return [model.name for model in self.state.views.models.of((of or self).identity.peer)]
+
+    def epoch(self, of: "Node") -> int:
+        feed = self.state.replica.feed(of.identity.public_key, ("models", 0))
+        return 0 if feed is None or feed.head is None else feed.head.epoch
+
+
+class Swarm:
+    def __init__(self, world: World, nursery: trio.Nursery) -> None:
+        self.world = world
+        self.nursery = nursery
+        self.net = FakeNet(nursery)
+        self.count = 0
+
+    async def node(self, who: Identity | None = None) -> Node:
+        self.count += 1
+        machine = self.world.host(f"n{self.count}")
+        return await Node(self, machine, who or identity(self.count)).start()
+
+    def connect(self, one: Node, two: Node) -> None:
+        self.net.connect(one.endpoint, two.endpoint)
+
+
+def run(body: Callable[[Swarm], Awaitable[None]]) -> None:
+    world = World(seed=1)
+
+    async def main() -> None:
+        with trio.fail_after(3600):
+            async with swarm(world) as made:
+                await body(made)
+
+    world.run(main)
+
+
+@asynccontextmanager
+async def swarm(world: World) -> AsyncIterator[Swarm]:
+    async with trio.open_nursery() as nursery:
+        yield Swarm(world, nursery)
+        nursery.cancel_scope.cancel()
+
+
+def test_a_fact_reaches_every_view() -> None:
+    async def body(swarm: Swarm) -> None:
+        one, two, three = [await swarm.node() for _ in range(3)]
+        swarm.connect(one, two)
+        swarm.connect(two, three)
+        one.state.set("models", "tiny", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 20)
+        assert one.names() == two.names(one) == ["tiny"]
+        assert three.names(one) == ["tiny"], "the one between them vouches"
+        one.state.set("models", "tiny", None)
+        await trio.sleep(3)
+        assert three.names(one) == []
+
+    run(body)
+
+
+@pytest.mark.parametrize("how", ["stop", "crash"])
+def test_what_was_told_is_there_after_a_restart(how: str) -> None:
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        one.state.set("models", "tiny", MODEL)
+        two.state.set("models", "other", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        assert two.names(one) == ["tiny"]
+        await getattr(one, how)()
+        await one.start()
+        await trio.sleep(1)
+        assert one.names() == ["tiny"]
+        swarm.connect(one, two)
+        before = two.epoch(one)
+        one.state.set("models", "more", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        assert two.names(one) == one.names() == ["more", "tiny"]
+        assert two.epoch(one) > before, "each run begins an epoch"
+        assert one.names(two) == ["other"]
+
+    run(body)
+
+
+def test_a_restored_copy_of_the_disk_never_forks() -> None:
+    """What it wrote later is taken back from the others, and what it writes then is later still."""
+
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        one.state.set("models", "early", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        await one.stop()
+        old = await swarm.node(one.identity)  # another disk: as if all were lost
+        swarm.connect(old, two)
+        old.state.set("models", "late", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 5)
+        assert two.names(one) == ["early", "late"]
+        feed = two.state.replica.feed(one.identity.public_key, ("models", 0))
+        assert feed is not None and not feed.forked
+
+    run(body)
+
+
+def test_two_processes_with_one_key_are_told_so_and_do_not_fork() -> None:
+    async def body(swarm: Swarm) -> None:
+        one, between = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, between)
+        one.state.set("models", "mine", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        between.endpoint.cut(one.identity.peer, "cut")
+        twin = await swarm.node(one.identity)
+        twin.state.set("models", "his", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        swarm.connect(twin, between)
+        await trio.sleep(5)
+        between.endpoint.cut(one.identity.peer, "cut")
+        swarm.connect(one, between)
+        await trio.sleep(120)
+        assert one.state.contested
+        feed = between.state.replica.feed(one.identity.public_key, ("models", 0))
+        assert feed is not None and not feed.forked
+
+    run(body)
+
+
+def test_a_full_disk_holds_own_facts_back_and_others_go_on() -> None:
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        one.fill()
+        one.state.set("models", "tiny", MODEL)
+        two.state.set("models", "other", MODEL)
+        await trio.sleep(10)
+        assert two.names(one) == [], "not on disk, so nobody hears of it"
+        assert one.names(two) == ["other"]
+        assert one.troubles[DISK].code == "disk-full"
+        one.empty()
+        await trio.sleep(15)
+        assert two.names(one) == ["tiny"] and not one.troubles
+        await one.stop()
+        await one.start()
+        await trio.sleep(1)
+        assert one.names(two) == ["other"]
+
+    run(body)
+
+
+def test_a_damaged_store_is_fetched_again() -> None:
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        one.state.set("models", "mine", MODEL)
+        two.state.set("models", "other", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        await one.stop()
+        files = one.state._host.files
+        files.write(one.folder / "state.db", b"no database at all" * 1000)
+        files.remove(one.folder / "state.db-wal")
+        await one.start()
+        await trio.sleep(1)
+        assert one.troubles and one.names(two) == []
+        swarm.connect(one, two)
+        await trio.sleep(5)
+        assert one.names(two) == ["other"]
+        assert one.names() == ["mine"], "from the others"
+
+    run(body)
+
+
+def test_a_disk_that_opens_nothing_leaves_a_member() -> None:
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        await one.stop()
+        assert one._machine.disk is not None
+        one._machine.disk.read_only = True
+        files: Any = one.state._host.files
+        files.remove = files.write = None
+        await one.start()
+        swarm.connect(one, two)
+        two.state.set("models", "other", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 5)
+        assert one.troubles
+        assert one.names(two) == ["other"]
+
+    run(body)
+
+
+def test_vouching_is_quiet() -> None:
+    """A link that comes and goes is nothing that everybody has to hear of."""
+
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        await trio.sleep(defaults.WRITE_HOLD + 10)
+        feed = two.state.replica.feed(one.identity.public_key, ("member", 0))
+        assert feed is not None and feed.head is not None
+        before = feed.head
+        for _ in range(5):
+            two.endpoint.cut(one.identity.peer, "cut")
+            await trio.sleep(10)
+            swarm.connect(one, two)
+            await trio.sleep(10)
+        assert feed.head == before
+
+    run(body)
+
+
+def test_nobody_sets_what_has_no_room() -> None:
+    async def body(swarm: Swarm) -> None:
+        one = await swarm.node()
+        with pytest.raises(StateError, match="has over"):
+            one.state.set("models", "x", {"long": "y" * defaults.FACT_BYTES})
+
+    run(body)

@@ -1,0 +1,295 @@
+"""The jobs of all, merged with all claims: alike for all, in whatever order they come."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state.claims import Claim, claim_fact, claim_hash, new_claim
+from shoal.state.entry import FeedName
+from shoal.state.views.jobs import KNOWN, Job, Jobs, Standing, State, job_fact, job_id
+from shoal.transport.identity import Identity, PeerId
+
+PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 9)]
+AUTHOR = PEERS[0]
+Fact = tuple[FeedName, str, Mapping[str, Any] | None]
+
+
+def job_of(nonce: int = 0, author: PeerId = AUTHOR, **fields: Any) -> Job:
+    return Job(job_id(author, bytes([nonce])), author, "sum", **fields)
+
+
+def a_job(nonce: int = 0, author: PeerId = AUTHOR, **fields: Any) -> Fact:
+    job = job_of(nonce, author, **fields)
+    return FeedName(author, "jobs", 0), job.id, job_fact(job, bytes([nonce]))
+
+
+def a_claim(claim: Claim) -> Fact:
+    return claim.feed, claim.job, claim_fact(claim)
+
+
+def no_more(fact: Fact) -> Fact:
+    return fact[0], fact[1], None
+
+
+def standing(view: Jobs, job: str) -> Standing:
+    found = view.get(job)
+    assert found is not None
+    return found
+
+
+JOB = job_of()
+LOW, HIGH = sorted(PEERS[1:3], key=lambda peer: claim_hash(JOB.id, peer))
+
+
+def test_a_job_from_open_to_done() -> None:
+    view = Jobs()
+    view.changed(*a_job())
+    assert standing(view, JOB.id) == Standing(JOB.id, JOB, None)
+    assert list(view.all_in(State.OPEN)) == [JOB.id] == view.of(AUTHOR)
+    view.changed(*a_claim(new_claim(HIGH, JOB.id, 1)))
+    found = standing(view, JOB.id)
+    assert found.state is State.CLAIMED and found.attempt == 1
+    assert found.claim is not None and found.claim.claimant == HIGH
+    view.changed(*a_claim(new_claim(HIGH, JOB.id, 1, done=True, result=b"3")))
+    found = standing(view, JOB.id)
+    assert found.state is State.DONE and found.claim is not None and found.claim.result == b"3"
+    assert list(view.all_in(State.DONE)) == [JOB.id] and not view.all_in(State.OPEN)
+    assert not view.all_in(State.CLAIMED)
+
+
+def test_who_is_ahead_goes_and_the_next_one_is() -> None:
+    view = Jobs()
+    low, high = new_claim(LOW, JOB.id, 1), new_claim(HIGH, JOB.id, 1)
+    for fact in (a_job(), a_claim(high), a_claim(low)):
+        view.changed(*fact)
+    assert standing(view, JOB.id).claim == low and view.claims_of(JOB.id) == [low, high]
+    view.changed(*no_more(a_claim(low)))
+    assert standing(view, JOB.id).claim == high == view.claim_by(HIGH, JOB.id)
+    view.forgotten(high.feed)
+    assert standing(view, JOB.id).state is State.OPEN and view.claims_of(JOB.id) == []
+
+
+def test_claims_may_come_before_their_job_and_stay_after() -> None:
+    view = Jobs()
+    claim = new_claim(LOW, JOB.id, 1)
+    view.changed(*a_claim(claim))
+    assert standing(view, JOB.id).state is State.UNKNOWN
+    view.changed(*a_job())
+    assert standing(view, JOB.id).state is State.CLAIMED
+    view.changed(*no_more(a_job()))
+    assert standing(view, JOB.id).state is State.UNKNOWN
+    assert list(view.claims_by(LOW)) == [claim]
+    view.changed(*no_more(a_claim(claim)))
+    assert view.get(JOB.id) is None and not view._entries
+    assert not any(view.all_in(state) for state in KNOWN)
+
+
+def test_nobody_writes_another_s_job() -> None:
+    view = Jobs()
+    _, key, value = a_job()
+    view.changed(FeedName(HIGH, "jobs", 0), key, value)
+    assert view.bad == 1 and view.get(JOB.id) is None
+
+
+def test_twin_an_id_that_is_not_checked_is_anybody_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.state.views.jobs.job_id", lambda author, nonce: JOB.id)
+    view = Jobs()
+    _, key, value = a_job()
+    view.changed(FeedName(HIGH, "jobs", 0), key, value)
+    found = standing(view, JOB.id).job
+    assert found is not None and found.author == HIGH
+
+
+def test_refused_claims_do_not_count() -> None:
+    """Else who says that a job is done, and lies, has taken it for good."""
+    view = Jobs()
+    lie, work = new_claim(LOW, JOB.id, 1, done=True), new_claim(HIGH, JOB.id, 2)
+    for fact in (a_job(), a_claim(lie), a_claim(work)):
+        view.changed(*fact)
+    assert standing(view, JOB.id).claim == lie
+    view.changed(*a_job(refused=frozenset([LOW])))
+    assert standing(view, JOB.id).claim == work and view.claims_of(JOB.id) == [lie, work]
+    again = new_claim(LOW, JOB.id, 1, done=True, result=b"other")
+    view.changed(*a_claim(again))
+    assert standing(view, JOB.id).claim == work
+    view.changed(*a_job())
+    assert standing(view, JOB.id).claim == again
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": None},
+        {"kind": "k" * 33},
+        {"nonce": b"other"},
+        {"nonce": b"n" * 17},
+        {"spec": b"s" * (defaults.JOB_SPEC_BYTES + 1)},
+        {"needs": ["x"]},
+        {"needs": [JOB.id] * 17},
+        {"lease": "long"},
+        {"refused": [AUTHOR] * 65},
+        {"refused": [b"k" * 32]},
+    ],
+)
+def test_what_is_no_job(change: dict[str, Any]) -> None:
+    name, key, value = a_job()
+    view = Jobs()
+    view.changed(name, key, {**(value or {}), **change})
+    assert view.bad == 1 and view.get(key) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (JOB.id, {}),
+        (JOB.id, {"attempt": "1"}),
+        (JOB.id, {"attempt": True}),
+        (JOB.id, {"attempt": 1, "step": 1.5}),
+        (JOB.id, {"attempt": 1, "done": True, "result": "text"}),
+        (JOB.id, {"attempt": 1, "done": True, "result": b"r" * 1025}),
+        (JOB.id[1:], {"attempt": 1}),
+    ],
+)
+def test_what_is_no_claim(key: str, value: dict[str, Any]) -> None:
+    view = Jobs()
+    view.changed(FeedName(LOW, "claims", 0), key, value)
+    assert view.bad == 1 and not view._entries
+
+
+def test_numbers_are_clamped() -> None:
+    view = Jobs()
+    view.changed(*a_job())
+    view.changed(FeedName(LOW, "claims", 0), JOB.id, {"attempt": 2**60, "step": -1, "done": 1})
+    claim = standing(view, JOB.id).claim
+    assert claim is not None
+    assert (claim.attempt, claim.step, claim.done) == (defaults.MAX_ATTEMPT, 0, False)
+    name, key, value = a_job(1)
+    view.changed(name, key, {**(value or {}), "lease": 10**9})
+    job = standing(view, key).job
+    assert job is not None and job.lease == defaults.JOB_LEASE[2]
+
+
+def shown(view: Jobs) -> dict[str, tuple[State, PeerId | None, int]]:
+    """What a view shows, of all jobs; its indexes agree with it."""
+    found = {}
+    for job in view._entries:
+        one = standing(view, job)
+        assert [state for state in KNOWN if job in view.all_in(state)] == (
+            [one.state] if one.job else []
+        )
+        found[job] = (one.state, one.claim.claimant if one.claim else None, one.attempt)
+    assert all(job in found for state in KNOWN for job in view.all_in(state))
+    return found
+
+
+def derived_anew(facts: Mapping[tuple[FeedName, str], Mapping[str, Any]]) -> Jobs:
+    view = Jobs()
+    for (name, key), value in facts.items():
+        view.changed(name, key, value)
+    return view
+
+
+def random_fact(rng: random.Random) -> Fact:
+    nonce, peer = rng.randrange(6), rng.choice(PEERS)
+    if rng.random() < 0.15:
+        refused = frozenset(rng.sample(PEERS, rng.randrange(3)))
+        fact = a_job(nonce, refused=refused)
+    else:
+        attempt, done = rng.randrange(1, 4), rng.random() < 0.2
+        fact = a_claim(new_claim(peer, job_of(nonce).id, attempt, done=done))
+    return no_more(fact) if rng.random() < 0.3 else fact
+
+
+def test_views_that_saw_the_same_are_alike_whatever_the_order() -> None:
+    """Each author's changes in their order, the authors' mixed at random; forgotten feeds too."""
+    for seed in range(30):
+        rng = random.Random(seed)
+        facts = [random_fact(rng) for _ in range(300)]
+        views = [Jobs() for _ in range(3)]
+        for view in views:
+            queues: dict[FeedName, list[Fact]] = {}
+            for fact in facts:
+                queues.setdefault(fact[0], []).append(fact)
+            while queues:
+                name = rng.choice(sorted(queues))
+                view.changed(*queues[name].pop(0))
+                if not queues[name]:
+                    del queues[name]
+            view.forgotten(FeedName(PEERS[5], "claims", 0))
+        held = {(name, key): value for name, key, value in facts if name.author != PEERS[5]}
+        expected = derived_anew({at: value for at, value in held.items() if value is not None})
+        assert shown(views[0]) == shown(views[1]) == shown(views[2]) == shown(expected)
+        for job in shown(expected):
+            assert standing(expected, job).claim == least(expected, job)
+
+
+def least(view: Jobs, job: str) -> Claim | None:
+    """The first by the rule of all claims that count."""
+    one = standing(view, job).job
+    refused = one.refused if one else frozenset()
+    counting = [claim for claim in view.claims_of(job) if claim.claimant not in refused]
+    return min(counting, default=None)
+
+
+def test_a_crowd_at_one_job_costs_each_change_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands claim one job, and each that is ahead goes: no change looks at all of them."""
+    view, compared = Jobs(), [0]
+    crowd = [new_claim(PeerId(f"liar {number}"), JOB.id, 1) for number in range(3_000)]
+    for fact in (a_job(), *map(a_claim, crowd)):
+        view.changed(*fact)
+
+    def less(one: Claim, other: Claim) -> bool:
+        compared[0] += 1
+        return one.rank < other.rank
+
+    monkeypatch.setattr(Claim, "__lt__", less)
+    for claim in sorted(crowd, key=lambda claim: claim.rank)[:2_000]:
+        assert standing(view, JOB.id).claim == claim
+        view.changed(*no_more(a_claim(claim)))
+    assert compared[0] < 2_000 * 40
+
+
+def test_twin_looking_at_all_claims_at_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin of the crowd: with a minimum over all claims the bound above is missed by far."""
+    compared = [0]
+
+    def less(one: Claim, other: Claim) -> bool:
+        compared[0] += 1
+        return one.rank < other.rank
+
+    def ahead(self: Jobs, entry: Any, job: Job | None) -> Claim | None:
+        entry.heap[:] = filter(self._lives, entry.heap)
+        return min(entry.heap, default=None)
+
+    monkeypatch.setattr(Claim, "__lt__", less)
+    monkeypatch.setattr(Jobs, "_ahead", ahead)
+    view = Jobs()
+    view.changed(*a_job())
+    for number in range(200):
+        view.changed(*a_claim(new_claim(PeerId(f"liar {number}"), JOB.id, 1)))
+    assert compared[0] > 200 * 40
+
+
+def test_who_changes_its_claim_all_the_time_takes_no_room() -> None:
+    view = Jobs()
+    view.changed(*a_job(refused=frozenset([HIGH])))
+    for turn in range(5_000):
+        for peer in (LOW, HIGH):
+            view.changed(*a_claim(new_claim(peer, JOB.id, 1 + turn % 7, step=turn)))
+    entry = view._entries[JOB.id]
+    assert len(entry.heap) + len(entry.refused) <= 2 * 2 + 8 + 1
+
+
+def test_a_change_tells_of_its_job_and_one_behind_does_not() -> None:
+    view = Jobs()
+    view.changed(*a_job())
+    view.changed(*a_claim(new_claim(LOW, JOB.id, 1)))
+    watch = view.watch()
+    view.changed(*a_claim(new_claim(HIGH, JOB.id, 1)))
+    assert watch.next_now() is None
+    view.changed(*a_claim(new_claim(LOW, JOB.id, 1, step=2)))
+    change = watch.next_now()
+    assert change is not None and change.subject == JOB.id and change.value is view.get(JOB.id)

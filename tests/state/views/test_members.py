@@ -1,0 +1,52 @@
+"""Members are listed once each, as they describe themselves, within bounds."""
+
+from shoal.state import defaults
+from shoal.state.entry import FeedName
+from shoal.state.record import NOTHING, Capacity
+from shoal.state.views.members import ABOUT, CAPACITY, Member, Members, capacity_fact
+from shoal.transport.identity import Identity
+
+ALICE, BOB = (Identity.from_seed(seed * 32).peer for seed in (b"a", b"b"))
+HERS = FeedName(ALICE, "member", 0)
+BIG = Capacity(cores=8, memory_bytes=2**34, engine=True, flops=1e12, bandwidth=2e10)
+
+
+def test_a_member_is_put_together_from_its_facts() -> None:
+    view = Members()
+    assert view.get(ALICE) is None and ALICE not in view
+    view.changed(HERS, CAPACITY, capacity_fact(BIG))
+    assert view.get(ALICE) == Member(ALICE, "", BIG)
+    view.changed(HERS, ABOUT, {"version": "0.2", "later": 1})
+    assert view.get(ALICE) == Member(ALICE, "0.2", BIG)
+    assert list(view) == [ALICE] and ALICE in view and BOB not in view and len(view) == 1
+    view.changed(HERS, CAPACITY, None)
+    assert view.get(ALICE) == Member(ALICE, "0.2", NOTHING)
+    view.forgotten(HERS)
+    assert view.get(ALICE) is None and not len(view)
+
+
+def test_what_it_says_is_bounded() -> None:
+    view = Members()
+    told = {"cores": 2**60, "memory": -1, "engine": 1, "flops": 1e300, "bandwidth": -5}
+    view.changed(HERS, CAPACITY, told)
+    member = view.get(ALICE)
+    assert member is not None
+    assert member.capacity == Capacity(
+        defaults.MAX_CORES, 0, engine=False, flops=defaults.MAX_RATE, bandwidth=0.0
+    )
+
+
+def test_what_this_version_does_not_know_makes_no_member() -> None:
+    view = Members()
+    view.changed(HERS, "vouches", {"keys": [b"k" * 32]})
+    view.changed(HERS, ABOUT, {"version": "x\x1b[2J"})
+    view.changed(HERS, CAPACITY, {"cores": "many"})
+    assert view.get(ALICE) is None and view.bad == 3
+
+
+def test_a_change_tells_of_its_author() -> None:
+    view = Members()
+    watch = view.watch()
+    view.changed(HERS, ABOUT, {"version": "0.2"})
+    change = watch.next_now()
+    assert change is not None and change.subject == ALICE and change.value == view.get(ALICE)

@@ -1,0 +1,76 @@
+"""Who serves which layers, by model, as placement and routing ask."""
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state.entry import FeedName
+from shoal.state.kinds import part_of_root
+from shoal.state.record import ShardRecord
+from shoal.state.views.placements import Placements, shard_fact, shard_key
+from shoal.transport.identity import Identity, PeerId
+
+ALICE, BOB = (Identity.from_seed(seed * 32).peer for seed in (b"a", b"b"))
+ROOT, OTHER = "1" * 64, "f" * 64
+
+
+def shard(root: str, start: int, stop: int) -> ShardRecord:
+    return ShardRecord(root, start == 0, start, stop, stop == 22, "bf16", 4096)
+
+
+def serve(view: Placements, peer: PeerId, number: int, what: ShardRecord) -> None:
+    name = FeedName(peer, "shards", part_of_root(what.root))
+    view.changed(name, shard_key(what.root, number), shard_fact(what))
+
+
+def test_who_serves_what() -> None:
+    view = Placements()
+    low, high, whole = shard(ROOT, 0, 11), shard(ROOT, 11, 22), shard(OTHER, 0, 22)
+    serve(view, ALICE, 1, high)
+    serve(view, ALICE, 0, low)
+    serve(view, BOB, 0, high)
+    serve(view, BOB, 0, whole)
+    assert view.get(ROOT) == {ALICE: (low, high), BOB: (high,)}
+    assert view.get(OTHER) == {BOB: (whole,)} and set(view.roots()) == {ROOT, OTHER}
+    assert view.of(BOB) == (high, whole) and view.of(ALICE) == (low, high)
+
+
+def test_a_shard_that_moves_and_one_that_goes() -> None:
+    view = Placements()
+    watch = view.watch()
+    serve(view, ALICE, 0, shard(ROOT, 0, 11))
+    serve(view, ALICE, 0, shard(ROOT, 4, 9))
+    assert view.get(ROOT) == {ALICE: (shard(ROOT, 4, 9),)}
+    change = watch.next_now()
+    assert change is not None and change.subject == ROOT and change.value is view.get(ROOT)
+    view.changed(FeedName(ALICE, "shards", 1), shard_key(ROOT, 0), None)
+    assert view.get(ROOT) is None and view.of(ALICE) == ()
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "change"),
+    [
+        (2, shard_key(ROOT, 0), {}),  # another model's part
+        (1, ROOT, {}),
+        (1, ROOT + "/", {}),
+        (1, ROOT + "/10", {}),
+        (1, ROOT + "/g", {}),
+        (1, ROOT[1:] + "/0", {}),
+        (1, shard_key(ROOT, 0), {"start": 11}),
+        (1, shard_key(ROOT, 0), {"start": 10**9, "stop": 10**9 + 1}),
+        (1, shard_key(ROOT, 0), {"stop": None}),
+        (1, shard_key(ROOT, 0), {"dtype": "x" * 17}),
+    ],
+)
+def test_what_is_no_shard(part: int, key: str, change: dict[str, object]) -> None:
+    view = Placements()
+    view.changed(FeedName(ALICE, "shards", part), key, shard_fact(shard(ROOT, 0, 11)) | change)
+    assert view.bad == 1 and not list(view.roots()) and view.of(ALICE) == ()
+
+
+def test_numbers_are_clamped() -> None:
+    view = Placements()
+    told = shard_fact(shard(ROOT, 0, 11)) | {"start": -5, "stop": 10**9, "tokens": 2**62}
+    view.changed(FeedName(ALICE, "shards", 1), shard_key(ROOT, 3), told)
+    (found,) = view.of(ALICE)
+    assert (found.start, found.stop) == (0, defaults.MAX_LAYERS)
+    assert found.kv_tokens_free == defaults.MAX_TOKENS

@@ -1,0 +1,177 @@
+"""What a replica takes in reaches the views, and what it lets go of leaves them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+
+from shoal.state.claims import claim_fact, new_claim
+from shoal.state.document import Document, snapshot
+from shoal.state.entry import NO_PARENT, Entry, FeedName, Proof, client_of, seal_entry
+from shoal.state.feed import Feed, Outcome
+from shoal.state.kinds import KINDS
+from shoal.state.record import Capacity, ModelName, ShardRecord
+from shoal.state.views.jobs import Job, State, job_fact, job_id
+from shoal.state.views.members import ABOUT, CAPACITY, capacity_fact
+from shoal.state.views.models import model_fact
+from shoal.state.views.placements import shard_fact, shard_key
+from shoal.state.views.usage import Count, usage_fact, usage_key
+from shoal.state.views.views import Views
+from shoal.state.writer import Writer
+from shoal.transport.identity import Identity
+
+ALICE = Identity.from_seed(b"a" * 32)
+PEER = ALICE.peer
+BOB = Identity.from_seed(b"b" * 32).peer
+ROOT = "1" * 64
+JOB = Job(job_id(PEER, b"n"), PEER, "sum", b"1+2", ("2" * 64,), 60.0, frozenset([BOB]))
+CAN = Capacity(8, 2**30, True, 1e9, 1e9)
+MODEL = ModelName("tiny", ROOT, 4, 100)
+SHARD = ShardRecord(ROOT, True, 0, 4, True, "f", 9)
+USED = Count(1, 2, 3, 4)
+Facts = Mapping[str, Mapping[str, Any] | None]
+SAID: dict[tuple[str, int], Facts] = {
+    ("member", 0): {
+        ABOUT: {"version": "0.2"},
+        CAPACITY: capacity_fact(CAN),
+    },
+    ("models", 0): {"tiny": model_fact(MODEL)},
+    ("shards", 1): {shard_key(ROOT, 0): shard_fact(SHARD)},
+    ("jobs", 0): {JOB.id: job_fact(JOB, b"n")},
+    ("claims", 0): {JOB.id: claim_fact(new_claim(PEER, JOB.id, 1, done=True))},
+    ("usage", 0): {usage_key(PEER, ROOT): usage_fact(USED)},
+}
+
+
+def packed(facts: Facts) -> dict[str, bytes | None]:
+    return {key: None if v is None else msgpack.packb(v) for key, v in facts.items()}
+
+
+class Author:
+    """Writes feeds, and a node's feeds and views follow."""
+
+    def __init__(self, views: Views) -> None:
+        self.views = views
+        self.feeds: dict[FeedName, Feed] = {}
+
+    def say(self, kind: str, part: int, facts: Facts, *, epoch: int = 1) -> Entry:
+        name = FeedName(PEER, kind, part)
+        feed = self.feeds.setdefault(name, Feed(name))
+        fresh = feed.head is None or feed.head.epoch < epoch
+        document = Document(KINDS[kind], client_of(name, epoch)) if fresh else feed.document
+        assert document is not None
+        update = document.write(packed(facts))
+        entry = seal_entry(
+            ALICE,
+            kind,
+            part,
+            epoch=epoch,
+            seq=0 if fresh or feed.head is None else feed.head.seq + 1,
+            parent=NO_PARENT if fresh or feed.head is None else feed.head.hash,
+            made=0,
+            update=update,
+        )
+        verdict = feed.admit(entry)
+        assert verdict.outcome is Outcome.NEWS
+        self.views.changed(name, verdict)
+        return entry
+
+    def say_all(self) -> None:
+        for (kind, part), facts in SAID.items():
+            self.say(kind, part, facts)
+
+
+def is_full(views: Views) -> bool:
+    """Whether every view shows what was said; False: whether none shows anything."""
+    shows = {
+        PEER in views.members,
+        views.models.get("tiny") is not None,
+        views.placements.get(ROOT) is not None,
+        JOB.id in views.jobs.all_in(State.DONE),
+        views.usage.get(PEER) is not None,
+    }
+    assert len(shows) == 1
+    return shows.pop()
+
+
+def test_what_is_taken_in_reaches_every_view() -> None:
+    views = Views()
+    Author(views).say_all()
+    assert is_full(views) and views.bad == 0
+    record = views.record(PEER)
+    assert record is not None and record.capacity.cores == 8 and record.version == "0.2"
+    assert [model.name for model in record.models] == ["tiny"] and len(record.shards) == 1
+
+
+def test_what_a_writer_writes_is_what_views_read() -> None:
+    """The values that own facts are made of are within what others take."""
+    views, feeds = Views(), dict[FeedName, Feed]()
+    writer = Writer(ALICE, lambda name: feeds.setdefault(name, Feed(name)), lot=lambda most: 0)
+    for (kind, part), facts in SAID.items():
+        for key, value in facts.items():
+            writer.set(kind, part, key, value)
+    for entry, verdict in writer.stored(writer.flush(0.0, 1)):
+        views.changed(entry.name, verdict)
+    assert is_full(views) and views.bad == 0
+    standing, record = views.jobs.get(JOB.id), views.record(PEER)
+    assert standing is not None and standing.job == JOB and record is not None
+    assert standing.claim == new_claim(PEER, JOB.id, 1, done=True)
+    assert record.models == (MODEL,) and record.shards == (SHARD,)
+    assert record.capacity == CAN and views.usage.get(PEER) == USED
+
+
+def test_a_later_epoch_leaves_only_what_it_says() -> None:
+    views = Views()
+    author = Author(views)
+    author.say("models", 0, {name: model_fact(ModelName(name, ROOT, 4, 1)) for name in "abc"})
+    author.say("models", 0, {"b": model_fact(ModelName("b", ROOT, 5, 1))}, epoch=2)
+    assert set(views.models.names()) == {"b"}
+    author.say("models", 0, {"d": model_fact(ModelName("d", ROOT, 5, 1)), "b": None}, epoch=2)
+    assert set(views.models.names()) == {"d"}
+
+
+def test_a_fork_takes_all_of_the_feed_out() -> None:
+    views = Views()
+    author = Author(views)
+    author.say_all()
+    for (kind, part), feed in {(n.kind, n.part): f for n, f in author.feeds.items()}.items():
+        update = snapshot(KINDS[kind], client_of(feed.name, 7), {})
+        twins = (
+            seal_entry(
+                ALICE, kind, part, epoch=7, seq=0, parent=NO_PARENT, made=made, update=update
+            )
+            for made in (1, 2)
+        )
+        views.changed(feed.name, feed.fork(Proof.of(*twins)))
+    assert not is_full(views) and views.record(PEER) is None
+
+
+def test_an_author_that_is_dropped_leaves_nothing() -> None:
+    views = Views()
+    Author(views).say_all()
+    views.dropped(BOB)
+    assert is_full(views)
+    views.dropped(PEER)
+    assert not is_full(views)
+
+
+def test_what_was_stored_is_there_after_a_start() -> None:
+    views = Views()
+    for (kind, part), facts in SAID.items():
+        held = {key: msgpack.packb(value) for key, value in facts.items()}
+        views.restored(FeedName(PEER, kind, part), held)
+    assert is_full(views)
+    views.restored(FeedName(PEER, "usage", 0), {})
+    assert views.usage.get(PEER) is None
+
+
+def test_what_nobody_can_read_is_counted_and_passed_over() -> None:
+    views = Views()
+    author = Author(views)
+    author.say_all()
+    views.restored(
+        FeedName(PEER, "models", 0), {"tiny": b"\xc1", "other": msgpack.packb({"root": 1})}
+    )
+    assert views.bad == 2 and not list(views.models.names())
+    views.restored(FeedName(PEER, "group", 0), {"a": b"\xc1"})
+    assert views.bad == 2
