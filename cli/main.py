@@ -27,6 +27,7 @@ from . import (
     render,
     run,
     sim,
+    state,
     status,
 )
 
@@ -48,7 +49,8 @@ def shoal(context: click.Context) -> None:
 
 for _command in (
     node.node, node.join, node.invite, node.stop, model.model, blob.blob, run.run,
-    status.status, status.peers, doctor.doctor, find.find, dht.dht, demo.demo, sim.sim,
+    status.status, status.peers, doctor.doctor, find.find, dht.dht, state.state,
+    demo.demo, sim.sim,
 ):  # fmt: skip
     shoal.add_command(_command)
 

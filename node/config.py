@@ -88,6 +88,10 @@ class DataFolder:
         return self.path / "dht"
 
     @property
+    def state(self) -> Path:
+        return self.path / "state"
+
+    @property
     def library(self) -> Path:
         return self.path / "models"
 

@@ -20,8 +20,10 @@ from ..dht.proving import Proving
 from ..dht.quota import Quota
 from ..dht.scrub import Scrub
 from ..state.defaults import ADDRESSES
+from ..state.errors import StateError
 from ..state.membership import Membership
 from ..state.record import Capacity
+from ..state.service import State
 from ..tasks.courier import Courier
 from ..tasks.engine.errors import EngineUnavailable
 from ..tasks.engine.families import check_model
@@ -64,6 +66,8 @@ from .providers import Providers
 from .remembering import Remembering
 from .seeking import Seeking
 from .stall import StallGuard
+from .stateoperations import StateOperations
+from .stating import Stating
 
 
 class ManagedEngine(RestartingEngine, Protocol):
@@ -167,6 +171,10 @@ class Node:
             book=lambda peer: self.directory.where(peer) or self.discovery.dht.where(peer),
             foreign=config.libp2p_relays,
         )
+        self.state = State(
+            host, self.endpoint, identity, config.folder.state, trouble=self._state_trouble
+        )
+        self.stating = Stating(self.state, self.directory, self.health)
         self.discovery = Discovery(host, identity, self.ladder, self.directory, self.health, config)
         self.diagnosis = Diagnosis(
             self.ladder, config.listen, host.interfaces, port_443=config.port_443
@@ -259,6 +267,7 @@ class Node:
             **Operations(self).table(),
             **ModelOperations(self).table(),
             **BlobOperations(self).table(),
+            **StateOperations(self).table(),
         }
         self.control = ControlServer(host, config.folder, config.runtime, operations)
 
@@ -343,6 +352,8 @@ class Node:
             capacity=self.capacity,
         )
         await self.holdings.announce()
+        await nursery.start(self.state.run)
+        nursery.start_soon(self.stating.run)
         await nursery.start(self.discovery.run)
         await nursery.start(self.kv.run)
         nursery.start_soon(self.holdings.announce_chunks)
@@ -444,6 +455,12 @@ class Node:
                 await trio.sleep(defaults.DRAIN_LOOK)
 
     # What a person should know.
+
+    def _state_trouble(self, condition: str, error: StateError | None) -> None:
+        if error is None:
+            self.health.clear(condition)
+        else:
+            self.health.report(condition, error.message, hint=error.hint)
 
     def _tell(self, condition: Condition) -> None:
         self._say(f"warning: {condition.sentence}")

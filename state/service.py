@@ -18,6 +18,7 @@ from . import defaults
 from .archive import Archive, MemoryArchive
 from .entry import FeedName
 from .errors import BadOrder, StoreRefused
+from .inspection import Inspection
 from .keeper import DISK, Keeper, Trouble
 from .kept import KeptArchive
 from .kinds import all_parts
@@ -46,6 +47,7 @@ class State:
         self._keeper = Keeper(host, folder, trouble=trouble, lost=self._lost)
         self.replica = Replica(identity.peer, KeptArchive(identity.peer, self._keeper))
         self.replication = Replication(host, endpoint, self.replica)
+        self.inspection = Inspection(host, self.replica, self.replication, self._keeper)
         self.views = Views()
         self.replica.watchers.append(self.views)
         self._writer: Writer | None = None
@@ -125,8 +127,6 @@ class State:
         for author in tuple(self.replica.authors.keys()):
             for plot in all_parts():
                 await self._show_feed(author, plot)
-        for plot in all_parts():
-            await self._show_feed(public_key_of(self._identity.peer), plot)
 
     async def _show_feed(self, author: bytes, plot: tuple[str, int]) -> None:
         feed = self.replica.feed(author, plot)

@@ -1,0 +1,173 @@
+"""`shoal state show | log | verify | export`: what the swarm agrees on, as this node has it."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import render
+from .options import Commands, data_option, example, json_option
+
+FEED_HEADS = ("AUTHOR", "KIND", "ENTRIES", "SIZE", "BEGUN")
+AUTHOR_LETTERS = 12  # the last of a peer id: the first are everybody's
+
+kind_option = click.option(
+    "--kind", help="Only feeds of this kind: member, models, shards, jobs, …"
+)
+author_option = click.option(
+    "--author", help="Only what this peer says: its id, the beginning or end of it, or `me`."
+)
+
+
+@click.group(
+    cls=Commands,
+    epilog=example("shoal state show", "shoal state log tiny --kind models", "shoal state verify"),
+)
+def state() -> None:
+    """Look into what the swarm agrees on: who says what, since when, and whether it is whole.
+
+    Each node writes feeds of its own, signed and numbered; every node keeps those of the others.
+    """
+
+
+@state.command(epilog=example("shoal state show", "shoal state show --author me"))
+@kind_option
+@author_option
+@data_option
+@json_option
+def show(kind: str | None, author: str | None, data: Path, as_json: bool) -> None:
+    """List the feeds; with --author also what they say. Needs a running daemon."""
+    feeds, answer = _feeds("state_show", data, kind, author)
+    if as_json:
+        click.echo(
+            json.dumps({"feeds": feeds, **{k: v for k, v in answer.items() if k != "feeds"}})
+        )
+        return
+    if not feeds:
+        click.echo("nothing is known yet: a node writes some seconds after its start")
+        return
+    click.echo(render.table(FEED_HEADS, [feed_row(feed, answer["own"]) for feed in feeds]))
+    for feed in feeds:
+        for key, value in feed.get("facts", {}).items():
+            click.echo(f"{feed['kind']}  {render.safe(key)}  {_shown(value)}")
+
+
+@state.command(epilog=example("shoal state log", "shoal state log tiny --kind models"))
+@click.argument("key", required=False)
+@kind_option
+@author_option
+@data_option
+@json_option
+def log(key: str | None, kind: str | None, author: str | None, data: Path, as_json: bool) -> None:
+    """Show who said what of KEY, and when; without KEY all changes, oldest first.
+
+    A feed goes back to when its author last began it anew: at a start of its node, or where most
+    of it had become history. Times are the authors' own. Needs a running daemon.
+    """
+    from .client import request
+
+    said: list[dict[str, Any]] = []
+    request(
+        data,
+        "state_log",
+        on_event=said.append,
+        wait=True,
+        **_asked(key=key, kind=kind, author=author),
+    )
+    said.sort(key=lambda each: each["made"])
+    if as_json:
+        click.echo(json.dumps([{k: v for k, v in each.items() if k != "event"} for each in said]))
+        return
+    if not said:
+        click.echo("nobody has said anything of it" if key else "nothing is known yet")
+    for each in said:
+        what = "taken back" if each["value"] is None else _shown(each["value"])
+        click.echo(
+            f"{_time(each['made'])}  {_author(each['author'])}  {each['kind']}  "
+            f"{render.safe(each['key'])}  {what}"
+        )
+
+
+@state.command(epilog=example("shoal state verify"))
+@data_option
+@json_option
+def verify(data: Path, as_json: bool) -> None:
+    """Check every signature of the whole store. Damaged feeds are fetched again from others.
+
+    Exits with 1 where there were any. Needs a running daemon.
+    """
+    from .client import request
+
+    answer = request(data, "state_verify", wait=True)
+    if as_json:
+        click.echo(json.dumps(answer))
+    else:
+        whole = answer["feeds"] - len(answer["damaged"])
+        entries = "1 entry" if answer["entries"] == 1 else f"{answer['entries']} entries"
+        held = render.size(answer["bytes"])
+        click.echo(f"{render.count(whole, 'feed')} whole: {entries}, {held}")
+        for name in answer["damaged"]:
+            click.echo(f"damaged: {name['kind']} of {_author(name['author'])}, fetched again")
+    if answer["damaged"]:
+        click.get_current_context().exit(1)
+
+
+@state.command(epilog=example("shoal state export > state.json"))
+@kind_option
+@author_option
+@data_option
+def export(kind: str | None, author: str | None, data: Path) -> None:
+    """Write all feeds with their facts to standard output, as one JSON document.
+
+    Needs a running daemon.
+    """
+    feeds, _ = _feeds("state_export", data, kind, author)
+    click.echo(json.dumps({"feeds": feeds}, indent=1, ensure_ascii=False))
+
+
+def feed_row(feed: dict[str, Any], own: str) -> list[str]:
+    """A feed as a line of the table."""
+    part = f" {feed['part']:x}" if feed["part"] else ""
+    who = _author(feed["author"]) + (" (this node)" if feed["author"] == own else "")
+    if feed["forked"]:
+        return [who, feed["kind"] + part, "forked: empty for good", "", ""]
+    begun = _time(feed["epoch"] / 1000)
+    return [who, feed["kind"] + part, str(feed["entries"]), render.size(feed["bytes"]), begun]
+
+
+def _feeds(
+    operation: str, data: Path, kind: str | None, author: str | None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    from .client import request
+
+    feeds: list[dict[str, Any]] = []
+
+    def take(event: dict[str, Any]) -> None:
+        feeds.append({key: value for key, value in event.items() if key != "event"})
+
+    asked = _asked(kind=kind, author=author)
+    return feeds, request(data, operation, on_event=take, wait=True, **asked)
+
+
+def _asked(**asked: str | None) -> dict[str, str]:
+    return {key: value for key, value in asked.items() if value is not None}
+
+
+def _author(peer: str) -> str:
+    return "…" + render.safe(peer[-AUTHOR_LETTERS:])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return render.safe(", ".join(f"{key} {item}" for key, item in value.items()), 200)
+    return render.safe(value, 200)
+
+
+def _time(seconds: float) -> str:
+    """A stranger's clock may say anything."""
+    try:
+        return datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
+    except (ValueError, OverflowError, OSError):
+        return "at no time"

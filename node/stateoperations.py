@@ -1,0 +1,138 @@
+"""What the control socket can be asked about the swarm's state; docs/spec/control.md."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..state.entry import FeedName
+from ..state.inspection import FeedView
+from ..state.kinds import KINDS
+from ..transport.identity import PeerId
+from .control import Emit, Operation
+from .errors import ControlError
+
+if TYPE_CHECKING:
+    from .daemon import Node
+
+_KINDS = ", ".join(KINDS)
+
+
+class StateOperations:
+    """The operations on the state of one node."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def table(self) -> Mapping[str, Operation]:
+        return {
+            "state_show": self.show,
+            "state_log": self.log,
+            "state_verify": self.verify,
+            "state_export": self.export,
+        }
+
+    async def show(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """The feeds, each in an event, with their facts where an author is asked for."""
+        count = 0
+        facts = request.get("author") is not None
+        for view in self._chosen(request):
+            await emit(await self._event(view, facts=facts))
+            count += 1
+        views = self._node.state.views
+        return {
+            "feeds": count,
+            "own": self._node.identity.peer,
+            "members": len(views.members),
+            "unreadable": views.bad,
+        }
+
+    async def export(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """All feeds with their facts, each in an event."""
+        count = 0
+        for view in self._chosen(request):
+            await emit(await self._event(view, facts=True))
+            count += 1
+        return {"feeds": count}
+
+    async def log(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """Each change of the facts asked for in an event, feed by feed."""
+        key, count = _text(request, "key"), 0
+        for view in self._chosen(request):
+            async for said in self._node.state.inspection.history(view):
+                for changed, value in said.changes.items():
+                    if key is None or changed == key:
+                        count += 1
+                        await emit(
+                            {
+                                "event": "said",
+                                **_name(view.name),
+                                "epoch": said.entry.epoch,
+                                "seq": said.entry.seq,
+                                "made": said.entry.made / 1000,
+                                "key": changed,
+                                "value": value,
+                            }
+                        )
+        return {"changes": count}
+
+    async def verify(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        """Every signature and chain of the store."""
+        found = await self._node.state.inspection.verified()
+        return {
+            "feeds": found.feeds,
+            "entries": found.entries,
+            "bytes": found.bytes,
+            "damaged": [_name(name) for name in found.damaged],
+        }
+
+    def _chosen(self, request: dict[str, Any]) -> list[FeedView]:
+        """Those of a kind and of authors whose id ends or begins so, where such are asked for."""
+        kind, author = _text(request, "kind"), _text(request, "author")
+        if kind is not None and kind not in KINDS:
+            raise ControlError(
+                "bad-request", f"there are no feeds of kind `{kind}`", hint=f"kinds: {_KINDS}"
+            )
+        author = self._node.identity.peer if author == "me" else author
+        found = [
+            view
+            for view in self._node.state.inspection.feeds()
+            if (kind is None or view.name.kind == kind)
+            and (author is None or _is(view.name.author, author))
+        ]
+        if author is not None and not found:
+            raise ControlError(
+                "unknown-author",
+                f"nothing is known by an author `{author}`",
+                hint="`shoal state show` lists them; a part of the peer id is enough, or `me`",
+            )
+        return found
+
+    async def _event(self, view: FeedView, *, facts: bool) -> dict[str, Any]:
+        event = {
+            "event": "feed",
+            **_name(view.name),
+            "epoch": view.head.epoch,
+            "entries": 0 if view.forked else view.head.seq + 1,
+            "bytes": view.size,
+            "hash": view.head.hash.hex(),
+            "forked": view.forked,
+        }
+        if facts:
+            event["facts"] = await self._node.state.inspection.facts(view.name)
+        return event
+
+
+def _is(author: PeerId, asked: str) -> bool:
+    return author.startswith(asked) or author.endswith(asked)
+
+
+def _name(name: FeedName) -> dict[str, Any]:
+    return {"author": name.author, "kind": name.kind, "part": name.part}
+
+
+def _text(request: dict[str, Any], key: str) -> str | None:
+    value = request.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= 256:
+        raise ControlError("bad-request", f"`{key}` is not a text of 1 to 256 letters")
+    return value

@@ -1,0 +1,152 @@
+"""Looking into the state for people: what a feed says and has said, and whether it is whole."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import trio
+
+from ..transport.host import Host
+from ..transport.identity import peer_id_of, public_key_of
+from . import defaults
+from .document import Document
+from .entry import FORKED, Entry, FeedName, Head, client_of
+from .errors import BadUpdate
+from .keeper import Keeper
+from .kinds import KINDS, all_parts
+from .replica import Replica
+from .replication import Replication
+from .stored import StoredFeed, verify
+
+
+@dataclass(frozen=True, slots=True)
+class FeedView:
+    """One feed as this node has it."""
+
+    name: FeedName
+    head: Head
+    size: int  # bytes of its entries
+
+    @property
+    def forked(self) -> bool:
+        """Whether its author has signed two entries of one number: it is empty for good."""
+        return self.head == FORKED
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One entry, and the facts that it changed: None where one was taken back."""
+
+    entry: Entry
+    changes: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Verified:
+    """What came of looking at the whole store."""
+
+    feeds: int = 0
+    entries: int = 0
+    bytes: int = 0
+    damaged: list[FeedName] = field(default_factory=list)  # dropped, and fetched again
+
+
+class Inspection:
+    """Of one node's state."""
+
+    def __init__(
+        self, host: Host, replica: Replica, replication: Replication, keeper: Keeper
+    ) -> None:
+        self._host = host
+        self._replica = replica
+        self._replication = replication
+        self._keeper = keeper
+
+    def feeds(self) -> Iterator[FeedView]:
+        """All feeds of which there is anything, by author."""
+        for key in dict.fromkeys((self._replica.own, *self._replica.authors.keys())):
+            for plot in all_parts():
+                feed = self._replica.feed(key, plot)
+                if feed is not None and feed.head is not None:
+                    yield FeedView(FeedName(peer_id_of(key), *plot), feed.head, feed.size)
+
+    async def facts(self, name: FeedName) -> dict[str, Any]:
+        """What a feed says now. Raises StoreRefused."""
+        async with self._replication.turn():
+            facts = await self._replica.facts(public_key_of(name.author), (name.kind, name.part))
+        return {key: readable(value) for key, value in facts.items()}
+
+    async def history(self, view: FeedView) -> AsyncIterator[Said]:
+        """The entries of a feed's epoch, the first being all that was so when it began. Raises
+        StoreRefused."""
+        name, head = view.name, view.head
+        document = Document(KINDS[name.kind], client_of(name, head.epoch))
+        seq = 0
+        while not view.forked and seq <= head.seq:
+            entries = await self._replica.archive.entries(
+                name, head.epoch, seq, defaults.LOADED_BYTES
+            )
+            for entry in entries:
+                try:
+                    changes = document.apply(entry.update)
+                except BadUpdate:
+                    return  # another epoch has begun, or it is damaged: `verified` says so
+                yield Said(
+                    entry,
+                    {
+                        key: None if value is None else readable(value)
+                        for key, value in changes.items()
+                    },
+                )
+                await trio.lowlevel.checkpoint()
+            if not entries:
+                return
+            seq += len(entries)
+
+    async def verified(self) -> Verified:
+        """Read all that is stored, check every signature and chain. Raises StoreRefused."""
+        found = Verified()
+        async for batch in self._keeper.load():
+            for feed in batch:
+                found.feeds += 1
+                found.entries += len(feed.entries)
+                found.bytes += feed.size
+            for name in await self._host.offload(_damaged, batch):
+                found.damaged.append(name)
+        if found.damaged:
+            authors = {name.author for name in found.damaged}
+            await self._keeper.drop(sorted(authors))
+            self._replica.lost(authors)
+        return found
+
+
+def _damaged(feeds: list[StoredFeed]) -> list[FeedName]:
+    return [feed.name for feed in feeds if not verify(feed)]
+
+
+def readable(value: bytes) -> Any:
+    """A fact's value for people and JSON: bytes in hex; what is no msgpack is all hex."""
+    try:
+        return _plain(msgpack.unpackb(value, strict_map_key=False, max_ext_len=0))
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return value.hex()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {_word(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, float) and (value != value or value in (_INFINITE, -_INFINITE)):
+        return str(value)  # JSON has no such numbers
+    return value
+
+
+def _word(key: object) -> str:
+    return key.hex() if isinstance(key, bytes) else str(key)
+
+
+_INFINITE = float("inf")

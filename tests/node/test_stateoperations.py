@@ -1,0 +1,115 @@
+"""The swarm's state by the control socket, on simulated daemons."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.netsim.daemons.daemon import DaemonHandle
+from shoal.netsim.world import World
+from shoal.node.errors import ControlError
+from shoal.state.defaults import WRITE_HOLD
+
+
+async def pair(world: World) -> list[DaemonHandle]:
+    first = await world.host("a").start(model="tiny", layers=(0, 6))
+    second = await world.host("b").start(bootstrap=[first], engine=False)
+    await first.serving()
+    await trio.sleep(WRITE_HOLD + 10)
+    return [first, second]
+
+
+async def asked(node: DaemonHandle, op: str, **more: Any) -> tuple[list[Any], Any]:
+    events: list[Any] = []
+
+    async def emit(event: Any) -> None:
+        events.append(event)
+
+    operation = node.node.control._operations[op]
+    return events, await operation(more, emit)
+
+
+async def test_each_sees_what_the_other_says(world: World) -> None:
+    first, second = await pair(world)
+    me = first.node.identity.peer
+    events, answer = await asked(second, "state_show", author=me[-8:])
+    assert answer["members"] == 2 and answer["feeds"] == len(events)
+    facts = {event["kind"]: event["facts"] for event in events}
+    assert facts["models"]["tiny"]["layers"] == 6
+    assert facts["member"]["about"]["version"]
+    (shard,) = facts["shards"].values()
+    assert (shard["start"], shard["stop"]) == (0, 6)
+    everything, _ = await asked(second, "state_show")
+    assert {event["author"] for event in everything} == {me, second.node.identity.peer}
+    assert len(everything) == len({(e["author"], e["kind"], e["part"]) for e in everything})
+    exported, _ = await asked(second, "state_export", kind="models")
+    assert [event["facts"]["tiny"]["layers"] for event in exported if event["author"] == me] == [6]
+
+
+async def test_who_said_what_and_when(world: World) -> None:
+    first, second = await pair(world)
+    said, answer = await asked(second, "state_log", kind="shards")
+    assert answer["changes"] == len(said) == 1
+    assert said[0]["value"]["stop"] == 6 and said[0]["made"] > 1e9
+    assert said[0]["author"] == first.node.identity.peer
+    some, _ = await asked(first, "state_log", key="tiny", author="me")
+    assert [event["key"] for event in some] == ["tiny"]
+    none, _ = await asked(first, "state_log", key="nobody")
+    assert none == []
+
+
+async def test_what_is_served_no_more_is_taken_back(world: World) -> None:
+    first, second = await pair(world)
+    peer = first.node.identity.peer
+    assert second.node.state.views.placements.of(peer)
+    first.node.directory.publish(shards=())
+    await trio.sleep(5)
+    assert not second.node.state.views.placements.of(peer)
+
+
+async def test_requests_write_nothing(world: World) -> None:
+    """What changes with each request is in no fact."""
+    first, second = await pair(world)
+    key = first.node.identity.public_key
+    shard = first.node.directory.own().shards[0]
+    part = int(shard.root[0], 16)
+    feed = second.node.state.replica.feed(key, ("shards", part))
+    assert feed is not None
+    before = feed.head
+    await second.ask("run", model="tiny", prompt="Once", max_tokens=4)
+    await trio.sleep(5)
+    assert feed.head == before
+
+
+async def test_the_store_is_whole(world: World) -> None:
+    first, _ = await pair(world)
+    _, answer = await asked(first, "state_verify")
+    assert answer["feeds"] >= 4 and answer["entries"] >= 4 and answer["damaged"] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"kind": "nonsense"}, "no feeds of kind `nonsense`"),
+        ({"author": "zzzz"}, "nothing is known by an author"),
+        ({"author": 7}, "not a text"),
+        ({"kind": ""}, "not a text"),
+        ({"kind": "x" * 300}, "not a text"),
+    ],
+)
+async def test_what_cannot_be_asked(world: World, more: dict[str, Any], said: str) -> None:
+    node = await world.host("a").start(engine=False)
+    for op in ("state_show", "state_log", "state_export"):
+        with pytest.raises(ControlError, match=said):
+            await asked(node, op, **more)
+
+
+async def test_a_copy_of_the_folder_is_told(world: World) -> None:
+    node = await world.host("a").start(engine=False)
+    assert node.node.state._writer is not None
+    node.node.state._writer.contested = 1
+    node.node.directory.publish(version="other")
+    await trio.sleep(2)
+    status = await node.ask("status")
+    assert any("same identity" in c["sentence"] or "identity" in c["sentence"]
+               for c in status["health"])  # fmt: skip

@@ -1,0 +1,95 @@
+"""Looking into the state: histories, damage on disk, values for people."""
+
+import json
+
+import msgpack
+import pytest
+import trio
+
+from shoal.state import defaults
+from shoal.state.entry import FeedName
+from shoal.state.inspection import readable
+from shoal.state.store import Store
+from shoal.state.stored import entry_sum
+from shoal.transport.identity import Identity
+from tests.state.test_service import MODEL, Swarm, run
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"a": b"\x01", "b": [b"\x02", {b"k": 1}]}, {"a": "01", "b": ["02", {"6b": 1}]}),
+        (
+            {"n": float("nan"), "i": float("-inf"), "x": 2**60},
+            {"n": "nan", "i": "-inf", "x": 2**60},
+        ),
+        ({1: None}, {"1": None}),
+    ],
+)
+def test_values_for_people(value: object, shown: object) -> None:
+    assert readable(msgpack.packb(value)) == shown
+    json.dumps(readable(msgpack.packb(value)), allow_nan=False)
+
+
+def test_what_is_no_msgpack_is_shown_in_hex() -> None:
+    assert readable(b"\xc1") == "c1"
+    assert readable(b"\x91" * 5000) == "91" * 5000
+
+
+def test_a_history() -> None:
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        for number in range(20):  # where there is little, what was said soon makes room
+            one.state.set("models", f"other {number}", MODEL)
+        await trio.sleep(3)
+        for value in (MODEL, {**MODEL, "layers": 7}, None):
+            one.state.set("models", "tiny", value)
+            await trio.sleep(3)
+        look = two.state.inspection
+        (view,) = [v for v in look.feeds() if v.name == FeedName(one.identity.peer, "models", 0)]
+        said = [said async for said in look.history(view)]
+        tiny = [each.changes["tiny"] for each in said if "tiny" in each.changes]
+        assert [value and value["layers"] for value in tiny] == [6, 7, None]
+        assert [each.entry.seq for each in said] == [0, 1, 2, 3]
+        assert len(said[0].changes) == len(await look.facts(view.name)) == 20
+
+    run(body)
+
+
+def test_damage_is_found_and_fetched_again() -> None:
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        one.state.set("models", "tiny", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        sound = await two.state.inspection.verified()
+        assert sound.feeds >= 2 and sound.entries >= sound.feeds and not sound.damaged
+        store = two.state._keeper._store
+        assert store is not None
+        _forge(store, one.identity)
+        found = await two.state.inspection.verified()
+        assert [name.author for name in found.damaged] == [one.identity.peer]
+        await trio.sleep(10)
+        assert two.names(one) == ["tiny"]
+        assert not (await two.state.inspection.verified()).damaged
+
+    run(body)
+
+
+def _forge(store: Store, author: Identity) -> None:
+    """One flipped bit in a signature, and the row's sum made right: only the signature tells."""
+    database = store._database
+    row = database.row(
+        "SELECT f.id, f.epoch, f.seq FROM feeds f JOIN authors a ON a.id = f.id >> 12"
+        " WHERE a.key = ? AND f.id >> 4 & 255 = (SELECT id FROM kinds WHERE name = 'models')",
+        author.public_key,
+    )
+    assert row is not None
+    feed, epoch, seq = row
+    at = feed << 12 | seq
+    (sealed,) = database.row("SELECT sealed FROM entries WHERE id = ?", at) or (b"",)
+    forged = sealed[:60] + bytes([sealed[60] ^ 1]) + sealed[61:]
+    total = entry_sum(author.public_key, feed, epoch, seq, forged)
+    database.run("UPDATE entries SET sealed = ?, sum = ? WHERE id = ?", forged, total, at)
