@@ -75,3 +75,17 @@ CLAIM_LEASES = 16  # that a job may be held in all, whatever its holders show
 CLAIM_STUBBORN = 3  # attempts from which on a claimant no longer gives way to other open claims
 CLAIM_SCANNED = 4096  # jobs looked at for the next one to take
 CLAIM_KEPT = 3600.0  # seconds that an own claim stays when its job is gone
+
+# The store.
+COMMIT_BYTES = 2**20  # of entries in one transaction
+COMMIT_WORKS = 512  # changes in one transaction
+LOAD_BYTES = 2**20  # of entries read together at the start
+LOAD_FEEDS = 128  # feeds read together at the start
+READ_ENTRIES = 64  # rows read together
+HELD_BYTES = 32 * 2**20  # of others' entries kept in memory while the disk refuses
+HELD_WORK = 256  # bytes that each of them counts besides
+PROBE_BYTES = 256 * 2**10  # that the disk has to take before it counts as well again
+REFUSED_PAUSE = 5.0  # seconds between two tries while the disk refuses
+FREE_SHARE = 16  # one page of so many may be free before the file is made smaller
+FREE_LEAST = 64  # free pages that do not count
+FREED_AT_ONCE = 256  # pages given back in one transaction
