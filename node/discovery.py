@@ -160,7 +160,7 @@ def bodies(member: MemberRecord) -> Iterable[Body]:
             shard.dtype,
             speed=0.0,
         )
-    yield from name_bodies(member)
+    yield from name_bodies(member.models)
     for root in member.holdings:
         yield BlobBody(root, size=0, chunks=1, ranges=())
 

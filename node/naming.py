@@ -7,13 +7,14 @@ from ..dht.names import Names
 from ..dht.record import NameBody
 from ..dht.service import Dht
 from ..state.directory import Directory
-from ..state.record import MemberRecord
+from ..state.record import ModelName
+from ..state.views.models import Models
 from ..transport.identity import PeerId
 from .defaults import NAMED_LAYERS
 
 
-def names_of(dht: Dht, library: Library, directory: Directory) -> Names:
-    """The names of one node."""
+def names_of(dht: Dht, library: Library, directory: Directory, told_of: Models) -> Names:
+    """The names of one node. `told_of`: what all say, members of its view or not."""
 
     def known() -> Iterable[str]:
         yield from library.roots()
@@ -21,14 +22,19 @@ def names_of(dht: Dht, library: Library, directory: Directory) -> Names:
             yield from (shard.root for shard in record.shards)
 
     def told() -> Iterator[tuple[PeerId, NameBody]]:
-        for peer, record in directory.members().items():
-            yield from ((peer, body) for body in name_bodies(record))
+        members = directory.members()
+        for peer, record in members.items():
+            yield from ((peer, body) for body in name_bodies(record.models))
+        for root in told_of.roots():
+            for peer, model in told_of.told_of(root):
+                if peer not in members:
+                    yield from ((peer, body) for body in name_bodies([model]))
 
     return Names(dht, own=dht.peer, here=library.names, known=known, told=told)
 
 
-def name_bodies(member: MemberRecord) -> Iterator[NameBody]:
-    """What a member calls models, as records of the DHT would say it."""
-    for model in member.models:
+def name_bodies(models: Iterable[ModelName]) -> Iterator[NameBody]:
+    """What somebody calls models, as records of the DHT would say it."""
+    for model in models:
         if model.name and 1 <= model.layers <= NAMED_LAYERS:
             yield NameBody(model.name, model.root, model.layers, model.weight_bytes)

@@ -43,12 +43,9 @@ class Views:
         return self._unreadable + sum(view.bad for view in set(self._by_kind.values()))
 
     def changed(self, name: FeedName, verdict: Verdict) -> None:
-        """An entry, or the proof of a fork, was taken in."""
+        """An entry was taken in, or the proof of a fork, after which nothing is said any more."""
         view = self._by_kind.get(name.kind)
         if view is None:
-            return
-        if verdict.outcome is Outcome.FORK:
-            view.forgotten(name)
             return
         if verdict.fresh:
             for key in view.keys(name):

@@ -1,8 +1,7 @@
 """Names that members give."""
 
 from shoal.node.naming import name_bodies
-from shoal.state.record import MemberRecord, ModelName
-from shoal.transport.identity import PeerId
+from shoal.state.record import ModelName
 
 
 def test_names_that_no_record_can_tell_of_are_left_out() -> None:
@@ -12,5 +11,5 @@ def test_names_that_no_record_can_tell_of_are_left_out() -> None:
         ModelName("deep", "cd" * 32, 4_000, 9),
         ModelName("empty", "cd" * 32, 0, 9),
     )
-    (body,) = name_bodies(MemberRecord(PeerId("p"), 1, models=models))
+    (body,) = name_bodies(models)
     assert (body.name, body.root, body.layers, body.size) == ("tiny", "ab" * 32, 6, 9)

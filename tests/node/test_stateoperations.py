@@ -9,6 +9,8 @@ from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
 from shoal.state.defaults import WRITE_HOLD
+from shoal.state.record import ModelName
+from shoal.state.views.models import model_fact
 
 
 async def pair(world: World) -> list[DaemonHandle]:
@@ -113,3 +115,16 @@ async def test_a_copy_of_the_folder_is_told(world: World) -> None:
     status = await node.ask("status")
     assert any("same identity" in c["sentence"] or "identity" in c["sentence"]
                for c in status["health"])  # fmt: skip
+
+
+async def test_a_name_that_a_stranger_gives(world: World) -> None:
+    """Who named it is no member of this one's view; its feed has come by the one between."""
+    first, second = await pair(world)
+    third = await world.host("c").start(bootstrap=[first], engine=False, links=1)
+    await trio.sleep(WRITE_HOLD + 10)
+    model = ModelName("far", "ab" * 32, 6, 1000)
+    third.node.state.set("models", "far", model_fact(model))
+    await trio.sleep(10)
+    if (link := second.node.endpoint.link(third.node.identity.peer)) is not None:
+        link.close()
+    assert (await second.node.names.resolve("far")).root == "ab" * 32

@@ -341,6 +341,14 @@ def test_who_comes_next_inherits_and_is_left_alone_too() -> None:
     assert {desk.begin().job for _ in theirs} == set(theirs)
 
 
+def test_what_is_inherited_comes_after_one_s_own() -> None:
+    desk = Desk(ME, OTHER)
+    desk.silence[OTHER] = math.inf
+    left, own = jobs_of(desk, OTHER, 3), jobs_of(desk, ME, 3)
+    assert {desk.begin().job for _ in own} == set(own)
+    assert {desk.begin().job for _ in left} == set(left)
+
+
 def test_what_another_began_comes_last() -> None:
     desk = Desk(ME, OTHER)
     begun, fresh = jobs_of(desk, ME, 1), jobs_of(desk, OTHER, 1)
@@ -420,6 +428,21 @@ def test_done_claims_stay_until_their_job_has_been_gone_for_long() -> None:
     assert desk.claimant.outdated(desk.now) == []
     desk.now += defaults.CLAIM_KEPT
     assert desk.claimant.outdated(desk.now) == [job]
+
+
+def test_a_done_claim_stays_behind_another() -> None:
+    """The one ahead may be taken out, or refused: then this one counts."""
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    desk.begin()
+    desk.hear(desk.claimant.finish(job, b"3"))
+    nearer = new_claim(OTHER, job, 1, done=True)
+    if claim_hash(job, OTHER) > claim_hash(job, ME):
+        desk.submit(refused=frozenset([ME]))
+    desk.hear(nearer)
+    standing = desk.jobs.get(job)
+    assert standing is not None and standing.claim == nearer
+    assert desk.claimant.outdated(desk.now) == []
 
 
 def test_nothing_is_remembered_of_jobs_that_are_over() -> None:
