@@ -180,9 +180,7 @@ class Node:
             self.ladder, config.listen, host.interfaces, port_443=config.port_443
         )
         self.providers = Providers(host, self.discovery.dht, self.ladder)
-        self.names = names_of(
-            self.discovery.dht, library, self.directory, self.state.views.models
-        )
+        self.names = names_of(self.discovery.dht, library, self.directory, self.state.views.models)
         self.kv = KvIndex(host, self.endpoint, self.discovery.dht, connect=self.providers.connect)
         self.exchange = Exchange(host, self.endpoint, library, swarm=self.providers.swarm)
         self.holdings = Holdings(

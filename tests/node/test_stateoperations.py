@@ -119,12 +119,14 @@ async def test_a_copy_of_the_folder_is_told(world: World) -> None:
 
 async def test_a_name_that_a_stranger_gives(world: World) -> None:
     """Who named it is no member of this one's view; its feed has come by the one between."""
-    first, second = await pair(world)
+    first = await world.host("a").start(model="tiny", layers=(0, 6))
+    second = await world.host("b").start(bootstrap=[first], engine=False, links=1)
     third = await world.host("c").start(bootstrap=[first], engine=False, links=1)
     await trio.sleep(WRITE_HOLD + 10)
     model = ModelName("far", "ab" * 32, 6, 1000)
     third.node.state.set("models", "far", model_fact(model))
     await trio.sleep(10)
-    if (link := second.node.endpoint.link(third.node.identity.peer)) is not None:
-        link.close()
-    assert (await second.node.names.resolve("far")).root == "ab" * 32
+    assert third.node.identity.peer not in second.node.directory.members()
+    (meaning,) = second.node.names.near("far")
+    assert meaning.root == "ab" * 32
+    assert meaning.vouchers[0].peer == third.node.identity.peer
