@@ -11,7 +11,8 @@ from trio.testing import MockClock
 
 from shoal.state import defaults
 from shoal.state.errors import BadRecord
-from shoal.state.membership import Capacity, Membership, ShardRecord, _told
+from shoal.state.membermessages import read_told
+from shoal.state.membership import Capacity, Membership, ShardRecord
 from shoal.state.record import DOMAIN, MemberRecord, open_record, seal_record
 from shoal.transport.address import Address
 from shoal.transport.calls import Call, Refusal, Reply
@@ -141,8 +142,8 @@ async def test_many_changes_at_once_go_out_as_few(net: FakeNet, autojump_clock: 
 def test_lists_are_cut_and_the_rest_is_refused() -> None:
     class Alone:
         handle = on_link = on_link_lost = on_link_quiet = on_link_back = on_link_kept = (
-            staticmethod(lambda *args: None)
-        )
+            on_link_doubt
+        ) = staticmethod(lambda *args: None)
 
         def links(self) -> list[Link]:
             return []
@@ -505,7 +506,7 @@ def test_a_message_of_empty_lists_is_refused_unread() -> None:
     ):
         tracemalloc.start()
         with pytest.raises(BadRecord):
-            _told(payload)
+            read_told(payload)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 4 * len(payload)
@@ -527,7 +528,7 @@ def test_a_message_of_empty_lists_is_refused_unread() -> None:
 )
 def test_a_message_of_records_has_one_form(payload: bytes) -> None:
     with pytest.raises(BadRecord):
-        _told(payload)
+        read_told(payload)
 
 
 @pytest.mark.trio
