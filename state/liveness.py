@@ -29,6 +29,7 @@ class Watched:
     tried: float = -inf  # when a check last found nothing
     pause: float = defaults.CHECK_PAUSE[0]  # after that one
     turn: int = 0  # checks begun
+    first: float = inf  # when it was proved first, since it was last out
     checking: bool = False
 
 
@@ -61,6 +62,9 @@ class Liveness:
     def answering(self) -> set[PeerId]:
         """Of whom this node is a witness."""
         return self._links.keys() - self._doubtful
+
+    def _answers(self, peer: PeerId) -> bool:
+        return peer in self._links and peer not in self._doubtful
 
     # Whom it is about.
 
@@ -147,7 +151,7 @@ class Liveness:
 
     def _witnesses(self, watched: Watched) -> list[PeerId]:
         """Those that count now, of each network one first."""
-        there = [by for by in watched.witnesses if by in self._links and by not in self._doubtful]
+        there = [by for by in watched.witnesses if self._answers(by)]
         first = {self._links[by]: by for by in reversed(there)}.values()
         return [*first, *(by for by in there if by not in first)]
 
@@ -165,7 +169,7 @@ class Liveness:
             for peer, watched in self._watched.items()
             if self._due(peer, watched) <= now
         )
-        found = []
+        found: list[PeerId] = []
         room = defaults.CHECKS_AT_ONCE - sum(w.checking for w in self._watched.values())
         for urgency, _, peer in due:
             if len(found) >= room or (urgency == _UNSEEN and alone >= defaults.ALONE):
@@ -223,7 +227,7 @@ class Liveness:
 
     def _out(self, watched: Watched, now: float) -> None:
         self.version += watched.live
-        watched.live, watched.doubted, watched.tried = False, inf, now
+        watched.live, watched.doubted, watched.tried, watched.first = False, inf, now, inf
 
     def helpers(self, peer: PeerId) -> list[PeerId]:
         """Whom to ask for a proof, in this order: its witnesses, then others, who may know one."""
@@ -246,13 +250,40 @@ class Liveness:
         watched = self._watched.get(peer)
         return watched is not None and watched.pause >= defaults.ASK_SELF_S
 
-    def proved(self, peer: PeerId, now: float) -> None:
-        """It has signed what this node drew for it."""
-        if watched := self._watched.get(peer):
-            self.version += not self.is_live(peer)
-            watched.checking, watched.doubted = False, inf
-            watched.live, watched.proved = True, now
-            watched.pause = defaults.CHECK_PAUSE[0]
+    def proved(self, peer: PeerId, now: float, rivals: Iterable[PeerId] = ()) -> None:
+        """It has signed what this node drew for it. `rivals` publish an address of its own: who
+        has come back as somebody else waits until it is known who else is gone."""
+        if (watched := self._watched.get(peer)) is None:
+            return
+        watched.checking, watched.doubted = False, inf
+        watched.pause = defaults.CHECK_PAUSE[0]
+        watched.first = min(watched.first, now)
+        if not self.is_live(peer) and self._wait_for(rivals, watched.first, now):
+            watched.tried = now
+            return
+        self.version += not self.is_live(peer)
+        watched.live, watched.proved = True, now
+
+    def _wait_for(self, rivals: Iterable[PeerId], since: float, now: float) -> bool:
+        """Whether one of them is live without having shown it since; it is checked now."""
+        waiting = False
+        for peer in rivals:
+            watched = self._watched.get(peer)
+            if watched is None or not self.is_live(peer) or self._answers(peer):
+                continue
+            if watched.proved < since:
+                watched.doubted = min(watched.doubted, now)
+                waiting = True
+        return waiting
+
+    def supersede(self, peer: PeerId, now: float) -> None:
+        """Somebody else is where it was, and its own link does not answer: it is out until it
+        shows that it is somewhere."""
+        if self._answers(peer):
+            return
+        self.unlinked(peer, now)
+        if (watched := self._watched.get(peer)) and watched.live:
+            self._out(watched, now)
 
     def failed(self, peer: PeerId, now: float) -> None:
         """Nobody brought a proof. Of a peer with a link that link decides."""

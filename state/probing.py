@@ -100,23 +100,24 @@ class Probing:
     def _supersede(self, link: Link) -> None:
         """Who had this address and port before, and does not answer there now, is no longer
         somebody to route to: a machine that came back as another peer is listed once."""
-        place = link.status.address[0], link.identities.port
-        for peer, other in self._links.items():
-            there = other.status.address[0], other.identities.port
-            if peer != link.peer and there == place and place[1] and not other.connected:
-                self.liveness.unlinked(peer, self._host.now())
+        host, port = link.status.address[0], link.identities.port
+        for peer in self._roster.at(host, port) if port else ():
+            if peer != link.peer:
+                self.liveness.supersede(peer, self._host.now())
 
     # Running.
 
     async def run(self) -> None:
         """Tell, and check who is due, until cancelled."""
         async with trio.open_nursery() as nursery:
+            version = self.liveness.version
             while True:
-                version, now = self.liveness.version, self._host.now()
+                now = self._host.now()
                 self.liveness.watch(self._roster.authors())
                 for peer in self.liveness.next_checks(now):
                     nursery.start_soon(self._check, peer)
                 if self.liveness.version != version:
+                    version = self.liveness.version
                     self._changed()
                 due = min(self._tell(now), self.liveness.next_due(now))
                 with trio.move_on_after(due - now):
@@ -175,7 +176,7 @@ class Probing:
         proved = await self._ask_around(peer, nonce)
         now = self._host.now()
         if proved:
-            self.liveness.proved(peer, now)
+            self.liveness.proved(peer, now, self._roster.neighbours(peer))
         elif now - began > defaults.CHECK_S + defaults.STALL_S:
             self.liveness.void(peer)
         else:
