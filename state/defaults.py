@@ -53,6 +53,7 @@ ALONE = 24  # live members without any witness
 ALARMS = (64.0, 2.0)  # checks that one witness may bring about at once, and per second
 TESTIMONIES = 512  # members of whom one witness may speak
 ASKED = 3  # at once, for one proof
+NEXT_S = 0.25  # seconds after which the next is asked where there is no hurry
 ASKED_MOST = 6  # for one proof
 TURN_S = 0.05  # seconds, at least, between two rounds of checks
 TELL_S = 0.25  # seconds, at least, between two times of telling with whom links answer

@@ -245,6 +245,11 @@ class Liveness:
         there = [] if watched is None else self._witnesses(watched)
         return next((by for by in there if by != but), None)
 
+    def is_doubted(self, peer: PeerId) -> bool:
+        """Whether there is reason to think that it no longer answers."""
+        watched = self._watched.get(peer)
+        return watched is not None and watched.doubted < inf
+
     def has_failed(self, peer: PeerId) -> bool:
         """Whether checks of it have found nothing several times."""
         watched = self._watched.get(peer)

@@ -176,6 +176,7 @@ class Probing:
         proved = await self._ask_around(peer, nonce)
         now = self._host.now()
         if proved:
+            self._roster.answered(peer, now)
             self.liveness.proved(peer, now, self._roster.neighbours(peer))
         elif now - began > defaults.CHECK_S + defaults.STALL_S:
             self.liveness.void(peer)
@@ -184,12 +185,15 @@ class Probing:
         self.wake()
 
     async def _ask_around(self, peer: PeerId, nonce: bytes) -> bool:
-        """Whether somebody brought its signature in time."""
+        """Whether somebody brought its signature in time. Where nobody doubts it, one is likely
+        to do."""
         helpers = iter(self.liveness.helpers(peer))
         question = msgpack.packb([peer, nonce, True])
+        apart = 0.0 if self.liveness.is_doubted(peer) else defaults.NEXT_S
         proved = False
 
-        async def ask() -> None:
+        async def ask(after: float) -> None:
+            await trio.sleep(after)
             for helper in helpers:
                 if (link := self._links.get(helper)) is not None:
                     take(await self._question(link, "live.find", question, defaults.CHECK_S))
@@ -209,8 +213,8 @@ class Probing:
 
         with trio.move_on_after(defaults.CHECK_S):
             async with trio.open_nursery() as nursery:
-                for _ in range(defaults.ASKED):
-                    nursery.start_soon(ask)
+                for number in range(defaults.ASKED):
+                    nursery.start_soon(ask, number * apart)
                 if self.liveness.has_failed(peer):
                     nursery.start_soon(ask_itself)
         return proved

@@ -257,6 +257,11 @@ class Roster:
             known.heard = now
             known.due = now + known.pause
 
+    def answered(self, peer: PeerId, now: float) -> None:
+        """Somebody who has a link with it brought a proof that it answers."""
+        if known := self._known.get(peer):
+            known.heard = max(known.heard, now)
+
     # Dialling.
 
     def next_dials(self, now: float, most: int) -> list[tuple[PeerId, list[Address]]]:
