@@ -72,7 +72,7 @@ class Liveness:
         """These are the known members, and no others."""
         for peer in self._watched.keys() - members:
             self.version += self._watched.pop(peer).live
-        for peer in members - self._watched.keys():
+        for peer in sorted(members - self._watched.keys()):
             if peer != self._own:
                 rank = sha256(f"{self._own} {peer}".encode()).digest()
                 self._watched[peer] = watched = Watched(rank)
@@ -123,7 +123,7 @@ class Liveness:
         said = self._said.setdefault(by, set())
         has = set(has)
         alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
-        for peer in said - has if whole else said.intersection(lost):
+        for peer in sorted(said - has if whole else said.intersection(lost)):
             said.discard(peer)
             self._withdrawn(by, peer, alarms, now)
         for peer in sorted(has - said)[: defaults.TESTIMONIES - len(said)]:
