@@ -1,12 +1,12 @@
 """Liars among a thousand nodes: 20 % of all at random, or 45 ground next to one key.
 
 Light nodes as in `dht_scale.py`, settled. Liars say that they serve, acknowledge what is stored
-with them and keep nothing, and say of whatever is looked for that they hold it themselves, in a
-record of their own with a right signature. Asked who is near to a place they name, for each, the 5
-nearest of their own kind and 15 ghosts: contacts in networks of their own that nobody answers for,
-drawn anew each time from the 200 nearest of 40,000, most of them nearer than any honest node is.
-An honest node publishes, a hundred look-ups from random honest nodes follow, each until 16 authors
-have been found or nobody is left to ask. Attacks:
+with them and keep nothing, and say of whatever is looked for that others hold it: 16 authors that
+each of them has made up, in records with right signatures, as many as end a look-up. Asked who is
+near to a place they name, for each, the 5 nearest of their own kind and 15 ghosts: contacts in
+networks of their own that nobody answers for, drawn anew each time from the 200 nearest of 40,000,
+most of them nearer than any honest node is. An honest node publishes, a hundred look-ups from
+random honest nodes follow, each until 16 authors have been found or nobody is left to ask. Attacks:
 
 random    250 liars beside 1,000 honest nodes, which met all in a random order; a hundred keys.
 many      45 identities whose keys share 12 bits with the one published key, in as many networks,
@@ -18,8 +18,8 @@ puppets   as `random`, but two of three ghosts answer: each liar's machine is as
 What counts as found is the honest author's record within 10 s, when an application's asking ends.
 
 The defences are subnet limits in the table and in the query, buckets held even over their range,
-disjoint paths, publication to the region, its nodes asked by lot, and doubt in those who named
-others in vain.
+disjoint paths, each with its share of the queries, publication to the region, its nodes asked by
+lot, doubt in those who named others in vain, and several witnesses before enough is enough.
 
 `value` is the lowest share found with the defences on, less what is asked of it (99 %; 95 %): goal
 0. `ok` also asks that with the defences off each attack is below its mark. `--out FILE` keeps a
@@ -48,7 +48,9 @@ GROUND_NEAR: Final = ("many", "few")
 MARKS: Final = {"random": 0.99, "many": 0.95, "few": 0.95}
 PUPPETS: Final = "puppets"
 PUPPET_SEEDS: Final = 3
-DEFENCELESS: Final = LookupSettings(paths=1, by_lot=False, subnet_limits=False, doubt=False)
+DEFENCELESS: Final = LookupSettings(
+    paths=1, by_lot=False, subnet_limits=False, doubt=False, shares=False, witnesses=False
+)
 
 
 def ring_of(attack: str, seed: int, defended: bool) -> Ring:

@@ -1,6 +1,8 @@
 """`shoal blob add | get | list`: files of any kind, under the hash of their content."""
 
 import json
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,8 @@ from typing import Any
 import click
 
 from . import render
-from .options import Commands, data_option, example, json_option
+from .errors import CommandError
+from .options import Commands, data_flag, data_option, example, json_option
 
 
 @click.group(cls=Commands, epilog=example("shoal blob add ./data.bin", "shoal blob list"))
@@ -37,7 +40,8 @@ def add(file: Path, data: Path, as_json: bool) -> None:
         click.echo(json.dumps(answer))
         return
     click.echo(f"added {render.safe(answer['root'], 64)}, {render.size(answer['size'])}")
-    click.echo(f"get it elsewhere with `shoal blob get {render.safe(answer['root'], 64)} FILE`")
+    name = shlex.quote(render.safe(file.name))
+    click.echo(f"get it elsewhere with `shoal blob get {render.safe(answer['root'], 64)} {name}`")
 
 
 @blob.command(epilog=example(f"shoal blob get {'ab' * 32} ./data.bin"))
@@ -54,17 +58,29 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
     from .client import request
     from .progress import Bar
 
+    path, came = file.resolve(), ""
+    check_folder(path.parent)
     with Bar("getting") as bar:
 
         def on_event(event: dict[str, Any]) -> None:
+            nonlocal came
             if event["event"] == "waiting":
                 print(f"waiting: {render.safe(event['message'], 300)}", file=sys.stderr)
             else:
                 bar.show(event["done"], event["total"])
+                came = f", {render.size(event['done'])} of {render.size(event['total'])} are here"
 
-        answer = request(
-            data, "blob_get", root=root, path=str(file.resolve()), wait=True, on_event=on_event
-        )
+        try:
+            answer = request(
+                data, "blob_get", root=root, path=str(path), wait=True, on_event=on_event
+            )
+        except KeyboardInterrupt:
+            again = f"shoal blob get {shlex.quote(root)} {shlex.quote(str(file))}{data_flag(data)}"
+            raise CommandError(
+                "interrupted",
+                f"interrupted{came}; what came is kept",
+                hint=f"`{again}` goes on from there",
+            ) from None
     if as_json:
         click.echo(json.dumps(answer))
         return
@@ -73,6 +89,20 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
         peers, took = render.count(answer["peers"], "peer"), answer["seconds"]
         whence = f"{render.size(answer['fetched'])} from {peers} in {took:.1f} s"
     click.echo(f"wrote {render.size(answer['size'])}: {whence}")
+
+
+def check_folder(folder: Path) -> None:
+    """Before anything is fetched for a file in it. Raises CommandError."""
+    if not folder.is_dir():
+        raise CommandError(
+            "no-folder",
+            f"`{folder}` is no folder",
+            hint=f"make it first: `mkdir -p {shlex.quote(str(folder))}`",
+        )
+    if not os.access(folder, os.W_OK):
+        raise CommandError(
+            "no-folder", f"nothing can be written in `{folder}`", hint="name a file elsewhere"
+        )
 
 
 @blob.command("list", epilog=example("shoal blob list", "shoal blob list --json"))

@@ -45,16 +45,23 @@ def report(answer: dict[str, Any]) -> str:
 
 def rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
     """What there is to say in all."""
-    stored = answer["stored"]
+    stored, own = answer["stored"], answer["own"]
     return [
         ("mode", f"{render.safe(answer['mode'], 16)}: {render.safe(answer['why'], 200)}"),
-        ("network", f"about {answer['size']:.0f} nodes that serve"),
+        ("network", _network(answer)),
         ("contacts", f"{answer['contacts']}, {answer['servers']} of them reachable by all"),
         ("links", f"{answer['links']} for look-ups alone"),
-        ("stored", f"{stored['records']} records of others, {render.size(stored['bytes'])} of "
-                   f"{render.size(stored['limit'])}"),
-        ("own", f"{len(answer['own'])} records, {_walk(answer['walk'])}"),
+        ("stored", f"{render.count(stored['records'], 'record')} of others, "
+                   f"{render.size(stored['bytes'])} of {render.size(stored['limit'])}"),
+        ("own", f"{render.count(len(own), 'record')}, {_walk(answer['walk'])}"),
     ]  # fmt: skip
+
+
+def _network(answer: dict[str, Any]) -> str:
+    if not answer["contacts"]:
+        return "no other node is known: `shoal doctor` says why, an invitation leads to one"
+    nodes = round(answer["size"])
+    return f"about {nodes} {'node that serves' if nodes == 1 else 'nodes that serve'}"
 
 
 def _walk(walk: dict[str, Any] | None) -> str:

@@ -22,10 +22,10 @@ PATH_HEADS = ("ASKED", "NEAR", "AFTER", "TOOK", "ANSWER")
 @data_option
 @json_option
 def find(key: str, path: bool, data: Path, as_json: bool) -> None:
-    """Find out what other nodes say about KEY: where a peer is, or who holds a model.
+    """Find out what other nodes say about KEY: where a peer is, who holds a model or a blob.
 
-    KEY is a peer id, a model's name, root or NAME@hash, or the 64 hex digits of a key. A record
-    only says where to ask: nothing of it has been tried.
+    KEY is a peer id, a model's name or NAME@HASH, the root of a model or of a blob, or the 64 hex
+    digits of a key. A record only says where to ask: nothing of it has been tried.
     """
     from .client import request
 
@@ -45,8 +45,12 @@ def _search(search: dict[str, Any], path: bool) -> str:
     lines = [f"{render.safe(search['about'], 120)}: {nodes} asked, {took:.0f} ms"]
     if search["records"]:
         lines.append(render.table(HEADS, [record_row(record) for record in search["records"]]))
-    else:
+    elif asked:
         lines.append("nothing is known")
+    else:
+        lines.append(
+            "nothing is known: no other node is there to be asked; `shoal doctor` says why"
+        )
     if path:
         lines.append(f"key {render.safe(search['key'])}")
     if path and search["path"]:
@@ -89,7 +93,7 @@ def blob(body: dict[str, Any]) -> str:
     """What is held of a blob."""
     if body.get("ranges") is None:
         return f"all {body['chunks']} chunks, {render.size(body['size'])}"
-    held = sum(stop - start for start, stop in body["ranges"])
+    held = sum(body["ranges"][1::2])  # how many are not held, how many are, and so on
     return f"{held} of {body['chunks']} chunks" if held else "some chunks"
 
 
@@ -98,7 +102,7 @@ def step_row(step: dict[str, Any]) -> list[str]:
     took = "-" if step["took_ms"] is None else f"{step['took_ms']:.1f} ms"
     return [
         render.safe(step["peer"]),
-        f"{step['shared']} bits",
+        render.count(step["shared"], "bit"),
         f"{step['at_ms']:.1f} ms",
         took,
         render.safe(step["answer"], 60),

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import sys
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from ..node.daemon import Node, run_node
 from ..transport.realhost import RealHost
 from . import render
 from .lifecycle import STAY
+from .progress import Bar
 
 if TYPE_CHECKING:
     from ..node.config import NodeConfig
@@ -41,14 +43,41 @@ def say(line: str) -> None:
     print(render.safe(line, 400), flush=True)
 
 
+class FetchBar:
+    """A bar on a terminal while the daemon fetches what it is to serve."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+
+    def show(self, progress: tuple[int, int] | None) -> None:
+        """Bytes done, and of how many; None: nothing is fetched now."""
+        if progress is None:
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
+            return
+        if self._bar is None:
+            self._bar = Bar("fetching")
+            self._bar.open()
+        self._bar.show(*progress)
+
+
 class _Foreground:
     def __init__(self, config: "NodeConfig", parent_fd: int | None) -> None:
         self._config = config
         self._parent_fd = parent_fd
         self._node: Node | None = None
+        self._bar = FetchBar()
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            self._bar.show(None)
+        say("stopped")
+
+    async def _run(self) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
@@ -56,11 +85,11 @@ class _Foreground:
                 if self._parent_fd is not None:
                     nursery.start_soon(self._watch_parent, self._parent_fd)
                 await nursery.start(self._run_node)
-        say("stopped")
 
     async def _run_node(self, *, task_status: TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
-            start = partial(run_node, RealHost(), self._config, say=say)
+            bar = self._bar.show if sys.stderr.isatty() else None
+            start = partial(run_node, RealHost(), self._config, say=say, bar=bar)
             self._node = await nursery.start(start)
             task_status.started()
         self._scope.cancel()

@@ -40,6 +40,10 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
     """
     from .progress import Bar
 
+    if name is not None:
+        from ..dht.library import check_new_name
+
+        check_new_name(name)
     folder = folder.resolve()
     with Bar("reading") as bar:
         answer = _add(data, folder, name, bar)
@@ -47,7 +51,13 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
         click.echo(json.dumps(answer))
         return
     click.echo(f"added {render.safe(answer['name'])}: {_summary(answer)}")
-    click.echo(f"serve it with `shoal node --model {render.safe(answer['name'])}{data_flag(data)}`")
+    if old := answer.get("replaced"):
+        root = render.safe(old[:16])
+        click.echo(f"the name meant {root} here before; that stays, and is called by its root")
+    name = render.safe(answer["name"])
+    click.echo(f"serve it with `shoal node --model {name}{data_flag(data)}`")
+    pulled = f"{name}@{render.safe(answer['root'][:16])}"
+    click.echo(f"while a node runs here, others get it with `shoal model pull {pulled}`")
 
 
 def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> dict[str, Any]:
@@ -91,11 +101,17 @@ def _row(item: dict[str, Any]) -> list[str]:
         render.safe(item["name"]),
         str(item["layers"]),
         render.size(item["weight_bytes"]),
-        "yes" if item["local"] else "no",
+        _here(item),
         "-" if served is None else "complete" if served else render.safe(item["missing"]),
         _by(item["vouchers"]),
         render.safe(item["root"][:16]),
     ]
+
+
+def _here(item: dict[str, Any]) -> str:
+    if not item["local"]:
+        return "no"
+    return "partly" if item.get("lacks") else "yes"
 
 
 def _by(vouchers: list[dict[str, Any]]) -> str:

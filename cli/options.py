@@ -112,6 +112,7 @@ class _Parsed(click.ParamType[Any]):
         from ..transport.address import Address
 
         parsers: dict[str, Callable[[str], Any]] = {
+            "model": config.parse_model,
             "layers": config.parse_layers,
             "memory": config.parse_memory,
             "disk": config.parse_disk,
@@ -133,7 +134,8 @@ def node_options(command: Command) -> Command:
                      "a free port that is remembered)."),
         click.option("--bootstrap", type=_Parsed("address"), metavar="ADDR", multiple=True,
                      help="A node to learn of the others from; may be repeated."),
-        click.option("--model", metavar="NAME", help="Serve this model: a name, NAME@HASH "
+        click.option("--model", type=_Parsed("model"), metavar="NAME",
+                     help="Serve this model: a name, NAME@HASH "
                      "or a root (default: what the swarm needs; alone, the embedded one)."),
         click.option("--layers", type=_Parsed("layers"), metavar="A:B",
                      help="Serve layers A to B-1 (default: chosen by memory and need)."),

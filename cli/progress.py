@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 
+WIDE = 72  # columns of a terminal where a bar fits beside the figures
+
+
 class Bar:
     """Bytes done of a total. Silent where standard error is no terminal."""
 
@@ -21,11 +24,15 @@ class Bar:
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def open(self) -> None:
+        """Begin to show it."""
         if sys.stderr.isatty():
             self._progress = _bar_on_terminal()
             self._task = self._progress.add_task(self._label, total=None)
             self._progress.start()
-        return self
 
     def __exit__(
         self,
@@ -33,6 +40,10 @@ class Bar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take it from the screen."""
         if self._progress is not None:
             self._progress.stop()
 
@@ -46,20 +57,42 @@ def _bar_on_terminal() -> "Progress":
     from rich.console import Console
     from rich.progress import (
         BarColumn,
-        DownloadColumn,
         Progress,
+        ProgressColumn,
+        Task,
+        TaskProgressColumn,
         TextColumn,
-        TransferSpeedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    wide = console.width >= WIDE
+
+    class Sizes(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(sizes(task.completed, task.total, task.speed if wide else None))
+
+    columns = [TextColumn("{task.description}"), TaskProgressColumn(), Sizes(Column(no_wrap=True))]
+    if wide:
+        columns.insert(1, BarColumn(bar_width=None))
+        columns.append(TimeRemainingColumn(compact=True))
+    return Progress(
+        *columns,
+        console=console,
+        transient=True,
+        expand=True,
+        redirect_stdout=sys.stdout.isatty(),  # else what is piped would go to the terminal
     )
 
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
+
+def sizes(done: float, total: float | None, speed: float | None) -> str:
+    """`43.1 of 196.1 MiB, 7.4 MiB/s`, as far as it is known."""
+    if total is None:
+        return ""
+    rate = f", {render.size(speed)}/s" if speed is not None else ""
+    return f"{render.size(done)} of {render.size(total)}{rate}"
 
 
 class Waiting:

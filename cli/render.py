@@ -5,6 +5,7 @@ could otherwise rewrite the screen.
 """
 
 import os
+import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -75,9 +76,13 @@ def fields(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their heads, each as wide as its widest cell."""
+    """Columns under their heads, each as wide as its widest cell. On a terminal so narrow that it
+    would break each line twice, the cells of a row stand below each other."""
     cells = [list(heads), *(list(row) for row in rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    if columns and sum(widths) + 2 * (len(widths) - 1) > 2 * columns:
+        return "\n\n".join(fields([*zip(heads, row, strict=True)]) for row in rows)
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in cells

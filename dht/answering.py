@@ -9,10 +9,9 @@ from ..transport.calls import Answer, Call, Refusal, Reply
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from ..transport.link import Link
-from ..transport.place import is_public, network
 from ..transport.rates import Rate, Rates
 from . import defaults
-from .contact import Contact
+from .contact import Contact, met_at
 from .errors import BadMessage, BadRecord
 from .key import Key
 from .messages import Find, Found, Store, encode_codes
@@ -95,8 +94,7 @@ class Answering:
             return Refusal("not-serving", "this node keeps no records of others")
         self._note(call.peer, store.serves)
         link = self._link(call.peer)
-        ip = link.address[0] if link is not None else ""
-        source = network(ip, defaults.SUBNET_FOUR, defaults.SUBNET_SIX) if is_public(ip) else ""
+        source = met_at(link.address[0] if link is not None else "")
         self._turns.took(began)
         codes: list[str] = []
         while len(codes) < len(store.records):

@@ -5,6 +5,7 @@ which it was seen to be; those that others name are only tried. No address is be
 than the link it came by: a peer from afar cannot make this node knock at its owner's machines.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -18,7 +19,7 @@ from ..transport.link import Link
 from ..transport.place import Nearness, nearness_at, nearness_of, plain_ip
 from . import defaults
 from .brieflinks import BriefLinks
-from .contact import Contact
+from .contact import Contact, met_at
 from .errors import BadMessage
 from .messages import Find, Found, Store, decode_codes
 from .table import Table
@@ -26,6 +27,7 @@ from .table import Table
 _SURE: Final = defaults.CONTACT_ADDRESSES - 1  # of the addresses at which a contact was met
 _NO_SERVER: Final = ("not-serving", "unknown-method")
 _NO_FAULT: Final = ("busy",)  # it is there
+_STORES: Final = ("stores",)
 
 
 class NoAnswer(Exception):
@@ -50,12 +52,15 @@ class Asking:
         self._links = links
         self._table = table
         self._own = own
+        self._met: OrderedDict[str, str] = OrderedDict()  # in which network who answered was met
         self.messages = 0
         """Questions sent so far."""
 
-    async def find(self, contact: Contact, find: Find) -> Found:
-        """`dht.find`. Raises NoAnswer."""
-        link, reply = await self._ask(contact, "dht.find", find.encode(), defaults.FIND_S)
+    async def find(self, contact: Contact, find: Find, by: Sequence[PeerId] = ()) -> Found:
+        """`dht.find`; `by` are those who named the contact, where it is not from the table. Raises
+        NoAnswer."""
+        names = [self._met.get(each, each) for each in by] or [""]
+        link, reply = await self._ask(contact, "dht.find", find.encode(), defaults.FIND_S, names)
         try:
             found = Found.decode(bytes(reply.payload), find)
         except BadMessage:
@@ -67,7 +72,9 @@ class Asking:
 
     async def store(self, contact: Contact, store: Store) -> tuple[str, ...]:
         """`dht.store`: the code of each record, "" for kept. Raises NoAnswer."""
-        link, reply = await self._ask(contact, "dht.store", store.encode(), defaults.STORE_S)
+        link, reply = await self._ask(
+            contact, "dht.store", store.encode(), defaults.STORE_S, _STORES
+        )
         try:
             codes = decode_codes(bytes(reply.payload), len(store.records))
         except BadMessage:
@@ -84,7 +91,12 @@ class Asking:
         return self._own()
 
     async def _ask(
-        self, contact: Contact, method: str, payload: bytes, timeout: float
+        self,
+        contact: Contact,
+        method: str,
+        payload: bytes,
+        timeout: float,
+        by: Sequence[str],
     ) -> tuple[Link, Reply]:
         self.messages += 1
         sure: Sequence[Address] = ()
@@ -94,7 +106,7 @@ class Asking:
             if contact.addresses != sure:
                 contact = Contact(contact.peer, [*sure[:_SURE], *contact.addresses])
         try:
-            link = await self._links.to(contact, sure)
+            link = await self._links.to(contact, sure, by)
             reply = await link.call(
                 method, payload=payload, priority=Priority.CONTROL, timeout=timeout
             )
@@ -103,6 +115,10 @@ class Asking:
         return link, reply
 
     def _answered(self, contact: Contact, link: Link) -> None:
+        self._met[contact.peer] = met_at(link.address[0]) or link.address[0]
+        self._met.move_to_end(contact.peer)
+        while len(self._met) > defaults.MET:
+            self._met.popitem(last=False)
         known = self._table.contact(contact.peer)
         seen = as_seen(contact, link)
         if known is not None:
@@ -113,7 +129,9 @@ class Asking:
     def _failed(self, contact: Contact, error: TransportError) -> NoAnswer:
         if isinstance(error, CallRefused) and error.code in _NO_SERVER:
             self._table.forget(contact.peer)
-        elif isinstance(error, DialFailed) or error.code not in _NO_FAULT:
+        elif error.code != "crowded" and (
+            isinstance(error, DialFailed) or error.code not in _NO_FAULT
+        ):
             self._table.failed(contact.peer, self._host.now())
         return NoAnswer(error.code)
 

@@ -91,6 +91,13 @@ class Blobs:
         while len(self._trees) > TREES_KEPT:
             self._trees.popitem(last=False)
 
+    async def mend(self, root: str) -> None:
+        """Write again what is gone of the tree: the digests of its chunks give it, where they are
+        known. Raises as `tree`, DiskFull."""
+        found = await self.tree(root)
+        nodes = (await self._host.offload(tree.build, found.size, found.leaves))[1]
+        await self._host.offload(self._keep, found, nodes, self._host.now())
+
     async def tree(self, root: str) -> Tree:
         """Raises ModelError `unknown-blob`; ChunkMissing and ChunkCorrupt where a node is not
         here any more: the tree is then got, or the file added, again."""
@@ -143,7 +150,7 @@ def write_pieces(host: Host, path: Path, pieces: Iterator[bytes]) -> None:
         raise ModelError(
             "unwritable",
             f"cannot write `{path}`: {error.strerror or error}",
-            hint=f"look at its folder and its disk: ls -ld '{path.parent}'",
+            hint=f"look at its folder and its disk: `ls -ld '{path.parent}'`",
         ) from error
 
 

@@ -1,6 +1,7 @@
 """Links for look-ups: dialled for a few questions, kept while they are used, and only so many."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -15,6 +16,7 @@ from ..transport.place import Nearness, nearness_of
 from ..transport.rates import Rate, Rates
 from . import defaults
 from .contact import Contact
+from .slots import Slots
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[Link]]
 """A link to a peer for a few questions (`Endpoint.ask`, `Ladder.ask`). Raises DialFailed."""
@@ -38,7 +40,7 @@ class BriefLinks:
         self._endpoint = endpoint
         self._connect = connect
         self._used: dict[Link, tuple[int, float]] = {}  # its turns, and when they last changed
-        self._dials = trio.Semaphore(defaults.BRIEF_DIALS)
+        self._dials = Slots(defaults.BRIEF_DIALS)
         # Dialled in vain: until when it is not again, and where it was.
         self._resting: dict[PeerId, tuple[float, frozenset[Address]]] = {}
         self._knocks = Rates(Rate(*defaults.KNOCKS))  # at one public host, in vain
@@ -52,11 +54,15 @@ class BriefLinks:
         """Brief links that are up."""
         return len(self._brief())
 
-    async def to(self, contact: Contact, sure: Collection[Address] = ()) -> Link:
-        """The link to a contact, dialled where there is none. Raises DialFailed.
+    async def to(
+        self, contact: Contact, sure: Collection[Address] = (), by: Sequence[str] = ("",)
+    ) -> Link:
+        """The link to a contact, dialled where there is none. Raises DialFailed; `crowded` where
+        it was given up for others.
 
         `sure` are addresses at which it has been met. At others a host is dialled in vain so often
-        only: it may be somebody's who is to be bothered.
+        only: it may be somebody's who is to be bothered. `by` are the networks of those who named
+        it, which have equal shares of all dials.
         """
         link = self._endpoint.link(contact.peer)
         if link is not None and link.connected:
@@ -65,11 +71,12 @@ class BriefLinks:
         until, tried = self._resting.get(contact.peer, (now, frozenset()))
         if until > now and tried.issuperset(contact.addresses):
             raise DialFailed("unreachable", f"`{contact.peer}` did not answer a moment ago")
-        async with self._dials:
-            link = await self._dial(contact, sure)
+        dialled = await self._dials.use(by, partial(self._dial, contact, sure))
+        if dialled is None:
+            raise DialFailed("crowded", f"others were to be dialled before `{contact.peer}`")
         self._resting.pop(contact.peer, None)
         self.sweep()
-        return link
+        return dialled
 
     async def _dial(self, contact: Contact, sure: Collection[Address]) -> Link:
         guessed = [each for each in contact.addresses if each not in sure and _is_far(each)]

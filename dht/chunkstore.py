@@ -46,6 +46,8 @@ class ChunkStore:
         """Bytes that all chunks may have together; the owner's wish."""
         self.used_bytes = 0
         """Bytes of all chunks, kept up to date from `open` on."""
+        self.damaged: set[str] = set()
+        """Chunks that were found damaged, and are gone; those that came again since among them."""
         self._staged: dict[str, Path] = {}  # digest -> where its bytes are until they settle
         self._stagings = count(1)
         self._verified: OrderedDict[str, tuple[tuple[int, int, int] | None, float]] = OrderedDict()
@@ -186,6 +188,7 @@ class ChunkStore:
         path, data = self._read(digest)
         if hashlib.sha256(data).hexdigest() != digest:
             self.remove(digest)
+            self.damaged.add(digest)
             raise ChunkCorrupt(digest, f"on disk (`{path}`, now removed)")
         return data
 

@@ -81,6 +81,12 @@ def network_of(host: str) -> str:
     return network(host, defaults.SUBNET_FOUR, defaults.SUBNET_SIX)
 
 
+def met_at(ip: str) -> str:
+    """What counts as one network with a peer that is met there: "" for one that is near. All that
+    are met through others are one, or whoever hides behind a relay would be held to no bound."""
+    return network_of(ip) if ip else "relayed"
+
+
 @lru_cache(4096)
 def read_contact(packed: bytes) -> Contact:
     """A contact of a message; addresses that this version does not understand are left out.

@@ -108,7 +108,7 @@ def unreadable(path: Path, error: OSError) -> ModelError:
     return ModelError(
         "unreadable",
         f"cannot read `{path}`: {error.strerror or error}",
-        hint=f"look at its owner and mode: ls -lL '{path}'",
+        hint=f"look at its owner and mode: `ls -lL '{path}'`",
     )
 
 
@@ -117,5 +117,5 @@ def unwritable(path: Path, error: OSError) -> ModelError:
     return ModelError(
         "unwritable",
         f"cannot write `{path}`: {error.strerror or error}",
-        hint=f"look at its owner, its mode and its disk: ls -ld '{path.parent}'",
+        hint=f"look at its owner, its mode and its disk: `ls -ld '{path.parent}'`",
     )

@@ -176,7 +176,7 @@ class Exchange:
         raise FetchFailed(
             "no-source",
             f"no linked peer gave {what} for {patience:g} s",
-            hint="see who is linked and what they hold: shoal peers",
+            hint="`shoal peers` shows who is linked",
         )
 
     # Its chunks.

@@ -20,6 +20,7 @@ from .defaults import (
     NEWS_CHUNKS,
     NEWS_PAUSE,
     NEWS_PER_S,
+    OFFER_STEP,
     PEERS_AT_ONCE,
     REMOVED_PAUSE,
     SETTLE_AFTER,
@@ -30,6 +31,7 @@ from .defaults import (
     VAIN_LIMIT,
 )
 from .errors import ChunkCorrupt, DiskFull, FetchFailed, ModelError
+from .intake import Arrival, Intake
 from .library import Library
 from .ranges import read_ranges
 from .switchboard import Peers, Swarm, Switchboard
@@ -93,6 +95,8 @@ class Fetch:
         self._removed: Counter[PeerId] = Counter()  # how often it has lost its place
         self._rests: dict[PeerId, float] = {}  # until when it is not met again
         self._news = trio.Event()
+        self._nursery: trio.Nursery | None = None  # of the requests
+        self._intake = Intake(host, library.store, self._stored)
         self._arrivals = trio.lowlevel.ParkingLot()
         self._untold: list[str] = []  # chunks that came and nobody was told of
         self._heard: Counter[tuple[PeerId, int]] = Counter()  # news of a peer in this second
@@ -106,14 +110,15 @@ class Fetch:
         """Returns when every chunk is stored. Raises FetchFailed, DiskFull, ModelError."""
         start = self._last_chunk = self._host.now()
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             nursery.start_soon(self._settle)
             nursery.start_soon(self._pass_on)
             nursery.start_soon(self._peers.run)
+            nursery.start_soon(self._intake.run)
             while not self._transfer.done and self._failure is None:
                 self._news = trio.Event()
                 self._meet(nursery)
-                while not self._full and (choice := self._transfer.choose(self._host.now())):
-                    nursery.start_soon(self._get, *choice)
+                self._ask_on()
                 if self._full:
                     await self._await_space()
                 with trio.move_on_after(TICK):
@@ -133,6 +138,15 @@ class Fetch:
             by_peer=dict(self._bytes),
             liars=tuple(sorted(self._transfer.liars)),
         )
+
+    def _ask_on(self) -> None:
+        """Send the requests that may be sent now."""
+        while (
+            self._nursery is not None
+            and not self._full
+            and (choice := self._transfer.choose(self._host.now()))
+        ):
+            self._nursery.start_soon(self._get, *choice)
 
     async def _settle(self) -> None:
         """Make durable what has come, many chunks at a time."""
@@ -261,13 +275,20 @@ class Fetch:
             self._vain[peer] += not has
             if has is None and pause >= BACKOFF_MAX:
                 break  # room for another one; it is met again later
-            if has is not None and self._transfer.offers(peer, has):
+            if has is not None and await self._takes(peer, has):
                 if self._transfer.delivered(peer):  # news of one that never did cost us the most
                     pause = HAVE_REFRESH
                 self._news.set()
             waits = watching or self._transfer.has_all(peer)
             await trio.sleep(BACKOFF_MAX if waits else pause)
             pause = min(2 * pause, BACKOFF_MAX)
+
+    async def _takes(self, peer: PeerId, has: list[str]) -> bool:
+        """Whether there is anything new in what it has."""
+        if len(self._content.chunks) <= OFFER_STEP:
+            return self._transfer.offers(peer, has)
+        offer = await self._host.offload(self._transfer.weigh, peer, has)
+        return self._transfer.take(peer, offer)
 
     async def _ask(self, peer: PeerId) -> tuple[bool, list[str] | None]:
         """Whether it will tell of more by itself, and what it has; None where it does not say."""
@@ -294,20 +315,27 @@ class Fetch:
             self._news.set()
 
     async def _get(self, peer: PeerId, digest: str) -> None:
+        payload: Bytes | None = None
         with trio.CancelScope() as scope:
             self._scopes[peer, digest] = scope
             try:
-                await self._get_now(peer, digest)
+                payload = await self._get_now(peer, digest)
             finally:
                 del self._scopes[peer, digest]
-                self._transfer.abandoned(peer, digest)  # nothing, unless it was cancelled
-                self._news.set()
+                if payload is None:
+                    self._transfer.abandoned(peer, digest)  # nothing, unless it was cancelled
+                    self._news.set()
+        if payload is not None:
+            self._transfer.received(peer, digest, self._host.now())
+            self._intake.put(Arrival(peer, digest, payload))
+            self._ask_on()
 
-    async def _get_now(self, peer: PeerId, digest: str) -> None:
+    async def _get_now(self, peer: PeerId, digest: str) -> Bytes | None:
+        """What the peer sends, unverified; None where it does not."""
         link = self._switchboard.link(peer)
         if link is None:
             self._transfer.failed(peer, digest, self._host.now())
-            return
+            return None
         header = {"digest": digest}
         if self._transfer.spare(peer, digest):
             header["spare"] = self._content.root
@@ -321,7 +349,7 @@ class Fetch:
         except CallRefused as error:
             if error.code == "given" and "spare" in header:
                 self._transfer.given(peer, digest, self._host.now())
-                return
+                return None
             self._vain[peer] += 1
             if error.code == "not-held":
                 self._transfer.absent(peer, digest)
@@ -330,24 +358,33 @@ class Fetch:
         except LinkClosed:
             self._transfer.failed(peer, digest, self._host.now())
         else:
-            await self._take_in(peer, digest, reply.payload)
+            return reply.payload
+        return None
 
-    async def _take_in(self, peer: PeerId, digest: str, payload: Bytes) -> None:
-        try:
-            await self._host.offload(self._store.stage, digest, payload, self._host.now())
-        except ChunkCorrupt:
-            self._drop_liar(peer, digest)
-            return
-        except ModelError as error:
-            self._refused(error)
-            return
-        if len(payload) != self._wanted[digest]:  # the right bytes: it is not the peer that lies
-            self._failure = ModelError(
+    def _stored(self, arrival: Arrival, error: ModelError | None) -> None:
+        """It is stored, or what was wrong with it."""
+        peer, digest, payload = arrival
+        if error is None and len(payload) != self._wanted[digest]:
+            # The right bytes: it is not the peer that lies.
+            error = self._failure = ModelError(
                 "bad-manifest" if self._content.kind == "model" else "bad-blob",
                 f"chunk {digest[:16]} of {self._content.name} has {len(payload)} bytes, its "
                 f"root says {self._wanted[digest]}",
             )
-            return
+        elif isinstance(error, ChunkCorrupt):
+            self._drop_liar(peer, digest)
+        elif error is not None:
+            self._refused(error)
+        if error is None:
+            self._took_in(peer, digest, len(payload))
+        else:
+            self._transfer.abandoned(peer, digest)
+        if error is not None or self._transfer.done:
+            self._news.set()
+        else:
+            self._ask_on()
+
+    def _took_in(self, peer: PeerId, digest: str, size: int) -> None:
         self._untold.append(digest)
         self._arrivals.unpark_all()
         fresh = self._transfer.wants(digest)
@@ -356,17 +393,17 @@ class Fetch:
         if fresh:
             self._last_chunk = self._host.now()
             self._told_full = False
-            self._bytes[peer] += len(payload)
-            self._on_chunk(len(payload))
+            self._bytes[peer] += size
+            self._on_chunk(size)
 
     def _drop_liar(self, peer: PeerId, digest: str) -> None:
         first = peer not in self._transfer.liars
         for other in self._transfer.lied(peer):
-            self._cancel(peer, other, unless=digest)
+            self._cancel(peer, other)
         if first:
             self._on_liar(peer, digest)
 
-    def _cancel(self, peer: PeerId, digest: str, *, unless: str = "") -> None:
+    def _cancel(self, peer: PeerId, digest: str) -> None:
         scope = self._scopes.get((peer, digest))
-        if scope is not None and digest != unless:
+        if scope is not None:
             scope.cancel()

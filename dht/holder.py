@@ -6,7 +6,7 @@ brings the swarm something new with every byte.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 import trio
@@ -16,11 +16,13 @@ from ..transport.errors import CallRefused, LinkClosed
 from ..transport.frame import Priority
 from ..transport.host import Host
 from ..transport.identity import PeerId
+from ..transport.rates import Rate, Rates
 from .content import Content
 from .defaults import (
     GIVEN_FOR,
     GIVEN_ROOTS,
     HAVE_AGE,
+    HAVE_RATE,
     MANIFEST_LIMIT,
     MANIFEST_PIECE,
     SERVE_AT_ONCE,
@@ -51,8 +53,11 @@ class Holder:
         self._host = host
         self._endpoint = endpoint
         self._library = library
+        self.withheld: dict[str, Container[str]] = {}
+        """Chunks by root that are given to nobody: it is being found out who else has them."""
         self._guests: dict[PeerId, _Guest] = {}
         self._have: dict[str, tuple[float, bytes]] = {}
+        self._asked = Rates(Rate(*HAVE_RATE))
         self._counting = trio.Lock()  # one look through a store at a time, however many ask
         self._watchers: dict[str, dict[PeerId, float]] = {}  # root -> who is told, until when
         self._given: OrderedDict[str, dict[str, tuple[PeerId, float]]] = OrderedDict()
@@ -77,6 +82,8 @@ class Holder:
             return Refusal("bad-request", "a root is needed")
         if not self._library.knows(str(root)):
             return Refusal("unknown-root", "no such model or blob is here")
+        if not self._asked.take(call.peer, self._host.now()):
+            return Refusal("busy", "this was asked too often")
         watching = watch and self._watch(str(root), call.peer)
         return Reply({"watching": watching}, await self._held(str(root)))
 
@@ -134,6 +141,8 @@ class Holder:
             return Refusal("bad-request", "a digest is needed")
         if root is not None and await self._is_spared(str(root), str(digest), call.peer):
             return Refusal("given", "another peer has got it from here just now")
+        if any(digest in chunks for chunks in self.withheld.values()):
+            return Refusal("busy", "it may go from here")
         guest = self._guests.setdefault(call.peer, _Guest())
         if guest.requests >= SERVE_WAITING:
             return Refusal("busy", "too many chunk requests are open")

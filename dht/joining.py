@@ -5,7 +5,9 @@ run and peers with a link bring this node in; then a look-up of its own key, and
 of each bucket that nobody has touched for long.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import trio
 
@@ -15,10 +17,11 @@ from ..transport.identity import PeerId
 from ..transport.link import Link
 from . import defaults
 from .asking import Asking, NoAnswer, as_seen, better, of_link
-from .contact import Contact
+from .contact import Contact, met_at
 from .key import Key
 from .messages import Find
 from .searching import Searching
+from .slots import Slots
 from .table import Table
 
 
@@ -46,8 +49,11 @@ class Joining:
         self._searching = searching
         self._links = links
         self._addresses = addresses
-        self._curious: dict[PeerId, Contact] = {}
-        self._asked: dict[PeerId, float] = {}  # until when not to ask again
+        self._curious: dict[PeerId, tuple[Contact, str]] = {}  # and where it was met
+        self._probes = Slots(
+            defaults.CURIOUS_AT_ONCE, waiting=defaults.CURIOUS - defaults.CURIOUS_AT_ONCE
+        )
+        self._asked: OrderedDict[PeerId, float] = OrderedDict()  # until when not to ask again
         self._looked: float | None = None  # for its own surroundings
         self._news = trio.Event()
         self._somebody = trio.Event()  # has answered
@@ -65,23 +71,24 @@ class Joining:
     def met(self, link: Link) -> None:
         """A link has come up that is more than a question of ours."""
         if not link.brief and link.identities.dialled:
-            self._be_curious(of_link(link, self._addresses(link.peer)))
+            self._be_curious(of_link(link, self._addresses(link.peer)), link)
 
     def asked_by(self, link: Link, contact: Contact) -> None:
         """A peer asks us, and says that it serves."""
         seen = as_seen(contact, link)
         known = self._table.contact(contact.peer)
         if known is None:
-            self._be_curious(seen)
+            self._be_curious(seen, link)
         else:
             self._table.answered(better(known, seen), self._host.now())
 
-    def _be_curious(self, contact: Contact) -> None:
+    def _be_curious(self, contact: Contact, link: Link) -> None:
         now = self._host.now()
         if contact.peer in self._table or self._asked.get(contact.peer, now) > now:
             return
         if len(self._curious) < defaults.CURIOUS:
-            self._curious[contact.peer] = contact
+            ip = link.address[0]
+            self._curious[contact.peer] = contact, met_at(ip) or ip
             self._news.set()
 
     # Running.
@@ -93,27 +100,36 @@ class Joining:
             nursery.start_soon(self._keep_looking)
 
     async def _keep_knowing(self) -> None:
-        """Find out who serves of those who came by."""
-        while True:
-            async with trio.open_nursery() as nursery:
-                for _ in range(min(len(self._curious), defaults.CURIOUS_AT_ONCE)):
-                    peer = next(iter(self._curious))
-                    nursery.start_soon(self._probe, self._curious.pop(peer))
-            if not self._curious:
+        """Find out who serves of those who came by, each network as many at once as others: some
+        may come to be asked, and never answer."""
+        async with trio.open_nursery() as nursery:
+            while True:
                 self._news = trio.Event()
+                for contact, source in self._curious.values():
+                    self._rest(contact.peer)
+                    nursery.start_soon(self._get_to_know, contact, source)
+                self._curious.clear()
                 await self._news.wait()
 
-    async def _probe(self, contact: Contact) -> None:
-        """The table hears of the answer by itself."""
-        now = self._host.now()
-        self._asked = {peer: at for peer, at in self._asked.items() if at > now}
-        if len(self._asked) < defaults.BRIEF_RESTING:
-            self._asked[contact.peer] = now + defaults.CURIOUS_REST
+    async def _get_to_know(self, contact: Contact, source: str) -> None:
+        if not await self._probes.use([source], partial(self._probe, contact)):
+            self._asked.pop(contact.peer, None)  # it may come again
+
+    def _rest(self, peer: PeerId) -> None:
+        self._asked.pop(peer, None)
+        self._asked[peer] = self._host.now() + defaults.CURIOUS_REST
+        while len(self._asked) > defaults.BRIEF_RESTING:
+            self._asked.popitem(last=False)
+
+    async def _probe(self, contact: Contact) -> bool:
+        """The table hears of the answer by itself. True: it was asked."""
+        self._rest(contact.peer)
         try:
             await self._asking.find(contact, self._question())
         except NoAnswer:
-            return
+            return True
         self._somebody.set()
+        return True
 
     def _question(self) -> Find:
         return Find((), (self._own,), 0, (), self._asking.serves())

@@ -165,7 +165,7 @@ class Library:
         Raises ModelError, for the folder's faults and for a name that cannot be one.
         """
         name = slug(folder) if name is None else name
-        check_name(name)
+        check_new_name(name)
         manifest = await import_folder(
             self._host,
             self.store,
@@ -320,7 +320,7 @@ def _bad_library(path: Path, what: str) -> ModelError:
     return ModelError(
         "bad-library",
         f"`{path}` {what}",
-        hint=f"restore it from a copy, or remove it and add the models again: rm '{path}'",
+        hint=f"restore it from a copy, or remove it and add the models again: `rm '{path}'`",
     )
 
 
@@ -331,6 +331,17 @@ def check_name(name: str) -> None:
             "bad-name",
             f"{ascii(name)[:80]} cannot be a model's name",
             hint="use up to 64 letters, digits, `.`, `_` and `-`, a letter or digit first",
+        )
+
+
+def check_new_name(name: str) -> None:
+    """Raises ModelError `bad-name`, also for a name that everybody else would read as a hash."""
+    check_name(name)
+    if _HEX.fullmatch(name):
+        raise ModelError(
+            "bad-name",
+            f"`{name}` looks like the beginning of a root, so nobody could ask for it by this name",
+            hint="give it another: `shoal model add FOLDER --name NAME`",
         )
 
 

@@ -48,6 +48,12 @@ class LookupSettings:
     """Seconds after which an answer counts as late."""
     at_once: int = defaults.PATH_ASKED
     """Queries of each path under way at once, late ones aside."""
+    shares: bool = True
+    """Of the queries, and of the contacts that are heard of, each path has its share: else one that
+    is led in circles, by machines that answer at once, uses up those of the others."""
+    witnesses: bool = True
+    """Enough authors are known only when several have handed out records: one liar makes up as
+    many authors as are wanted."""
     accounts: bool = True
     """Of a contact that several paths named, what each says of where it is counts."""
     queries: int = defaults.LOOKUP_QUERIES
@@ -60,6 +66,7 @@ class Query:
 
     contact: Contact
     find: Find
+    by: tuple[PeerId, ...] = ()  # who named it; nobody: the own table
 
 
 @dataclass(slots=True)
@@ -111,6 +118,8 @@ class _Candidate:
 class _Path:
     waiting: list[_Candidate] = field(default_factory=list)
     asked: list[_Candidate] = field(default_factory=list)  # and not answered yet
+    queries: int = 0  # so far
+    heard: int = 0  # contacts
     begun: bool = False
     sure: bool = False  # the first of it, under way, should do
 
@@ -152,6 +161,7 @@ class Lookup:
         self._known: dict[PeerId, _Candidate] = {}
         self._networks: Counter[str] = Counter()  # of those that were asked
         self._records: dict[tuple[PeerId, Key, str], FoundRecord] = {}
+        self._witnesses: dict[Key, set[PeerId]] = {key: set() for key in self.keys}
         self._answered: list[_Candidate] = []
         self._inside = 0  # nodes of the region that answered
         self._named = 0  # nodes of the region that were heard of
@@ -290,6 +300,7 @@ class Lookup:
     def _ask(self, path: _Path, chosen: _Candidate, now: float) -> Query:
         path.waiting.remove(chosen)
         path.asked.append(chosen)
+        path.queries += 1
         self._networks.update(chosen.contact.networks)
         chosen.step = Step(chosen.contact, chosen.path, chosen.hop, now)
         path.sure = not path.begun and self._should_do(chosen)
@@ -297,7 +308,8 @@ class Lookup:
         self.steps.append(chosen.step)
         near = (self._place(),) if self.settings.by_lot else ()
         most = self._most if self._enough else 0
-        return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves))
+        by = tuple(one.contact.peer for one in chosen.by)
+        return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves), by)
 
     def _should_do(self, one: _Candidate) -> bool:
         """Whether it should have what is looked for, and is there: then nobody else of its path is
@@ -311,7 +323,7 @@ class Lookup:
         return key_at(self._at ^ offset)
 
     def _choose(self, path: _Path) -> _Candidate | None:
-        if len(self.steps) >= self.settings.queries or not path.waiting or self._settled():
+        if not path.waiting or not self._affordable(path) or self._settled():
             return None
         if self.settings.by_lot:
             inside = [each for each in path.waiting if each.distance <= self.radius]
@@ -321,6 +333,17 @@ class Lookup:
         promising = filter(self._promising, path.waiting)
         chosen = min(promising, key=self._nearness, default=None)
         return None if chosen is None else self._credible(chosen)
+
+    def _affordable(self, path: _Path) -> bool:
+        """Whether a query is left beside those that are kept for other paths, while they need
+        them."""
+        share = self.settings.queries // len(self._paths) if self.settings.shares else 0
+        kept = sum(
+            max(share - other.queries, 0)
+            for other in self._paths
+            if other is not path and (other.waiting or other.asked)
+        )
+        return len(self.steps) + kept < self.settings.queries
 
     def _credible(self, each: _Candidate) -> _Candidate | None:
         """Not one in doubt, where enough have answered already."""
@@ -376,7 +399,11 @@ class Lookup:
         for each in self._records.values():
             if not each.record.gone:
                 authors[each.record.key].add(each.record.author)
-        return all(len(found) >= self._enough for found in authors.values())
+        several = min(self._enough, defaults.WITNESSES) if self.settings.witnesses else 1
+        return all(
+            len(found) >= self._enough and len(self._witnesses[key]) >= several
+            for key, found in authors.items()
+        )
 
     def _awaited(self) -> bool:
         """Whether an answer under way may still come soon."""
@@ -453,6 +480,8 @@ class Lookup:
                 if aged.age < record.ttl and not time_code(record, wall):
                     taken.append(FoundRecord(record, float(aged.age), contact.peer))
         for each in taken:
+            if not each.record.gone:
+                self._witnesses[each.record.key].add(contact.peer)
             old = self._records.get(each.record.place)
             if old is None or (each.record.made, -each.age) > (old.record.made, -old.age):
                 self._records[each.record.place] = each
@@ -465,7 +494,9 @@ class Lookup:
             self._hear_again(known, by)
             self._hear_where(known, contact, path)
             return
-        if contact.peer == self._own or len(self._known) >= defaults.LOOKUP_CONTACTS:
+        heard = self._paths[path].heard if self.settings.shares else len(self._known)
+        share = len(self._paths) if self.settings.shares else 1
+        if contact.peer == self._own or heard >= defaults.LOOKUP_CONTACTS // share:
             return
         candidate = _Candidate(
             contact,
@@ -479,6 +510,7 @@ class Lookup:
             candidate.by.append(by)
         self._known[contact.peer] = candidate
         self._named += candidate.distance <= self.radius
+        self._paths[path].heard += 1
         self._paths[path].waiting.append(candidate)
 
     @staticmethod

@@ -7,9 +7,10 @@ and `NAME@HASH` picks. Only all 64 digits of a hash prove anything: eight can be
 Spec: docs/spec/model.md.
 """
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
@@ -22,6 +23,7 @@ from .library import check_name
 from .manifest import is_digest
 from .record import NameBody
 
+KNOWN: Final = "here, among the members or in the swarm's index"
 _PREFIX: Final = re.compile(r"[0-9a-f]{1,64}")
 _BARE: Final = re.compile(rf"[0-9a-f]{{{defaults.PREFIX_MIN},64}}")
 
@@ -111,22 +113,24 @@ class Names:
         """
         asked = self._read(text)
         near = chosen(asked, self._meanings(asked, self._near()))
-        if len(near) == 1:
-            return near[0]
-        if not near:
-            near = chosen(asked, await self.meanings(text, timeout=timeout))
-        if len(near) == 1:
-            return near[0]
-        raise ambiguous(text, near) if near else unknown(text)
+        if near:
+            return _only(text, near)
+        said = [*self._near(), *await self._far(asked.name, timeout)]
+        if found := chosen(asked, self._meanings(asked, said)):
+            return _only(text, found)
+        if others := self._meanings(replace(asked, prefix=""), said) if asked.name else []:
+            raise other_hash(text, others)
+        raise unknown(text, {each.body.name for each in said} | set(self._here()))
+
+    def near(self, text: str) -> list[Meaning]:
+        """What it may mean as far as this node and members know. Raises ModelError `bad-name`."""
+        return self._meanings(self._read(text), self._near())
 
     async def meanings(self, text: str, *, timeout: float = defaults.NAME_FIND) -> list[Meaning]:
         """Everything it may mean, by whoever vouches, nearest sources and most vouchers first; at
         most `NAME_MEANINGS`. Raises ModelError `bad-name`."""
         asked = self._read(text)
-        said = list(self._near())
-        if asked.name:
-            said += await self._far(asked.name, timeout)
-        return self._meanings(asked, said)
+        return self._meanings(asked, [*self._near(), *await self._far(asked.name, timeout)])
 
     def _read(self, text: str) -> Asked:
         """Names given here may look like the beginning of a hash."""
@@ -138,6 +142,8 @@ class Names:
             yield Said(Voucher(peer, source, 0.0), body)
 
     async def _far(self, name: str, timeout: float) -> list[Said]:
+        if not name:
+            return []
         found = await self._records.find(
             record_key(NameBody.kind, name),
             most=defaults.FIND_MOST,
@@ -189,7 +195,7 @@ def read(text: str) -> Asked:
             raise ModelError(
                 "bad-name",
                 f"{ascii(text)[:80]} has no hash after its `@`",
-                hint="NAME@HASH, with the first digits of the root or all 64 of them",
+                hint="NAME@HASH, with the first of the root's digits (0-9, a-f) or all 64 of them",
             )
         check_name(name)
         return Asked(name, prefix)
@@ -205,6 +211,12 @@ def chosen(asked: Asked, meanings: list[Meaning]) -> list[Meaning]:
         return meanings[:1]
     nearest = min((one.source for one in meanings), default=Source.DHT)
     return [one for one in meanings if one.source is nearest]
+
+
+def _only(text: str, meanings: list[Meaning]) -> Meaning:
+    if len(meanings) > 1:
+        raise ambiguous(text, meanings)
+    return meanings[0]
 
 
 def spelled(meaning: Meaning, others: Iterable[Meaning] = ()) -> str:
@@ -238,11 +250,23 @@ def _vouched(vouchers: tuple[Voucher, ...]) -> str:
     return f"says {vouchers[0].peer}{more}"
 
 
-def unknown(text: str) -> ModelError:
-    """Nobody who can be asked has heard of it."""
+def unknown(text: str, names: Iterable[str]) -> ModelError:
+    """Nobody who can be asked has heard of it; `names` are what it may have been meant for."""
+    near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
+    meant = f", did you mean `{near[0]}`?" if near else ""
     return ModelError(
         "unknown-model",
-        f"no model {ascii(text)[:80]} is known here, among the members or in the swarm's index",
+        f"no model {ascii(text)[:80]} is known {KNOWN}{meant}",
         hint="`shoal model list` shows what members name; a whole root can be asked for without a "
         "name",
+    )
+
+
+def other_hash(text: str, meanings: list[Meaning]) -> ModelError:
+    """The name is known, but only with other hashes than the one that was asked for."""
+    listed = ", ".join(spelled(one, meanings) for one in meanings[: defaults.NAME_CHOICES])
+    return ModelError(
+        "unknown-model",
+        f"no model {ascii(text)[:80]} is known {KNOWN}",
+        hint=f"the name is known with another hash: {listed}",
     )

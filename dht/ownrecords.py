@@ -13,7 +13,16 @@ from ..transport.identity import Identity
 from . import defaults
 from .errors import BadRecord
 from .key import Key, key_text
-from .record import BlobBody, Body, NameBody, PeerBody, Record, open_record, seal_record
+from .record import (
+    BlobBody,
+    Body,
+    NameBody,
+    PeerBody,
+    Record,
+    ShardBody,
+    open_record,
+    seal_record,
+)
 
 Slot = tuple[Key, str]
 
@@ -30,6 +39,7 @@ class Own:
     kept: int = 0  # nodes that acknowledged it last time
     tries: int = 0  # in a row that too few did
     walking: bool = False  # it is being announced
+    known: int = 0  # nodes that this one knew when it was last announced
     fresh: bool = True  # what it says now has not been announced yet
     ends: float | None = None  # of what is withdrawn: when all have forgotten it
 
@@ -59,6 +69,8 @@ def _about(body: Body) -> str:
             return body.name
         case BlobBody():
             return body.root
+        case ShardBody():
+            return f"{body.slot} of {body.root}"
         case _:
             return body.slot
 
@@ -197,6 +209,19 @@ class OwnRecords:
         pause = min(defaults.REPAIR_PAUSE[0] * 2**own.tries, defaults.REPAIR_PAUSE[1])
         own.tries = min(own.tries + 1, 32)
         own.due = now + pause * (1 - 0.25 * jitter)
+
+    def grown(self, known: int, now: float) -> bool:
+        """So many nodes are known now. What was announced when there were half as many at most,
+        and fewer than should keep it, is due again: they may all go before its life ends."""
+        found = [
+            own
+            for own in self
+            if own.announced is not None and 2 * own.known <= min(known, defaults.K)
+            if not own.record.gone and own.due > now
+        ]
+        for own in found:
+            own.due = now
+        return bool(found)
 
     def hurry(self, now: float) -> None:
         """The network may be another, or be back: who was kept by too few is tried again."""

@@ -117,6 +117,7 @@ class Publishing:
 
     async def _walk(self, due: list[Own]) -> None:
         began, before = self._host.now(), self._asking.messages
+        known = len(self._table)
         places = {own.record.place: own for own in due}
         records = [await self._sealed(own) for own in due]
         walk = Walk(
@@ -138,7 +139,7 @@ class Publishing:
             jitter = int.from_bytes(self._host.entropy(2)) / 2**16
             self._records.announced(places[place], kept, kept + failed, now, jitter)
         for own in due:
-            own.walking = False
+            own.walking, own.known = False, known
         self._news.set()
         self.last = LastWalk(now, now - began, len(due), self._asking.messages - before)
         self._tell()
@@ -170,7 +171,7 @@ class Publishing:
 
     async def _find(self, walk: Walk, query: Query, waker: "_Waker") -> None:
         try:
-            found = await self._asking.find(query.contact, query.find)
+            found = await self._asking.find(query.contact, query.find, query.by)
         except NoAnswer as error:
             walk.failed(query, self._host.now(), error.code)
         else:

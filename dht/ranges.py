@@ -1,7 +1,8 @@
 """Which chunks of an ordered list are held, as runs of indexes. No I/O."""
 
+import struct
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from operator import lt
 
 from ..transport.frame import Bytes
 from .defaults import HAVE_RANGES
@@ -29,9 +30,11 @@ def pack_indexes(indexes: Iterable[int], most: int = HAVE_RANGES) -> bytes:
 def read_ranges(payload: Bytes, order: Sequence[str], most: int | None = None) -> list[str] | None:
     """The digests a peer says it has; None where it says it badly, or of more than `most`."""
     data = bytes(payload[: 8 * HAVE_RANGES + 1])  # one byte too many is no whole run
-    words = [int.from_bytes(data[i : i + 4]) for i in range(0, len(data), 4)]
-    rising = all(a < b for a, b in pairwise(words))
-    if len(data) % 8 or not rising or words[-1:] > [len(order)]:
+    if len(data) % 8:
+        return None
+    words = struct.unpack(f">{len(data) // 4}I", data)
+    rising = all(map(lt, words, words[1:]))
+    if not rising or words[-1:] > (len(order),):
         return None
     if most is not None and sum(words[1::2]) - sum(words[::2]) > most:
         return None

@@ -1,8 +1,9 @@
 """Records of others that lie with this node, because their keys are near its own.
 
 Nobody can fill it: it takes what lies in this node's part of the key space, so much of one author,
-so much from one network, so many under one key; where it is full, the farthest goes. Sans-I/O;
-times are seconds of the host's monotonic clock, but for `wall`.
+so much from one network, so many under one key; where it is full, the farthest goes of what came
+from the network that has most. Sans-I/O; times are seconds of the host's monotonic clock, but for
+`wall`.
 """
 
 from bisect import bisect_left, insort
@@ -18,6 +19,7 @@ from . import defaults
 from .key import SPACE, Key, point
 from .messages import Aged
 from .record import Record, time_code
+from .shares import Shares
 from .table import lot
 
 _OVERHEAD = 512  # bytes that an entry takes beside its record
@@ -39,6 +41,8 @@ class _Entry:
     gone: bool
     sealed: bytes
     network: str  # of who sent it, "" for one that is near
+    distance: int
+    serial: int
     lot: int
     heard: float  # of its author, when last
     until: float
@@ -64,13 +68,14 @@ class RecordStore:
         self._author_limit = limit * defaults.STORE_AUTHOR // defaults.STORE_BYTES
         self._subnet_limit = limit * defaults.STORE_SUBNET // defaults.STORE_BYTES
         self._keys: dict[Key, dict[_Slot, _Entry]] = {}
-        self._far: list[tuple[int, Key]] = []  # every key, by its distance
+        self._shares = Shares()  # bytes of each network
+        self._far: dict[str, list[tuple[int, int, _Entry]]] = {}  # of each, by their distance
         self._authors: Counter[PeerId] = Counter()  # bytes
-        self._networks: Counter[str] = Counter()  # bytes
         self._ends: dict[int, dict[_Entry, None]] = {}  # by `ENDS_TOGETHER`
         self._next: list[int] = []  # which of them are there, the next one first
         self.bytes = 0
         self._count = 0
+        self._serial = 0
         self.turn = 0
 
     def __len__(self) -> int:
@@ -103,12 +108,13 @@ class RecordStore:
             self._remove(old)
             old = None
         if old is not None and old.made >= record.made:
-            return self._again(old, record, sender, now)
+            return self._again(old, record, sender, network, now)
         return self._fit(self._entry(record, network, now, aged), old)
 
     def _entry(self, record: Record, network: str, now: float, aged: float) -> _Entry:
         """What is gone is remembered until nobody would take what it took back."""
         longer = defaults.GONE_LONGER if record.gone else 0.0
+        self._serial += 1
         return _Entry(
             author=record.author,
             key=record.key,
@@ -119,38 +125,47 @@ class RecordStore:
             gone=record.gone,
             sealed=record.sealed,
             network=network,
+            distance=point(record.key) ^ self._own,
+            serial=self._serial,
             lot=lot(self._nonce, public_key_of(record.author) + record.key),
             heard=now - aged,
             until=now - aged + record.ttl + longer,
             last=now + defaults.LIVES * record.ttl + longer,
         )
 
-    def _again(self, old: _Entry, record: Record, sender: PeerId, now: float) -> str:
+    def _again(self, old: _Entry, record: Record, sender: PeerId, network: str, now: float) -> str:
         if old.sealed != record.sealed:
             return "older"
         if sender == record.author:
             old.heard = now
             old.until = max(old.until, min(now + record.ttl, old.last))  # `expire` sees it
+            self._move(old, network)
         return ""
+
+    def _move(self, entry: _Entry, network: str) -> None:
+        """Its author's own network answers for it: else whoever sent it before its author did
+        could push it out with what it sends itself."""
+        if network != entry.network and self._allowed(network, entry.size):
+            self._remove(entry)
+            entry.network = network
+            self._add(entry)
+
+    def _allowed(self, network: str, more: int) -> bool:
+        """Whether one network may have so many bytes more."""
+        return not network or self._shares[network] + more <= self._subnet_limit
 
     def _fit(self, entry: _Entry, old: _Entry | None) -> str:
         more = entry.size - (old.size if old is not None else 0)
         by_network = entry.size - (old.size if old and old.network == entry.network else 0)
-        if self._authors[entry.author] + more > self._author_limit or (
-            entry.network and self._networks[entry.network] + by_network > self._subnet_limit
+        if self._authors[entry.author] + more > self._author_limit or not self._allowed(
+            entry.network, by_network
         ):
             return "quota"
-        leaving = [] if old is not None else self._leaving(entry)
-        if entry in leaving:
+        leaving = [old] if old is not None else self._leaving(entry)
+        making = [] if entry in leaving else self._making_room(entry, leaving)
+        if entry in leaving or making is None:
             return "full"
-        leaving += [] if old is None else [old]
-        room = self.limit - self.bytes - entry.size + sum(each.size for each in leaving)
-        if room < 0:
-            farther = list(self._farther(entry.key, -room, leaving))
-            if sum(each.size for each in farther) < -room:
-                return "full"
-            leaving += farther
-        for each in leaving:
+        for each in (*leaving, *making):
             self._remove(each)
         self._add(entry)
         return ""
@@ -178,27 +193,35 @@ class RecordStore:
             group = max(networks[entry.network], authors[entry.author])
             yield group, authors[entry.author], entry.lot, entry
 
-    def _farther(self, key: Key, needed: int, leaving: Collection[_Entry]) -> Iterator[_Entry]:
-        """Entries of keys farther than this one, farthest first, until enough bytes are free."""
-        mine = point(key) ^ self._own
-        for far, other in reversed(self._far):
-            if far <= mine or needed <= 0:
-                return
-            for entry in self._keys[other].values():
-                if entry not in leaving:
-                    needed -= entry.size
-                    yield entry
+    def _making_room(self, entry: _Entry, leaving: Sequence[_Entry]) -> list[_Entry] | None:
+        """Who else goes so that it fits: of the network that has most, it among them, what is
+        farthest. None where it would have to be itself."""
+        going = list(leaving)
+        needed = self.bytes + entry.size - self.limit - sum(each.size for each in leaving)
+        changes = Counter({entry.network: entry.size})
+        for each in leaving:
+            changes[each.network] -= each.size
+        while needed > 0:
+            network = self._shares.largest(entry.network, changes)
+            farthest = self._farthest(network, going)
+            own = network == entry.network
+            if farthest is None or (own and farthest.distance <= entry.distance):
+                return None
+            going.append(farthest)
+            needed -= farthest.size
+            changes[network] -= farthest.size
+        return going[len(leaving) :]
+
+    def _farthest(self, network: str, going: Collection[_Entry]) -> _Entry | None:
+        listed = reversed(self._far.get(network, ()))
+        return next((entry for _, _, entry in listed if entry not in going), None)
 
     def _add(self, entry: _Entry) -> None:
-        slots = self._keys.get(entry.key)
-        if slots is None:
-            slots = self._keys[entry.key] = {}
-            insort(self._far, (point(entry.key) ^ self._own, entry.key))
-        slots[entry.author, entry.slot] = entry
+        self._keys.setdefault(entry.key, {})[entry.author, entry.slot] = entry
+        insort(self._far.setdefault(entry.network, []), (entry.distance, entry.serial, entry))
         self._count += 1
         self._authors[entry.author] += entry.size
-        if entry.network:
-            self._networks[entry.network] += entry.size
+        self._shares.change(entry.network, entry.size)
         self.bytes += entry.size
         self._end_at(entry)
 
@@ -208,11 +231,13 @@ class RecordStore:
         self._count -= 1
         if not slots:
             del self._keys[entry.key]
-            del self._far[bisect_left(self._far, (point(entry.key) ^ self._own, entry.key))]
+        far = self._far[entry.network]
+        del far[bisect_left(far, (entry.distance, entry.serial, entry))]
+        if not far:
+            del self._far[entry.network]
         self.bytes -= entry.size
         _take(self._authors, entry.author, entry.size)
-        if entry.network:
-            _take(self._networks, entry.network, entry.size)
+        self._shares.change(entry.network, -entry.size)
         if (together := self._ends.get(entry.ends)) is not None:
             together.pop(entry, None)
 

@@ -95,7 +95,7 @@ class Searching:
     async def _ask(self, search: "_Search", query: Query) -> None:
         lookup, contact = search.lookup, query.contact
         try:
-            found = await self._asking.find(contact, query.find)
+            found = await self._asking.find(contact, query.find, query.by)
         except NoAnswer as error:
             lookup.failed(contact, self._host.now(), error.code)
         else:

@@ -207,7 +207,7 @@ class Dht:
     async def dial(self, peer: PeerId, addresses: Iterable[Address]) -> Link:
         """A link for some questions, as look-ups have them: where others said that a peer is, a
         host is dialled in vain so often only. Raises DialFailed."""
-        return await self._links.to(Contact(peer, addresses))
+        return await self._links.to(Contact(peer, addresses), by=("records",))
 
     # Publishing.
 
@@ -287,6 +287,8 @@ class Dht:
             self._store.radius = min(SPACE, self._table.radius() * defaults.STORE_SLACK)
             while not self._store.expire(self._host.now()):
                 await trio.lowlevel.checkpoint()
+            if self._records.grown(len(self._table), self._host.now()):
+                self._publishing.wake()
             await trio.sleep(defaults.MODE_LOOK)
 
     def _servers(self) -> int:

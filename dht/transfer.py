@@ -9,9 +9,10 @@ well.
 
 import hashlib
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
 
 from ..transport.identity import PeerId
 from .defaults import (
@@ -23,6 +24,7 @@ from .defaults import (
     CHUNK_TIMEOUT_MIN,
     COPIES_MAX,
     IN_FLIGHT,
+    OFFER_STEP,
     RARE_AMONG,
     RATE_MEMORY,
     SPARED_FOR,
@@ -40,10 +42,11 @@ class Source:
     """A peer as a source of chunks. `rate` is measured, in bytes per second."""
 
     has: set[str] = field(default_factory=set)
+    added: set[str] = field(default_factory=set)  # to that, since its last offer
     queue: list[str] = field(default_factory=list)  # of `has`, the next one last; may be stale
     spared: dict[str, float] = field(default_factory=dict)  # what it gave to others just now: when
     whole: bool = False  # it had all that was wanted when it said what it has
-    asked: dict[str, float] = field(default_factory=dict)  # digest -> when
+    asked: dict[str, float] = field(default_factory=dict)  # what it owes: digest -> since when
     rate: float | None = None
     failures: int = 0  # in a row
     rest_until: float = -math.inf
@@ -65,6 +68,14 @@ class Source:
         self.rate = RATE_MEMORY * old + (1 - RATE_MEMORY) * rate
 
 
+class Offer(NamedTuple):
+    """What a peer says it has, as far as it is wanted."""
+
+    has: set[str]
+    queue: list[str]  # the next one last
+    news: bool  # whether the peer has not said all of it before
+
+
 class Transfer:
     """The state of a fetch: what is wanted, who has it, who was asked for what.
 
@@ -73,44 +84,61 @@ class Transfer:
 
     def __init__(self, wanted: Mapping[str, int], salt: bytes) -> None:
         self._sizes = dict(wanted)
-        rank = {d: hashlib.sha256(salt + bytes.fromhex(d)).digest() for d in wanted}
-        self._order = sorted(wanted, key=rank.__getitem__)
+        self._order = _in_own_order(wanted, salt)
+        self._wanted = set(wanted)  # not stored yet
         self._pending = set(wanted)  # wanted and asked of nobody
-        self._asked: dict[str, set[PeerId]] = {}
-        self._holders: Counter[str] = Counter()  # sources that have a chunk
+        self._asked: dict[str, set[PeerId]] = {}  # who owes it, or has sent what is not stored yet
         self._liars: set[PeerId] = set()
         self._quiet: set[PeerId] = set()
         self.sources: dict[PeerId, Source] = {}
 
     @property
     def done(self) -> bool:
-        return not self._pending and not self._asked
+        return not self._wanted
 
     @property
     def left(self) -> int:
         """Chunks still wanted."""
-        return len(self._pending) + len(self._asked)
+        return len(self._wanted)
 
     @property
     def liars(self) -> frozenset[PeerId]:
         return frozenset(self._liars)
 
     def wants(self, digest: str) -> bool:
-        return digest in self._pending or digest in self._asked
+        return digest in self._wanted
 
     def offers(self, peer: PeerId, digests: Iterable[str]) -> bool:
         """What a peer says it has, all of it; is there anything new in that?"""
+        return self.take(peer, self.weigh(peer, digests))
+
+    def weigh(self, peer: PeerId, digests: Iterable[str]) -> Offer:
+        """What an offer comes to, for `take`. It changes nothing and goes by small steps, so a
+        thread may do it beside the event loop: of many chunks it takes long."""
+        source = self.sources.get(peer)
+        known = source.has if source is not None else set()
+        has, queue, news = set[str](), list[str](), False
+        left: Iterator[str] = iter(digests)
+        while step := list(islice(left, OFFER_STEP)):
+            part = self._wanted.intersection(step)
+            news = news or not part <= known
+            has |= part
+        left = filter(has.__contains__, reversed(self._order)) if has else iter(())
+        while step := list(islice(left, OFFER_STEP)):
+            queue += step
+        return Offer(has, queue, news)
+
+    def take(self, peer: PeerId, offer: Offer) -> bool:
+        """A peer's offer counts instead of its last one; is there anything new in it?"""
         if peer in self._liars:
             return False
         source = self.sources.setdefault(peer, Source())
-        has = {digest for digest in digests if self.wants(digest)}
-        news = not has <= source.has
-        self._holders.subtract(source.has)
-        self._holders.update(has)
-        source.has = has
-        source.whole = has >= self._pending
-        source.queue = [digest for digest in reversed(self._order) if digest in has]
-        return news
+        added = source.added - offer.has  # it may have said so while the offer was weighed
+        source.has, source.queue, source.added = offer.has, offer.queue, set()
+        source.has |= added
+        source.queue += added
+        source.whole = len(source.has) >= len(self._wanted)
+        return offer.news
 
     def adds(self, peer: PeerId, digests: Iterable[str]) -> bool:
         """What has come in at a peer that made an offer; is any of it wanted?"""
@@ -119,13 +147,17 @@ class Transfer:
             return False
         fresh = [d for d in digests if self.wants(d) and d not in source.has]
         source.has.update(fresh)
-        self._holders.update(fresh)
+        source.added.update(fresh)
         source.queue += fresh
         return bool(fresh)
 
+    def _holders(self, digest: str) -> int:
+        """Sources that have a chunk."""
+        return sum([digest in source.has for source in self.sources.values()])
+
     def is_rare(self, digest: str) -> bool:
         """Whether one peer alone is known to have it."""
-        return self._holders[digest] <= 1
+        return self._holders(digest) <= 1
 
     def spare(self, peer: PeerId, digest: str) -> bool:
         """Whether to let the peer put this off, for others who lack it as well."""
@@ -140,7 +172,7 @@ class Transfer:
     def has_all(self, peer: PeerId) -> bool:
         """Did the peer offer everything that is still wanted?"""
         source = self.sources.get(peer)
-        return source is not None and self._pending <= source.has
+        return source is not None and (source.whole or self._pending <= source.has)
 
     def delivered(self, peer: PeerId) -> bool:
         """Did the peer ever send a chunk, and the right bytes?"""
@@ -149,7 +181,7 @@ class Transfer:
 
     def choose(self, now: float) -> tuple[PeerId, str] | None:
         """The next request to send; it counts as sent."""
-        if sum(len(source.asked) for source in self.sources.values()) >= IN_FLIGHT:
+        if sum(map(len, self._asked.values())) >= IN_FLIGHT:
             return None
         free = [
             (peer, source)
@@ -180,12 +212,12 @@ class Transfer:
                 place -= 1
                 continue
             looked += 1
-            rank = self._holders[digest]
             if now < source.spared.get(digest, -math.inf) + SPARED_FOR:
                 continue
+            rank = self._holders(digest)
             if best is None or rank < best:
                 best, place = rank, index
-            if looked == RARE_AMONG:
+            if looked == RARE_AMONG or best == 1:
                 break
         if best is None or self._is_too_slow(source, queue[place]):
             return None
@@ -222,7 +254,10 @@ class Transfer:
     def _remaining(source: Source, digest: str, now: float) -> float:
         """Seconds until a chunk asked for may come: what its peer's rate says, and where that
         is over or unknown, as long again as it took so far."""
-        elapsed = now - source.asked[digest]
+        asked = source.asked.get(digest)
+        if asked is None:
+            return 0.0  # it has come, and is being stored
+        elapsed = now - asked
         if elapsed < STEAL_AFTER:
             return 0.0
         expected = source.seconds(len(source.asked)) - elapsed
@@ -236,13 +271,23 @@ class Transfer:
         limit = TIMEOUT_FACTOR * source.seconds(len(source.asked) + 1) * 2.0**source.failures
         return min(max(limit, CHUNK_TIMEOUT_MIN), CHUNK_TIMEOUT_MAX)
 
+    def received(self, peer: PeerId, digest: str, now: float) -> None:
+        """It has come, so the peer owes one less; whether it is right is still to be seen. One
+        that never sent the right bytes owes it until then, and is asked for no more."""
+        if self.sources[peer].rate is not None:
+            self._received(self.sources[peer], digest, now)
+
+    def _received(self, source: Source, digest: str, now: float) -> None:
+        together = len(source.asked)
+        asked = source.asked.pop(digest, None)
+        if asked is not None:
+            source.measure(self._sizes[digest] * together / max(now - asked, 1e-6))
+            source.failures = 0
+
     def arrived(self, peer: PeerId, digest: str, now: float) -> set[PeerId]:
         """A verified chunk is stored; the peers whose copies are no longer needed."""
-        source = self.sources[peer]
-        together = len(source.asked)
-        asked = source.asked.pop(digest, now)
-        source.measure(self._sizes[digest] * together / max(now - asked, 1e-6))
-        source.failures = 0
+        self._received(self.sources[peer], digest, now)
+        self._wanted.discard(digest)
         self._pending.discard(digest)
         return self._asked.pop(digest, set()) - {peer}
 
@@ -262,9 +307,9 @@ class Transfer:
 
     def absent(self, peer: PeerId, digest: str) -> None:
         """The peer turned out not to hold a chunk."""
-        if digest in self.sources[peer].has:
-            self.sources[peer].has.discard(digest)
-            self._holders[digest] -= 1
+        source = self.sources[peer]
+        source.has.discard(digest)
+        source.whole = False
         self.abandoned(peer, digest)
 
     def failed(self, peer: PeerId, digest: str, now: float) -> None:
@@ -292,10 +337,18 @@ class Transfer:
         """Other bytes than asked for: never ask this peer again. Its open requests."""
         self._liars.add(peer)
         source = self.sources[peer]
-        self._holders.subtract(source.has)
-        source.has.clear()
-        source.queue.clear()
+        source.has, source.queue = set(), []
         open_requests = list(source.asked)
         for digest in open_requests:
             self.abandoned(peer, digest)
         return open_requests
+
+
+def _in_own_order(digests: Iterable[str], salt: bytes) -> list[str]:
+    """By the SHA-256 of salt and digest. Sorted bucket by bucket: one sort of all would hold up
+    the event loop even from a thread."""
+    buckets: list[list[tuple[bytes, str]]] = [[] for _ in range(256)]
+    for digest in digests:
+        rank = hashlib.sha256(salt + bytes.fromhex(digest)).digest()
+        buckets[rank[0]].append((rank, digest))
+    return [digest for bucket in buckets for _, digest in sorted(bucket)]

@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from ..dht.errors import DiskFull, ModelError
+from ..dht.errors import DiskFull, FetchFailed, ModelError
+from ..dht.fetch import FetchReport
 from ..dht.manifest import is_digest
+from . import defaults
 from .control import Emit, Operation
 from .errors import ControlError
 from .operations import path_of, progress_to
+from .providers import ALONE, WHO_HAD
 
 if TYPE_CHECKING:
     from .daemon import Node
@@ -55,20 +58,11 @@ class BlobOperations:
         return {"root": root, "size": (await node.library.blobs.tree(root)).size}
 
     async def blob_get(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        node, root, path = self._node, request.get("root"), path_of(request, "path")
-        if not is_digest(root):
-            raise ControlError("bad-request", "`root` is not 64 hex digits")
+        node, root, path = self._node, _root_of(request), path_of(request, "path")
         began = node.host.now()
-
-        async with progress_to(emit) as note, trio.open_nursery() as nursery:
-
-            def on_full(error: DiskFull) -> None:
-                nursery.start_soon(emit, {"event": "waiting", "message": error.message})
-
-            report = await node.exchange.fetch_blob(
-                str(root), node.holdings.linked, note, on_full=on_full
-            )
-        size = await node.library.blobs.write_out(str(root), path)
+        await self._have_tree(root)
+        report = await self._fetch(root, emit)
+        size = await node.library.blobs.write_out(root, path)
         return {
             "root": root,
             "size": size,
@@ -76,3 +70,38 @@ class BlobOperations:
             "peers": len(report.by_peer),
             "seconds": node.host.now() - began,
         }
+
+    async def _have_tree(self, root: str) -> None:
+        """Which chunks it has. Where nobody says to hold it, linked nodes are asked all the same,
+        but for seconds only. Raises ModelError."""
+        node, patience = self._node, defaults.PULL_PATIENCE
+        if not node.library.knows(root) and not await node.providers.providers(root):
+            patience = defaults.UNTOLD_PATIENCE if node.holdings.linked() else 0.0
+        try:
+            await node.exchange.fetch_tree(root, node.holdings.linked, patience=patience)
+        except FetchFailed as error:
+            hint = WHO_HAD.format(root=root) if node.holdings.linked() else ALONE
+            what = f"nobody that can be found now holds `{root}`"
+            raise FetchFailed(error.code, what, hint=hint) from None
+
+    async def _fetch(self, root: str, emit: Emit) -> FetchReport:
+        node = self._node
+        async with progress_to(emit) as note, trio.open_nursery() as nursery:
+
+            def on_full(error: DiskFull) -> None:
+                nursery.start_soon(emit, {"event": "waiting", "message": error.message})
+
+            return await node.exchange.fetch_blob(
+                root, node.holdings.linked, note, patience=defaults.PULL_PATIENCE, on_full=on_full
+            )
+
+
+def _root_of(request: dict[str, Any]) -> str:
+    root = request.get("root")
+    if not isinstance(root, str) or not is_digest(root.lower()):
+        raise ControlError(
+            "bad-request",
+            "`root` is not 64 hex digits",
+            hint="`shoal blob list` on a node that has it shows its root",
+        )
+    return root.lower()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..dht.errors import ModelError
+from ..dht.names import read
 from ..state.defaults import MEMBER_LINKS
 from ..transport.address import Address
 from ..transport.ladder import ALL_RUNGS, Rungs
@@ -100,6 +102,15 @@ class DataFolder:
     @property
     def control_path(self) -> Path:
         return self.path / "control.path"
+
+
+def parse_model(text: str) -> str:
+    """A name, NAME@HASH or a root, of a model that need not be known. Raises BadSetting."""
+    try:
+        read(text)
+    except ModelError as error:
+        raise BadSetting(error.message, hint=error.hint) from None
+    return text
 
 
 def parse_layers(text: str) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.kvindex import KvIndex
 from ..dht.library import Library
+from ..dht.proving import Proving
 from ..dht.quota import Quota
 from ..dht.scrub import Scrub
 from ..state.defaults import ADDRESSES
@@ -61,6 +62,7 @@ from .naming import names_of
 from .operations import Operations
 from .providers import Providers
 from .remembering import Remembering
+from .seeking import Seeking
 from .stall import StallGuard
 
 
@@ -72,6 +74,7 @@ class ManagedEngine(RestartingEngine, Protocol):
 
 EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, threads, bytes of memory
 Say = Callable[[str], None]
+ShowFetch = Callable[[tuple[int, int] | None], None]  # bytes done, and of how many; None: none runs
 NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
 OWN_FIRST = 4  # addresses of interfaces that are published before those that others found
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
@@ -100,15 +103,18 @@ async def run_node(
     *,
     engine_factory: EngineFactory | None = None,
     say: Say = lambda line: None,
+    bar: ShowFetch | None = None,
     task_status: "TaskStatus[Node]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """One daemon, until `Node.stop` or cancellation; started when it answers on its sockets.
 
-    `say` gets lines for a person. Raises DataFolderInUse, NodeError, HostError, TransportError.
+    `say` gets lines for a person; without a `bar` also about how far a fetch is. Raises
+    DataFolderInUse, NodeError, HostError, TransportError.
     """
     lock = await open_folder(host, config.folder)
     try:
         node = await Node.prepare(host, config, say)
+        node.show_fetches(bar)
         node.compute(engine_factory)
         await node.run(task_status=task_status)
     finally:
@@ -139,6 +145,7 @@ class Node:
         self.health = Health(self._tell)
         self.stalls = StallGuard(host, defaults.STALL)
         self._say = say
+        self._bar: ShowFetch | None = None
         self._stop = trio.Event()
         self._restarts = 0  # of the engine's worker
         self.endpoint = Endpoint(
@@ -178,7 +185,8 @@ class Node:
             host,
             library,
             config.disk,
-            replicas=self.holdings.replicas,
+            claims=self.holdings.claims,
+            proof=Proving(host, library, self.exchange.holder, connect=self.providers.connect),
             in_use=self.holdings.in_use,
             withdraw=self.holdings.evicted,
         )
@@ -187,11 +195,19 @@ class Node:
             library,
             config.folder.scrub,
             repair=self.holdings.repair,
+            tell=self.holdings.mended,
             idle=lambda: (
                 not (self.gateway.sessions or self.stage.sessions or self.exchange.fetching())
             ),
         )
-        self.models = Models(host, library, self.exchange, self.directory, restore=self._restore)
+        self.models = Models(
+            host,
+            library,
+            self.exchange,
+            self.directory,
+            restore=self._restore,
+            find=self.names.resolve,
+        )
 
     @classmethod
     async def prepare(cls, host: Host, config: NodeConfig, say: Say) -> "Node":
@@ -203,6 +219,10 @@ class Node:
             await library.open()
             capacity = await probe(host, config.data, memory=config.memory)
         return cls(host, config, identity, credentials, library, capacity, say)
+
+    def show_fetches(self, bar: ShowFetch | None) -> None:
+        """How far it is with what it fetches to serve goes there, not into lines."""
+        self._bar = bar
 
     def compute(self, factory: EngineFactory | None) -> None:
         """Build what computes: the engine where there is one, stage, gateway, serving.
@@ -218,7 +238,8 @@ class Node:
         self.engine = make(host, threads, memory) if there else None
         self.capacity = replace(self.capacity, engine=self.engine is not None)
         self.stage = Stage(host, courier, self.engine)
-        self.gateway = Gateway(host, courier, self.directory, self.models)
+        seeking = Seeking(host, self.discovery.dht, self.directory, self.providers)
+        self.gateway = Gateway(host, courier, self.directory, self.models, seek=seeking.seek)
         settings = ServingSettings(memory, config.model, config.layers, config.dtype)
         self.serving = Serving(
             host,
@@ -445,10 +466,14 @@ class Node:
             elif status["text"] == NO_TORCH:
                 self.health.report("serving", status["text"], hint=TORCH_HINT)
             else:
-                self.health.clear("serving")
+                if status["phase"] != "choosing":  # which it does again and again while it fails
+                    self.health.clear("serving")
                 if status["text"] != said:
                     said = status["text"]
                     self._say(said)
-                if line := progress.line(status):
+                if self._bar is not None:
+                    fetching = status["phase"] == "fetching" and bool(status["total_bytes"])
+                    self._bar((status["done_bytes"], status["total_bytes"]) if fetching else None)
+                elif line := progress.line(status):
                     self._say(line)
             await trio.sleep(defaults.WATCH)

@@ -1,6 +1,6 @@
 """The daemon's part in the DHT: what it says of this node there, and what members say besides."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import trio
@@ -71,6 +71,8 @@ class Discovery:
                 with trio.move_on_after(defaults.SPEED_LOOK):
                     version = await self._directory.changed(version)
                 self._say()
+                while not learn(self._keys, self._directory.members(), defaults.MEMBERS_READ):
+                    await trio.lowlevel.checkpoint()
                 await trio.sleep(defaults.SAY_PAUSE)
 
     async def leave(self) -> None:
@@ -121,14 +123,28 @@ class Discovery:
     def told_by_members(self, key: Key) -> Iterator[FoundRecord]:
         """What members' own records say under a key: the same facts, by another way."""
         members = self._directory.members()
-        for peer in self._keys.keys() - members.keys():
-            del self._keys[peer]
-        for peer, record in members.items():
-            known = self._keys.get(peer)
-            if known is None or known[0] is not record:  # some hundred hashes a record
-                known = self._keys[peer] = record, frozenset(body.key for body in bodies(record))
-            if key in known[1]:
+        learn(self._keys, members, defaults.MEMBERS_READ)
+        for peer, (record, keys) in self._keys.items():
+            if key in keys and members.get(peer) is record:
                 yield from (_found(record, body) for body in bodies(record) if body.key == key)
+
+
+def learn(
+    known: dict[PeerId, tuple[MemberRecord, frozenset[Key]]],
+    members: Mapping[PeerId, MemberRecord],
+    most: int,
+) -> bool:
+    """Under which keys members say something, of `most` that were not read yet, as each may take
+    some hundred hashes; whether that was all."""
+    for peer in known.keys() - members.keys():
+        del known[peer]
+    for peer, record in members.items():
+        if peer not in known or known[peer][0] is not record:
+            if not most:
+                return False
+            most -= 1
+            known[peer] = record, frozenset(body.key for body in bodies(record))
+    return True
 
 
 def bodies(member: MemberRecord) -> Iterable[Body]:

@@ -68,10 +68,9 @@ class Holdings:
             with suppress(ModelError):  # damaged: `announce` has said so
                 await self._exchange.announce(root)
 
-    async def replicas(self, root: str) -> int | None:
+    async def claims(self, root: str) -> set[PeerId]:
         """Others that say they hold it, members or not."""
-        found = {*holders(root, self._directory), *await self._providers.replicas(root)}
-        return len(found) or None
+        return {*holders(root, self._directory), *await self._providers.replicas(root)}
 
     def in_use(self) -> frozenset[str]:
         """What must stay: it is served, or being fetched."""
@@ -88,6 +87,24 @@ class Holdings:
         self._exchange.swarm.withdraw(root)
         self._say(f"{root[:16]} made room on the disk")
 
+    def mended(self, again: int, lost: int) -> None:
+        """Of chunks that were damaged on this disk, so many came again, and so many nobody had."""
+        if again:
+            self._say(f"{_chunks(again)} damaged on this disk, and fetched again from others")
+        if not lost:
+            self._health.clear("damaged")
+            return
+        self._health.report(
+            "damaged",
+            f"{_chunks(lost)} damaged on this disk, and no other node that can be found has them",
+            hint="add what they belong to again: `shoal blob add FILE`, `shoal model add FOLDER`; "
+            "`shoal blob list` and `shoal model list` show what is not whole",
+        )
+
     async def repair(self, root: str, digests: list[str]) -> None:
         """Fetch damaged chunks again."""
         await self._exchange.fetch(root, digests, self.linked)
+
+
+def _chunks(count: int) -> str:
+    return "1 chunk was" if count == 1 else f"{count} chunks were"

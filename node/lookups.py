@@ -1,6 +1,6 @@
 """What the control socket can be asked about the DHT; docs/spec/control.md."""
 
-import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,10 +9,11 @@ from ..dht.errors import ModelError
 from ..dht.finding import Found
 from ..dht.key import Key, distance, key_text, node_key, parse_key, record_key
 from ..dht.lookup import FoundRecord, Step
+from ..dht.manifest import is_digest
+from ..dht.names import Asked, Meaning, read, spelled
 from ..dht.record import BlobBody, NameBody, PeerBody, ShardBody
-from ..tasks.models import resolve
 from ..transport.errors import TransportError
-from ..transport.identity import parse_peer_id
+from ..transport.identity import PeerId, parse_peer_id
 from . import defaults
 from .control import Emit, Operation
 from .errors import ControlError
@@ -20,7 +21,10 @@ from .errors import ControlError
 if TYPE_CHECKING:
     from .daemon import Node
 
-_HEX = re.compile(r"[0-9a-f]{64}")
+_KEYS = (
+    "a key is a peer id, a model's name or NAME@HASH, a root, or 64 hex digits as "
+    "`shoal find --path` shows them"
+)
 _BITS = 256
 
 
@@ -45,46 +49,29 @@ class Lookups:
         return self._node.discovery.dht.view()
 
     async def find(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        questions = self._questions(_asked(request))
+        """Of a name also who holds what it means, by whoever says so: looked for in a second
+        round where only the index knows what that is."""
+        text = _asked(request)
+        text = text.lower() if is_digest(text.lower()) else text
+        if (peer := _peer(text)) is not None:
+            where = Question(record_key(PeerBody.kind, peer), f"where {peer} is")
+            return {"searches": await self._search([where])}
+        asked, near = _read(text), self._node.names.near(text)[: defaults.FIND_MODELS]
+        searches = await self._search([*_about(text, near), *_others(text, asked, near)])
+        told = [one for one in _told(searches, asked) if one.root not in {n.root for n in near}]
+        if told := told[: max(0, defaults.FIND_MODELS - len(near))]:
+            further = _about(text if len(told) == 1 and not near else "", told)
+            searches = [*await self._search(further), *searches]
+        return {"searches": searches}
+
+    async def _search(self, questions: list[Question]) -> list[dict[str, Any]]:
         found = await self._node.discovery.dht.find_many(
             [question.key for question in questions],
             most=defaults.FIND_MOST,
             enough=defaults.FIND_ENOUGH,
             timeout=defaults.FIND_TIME,
         )
-        return {"searches": [self._view(question, found[question.key]) for question in questions]}
-
-    def _questions(self, text: str) -> list[Question]:
-        """The keys that a text may mean, each once."""
-        try:
-            peer = parse_peer_id(text)
-        except TransportError:
-            pass
-        else:
-            return [Question(record_key(PeerBody.kind, peer), f"where {peer} is")]
-        listed = self._of_model(text)
-        if _HEX.fullmatch(text):
-            listed.append(Question(parse_key(text), "what lies under this key"))
-        return list({question.key: question for question in listed}.values())
-
-    def _of_model(self, text: str) -> list[Question]:
-        """A name or a root, known here or not; of NAME@HASH both."""
-        name = text.rpartition("@")[0] or text
-        found = []
-        try:
-            root = resolve(text, self._node.library, self._node.directory)
-        except ModelError as error:
-            if error.code == "ambiguous-model":
-                raise
-            root = text if _HEX.fullmatch(text) else ""
-        if root:
-            found = [
-                Question(record_key(ShardBody.kind, root), f"who serves layers of {text}"),
-                Question(record_key(BlobBody.kind, root), f"who holds chunks of {text}"),
-            ]
-        if not _HEX.fullmatch(text):
-            found.append(Question(record_key(NameBody.kind, name), f"what {name} means"))
-        return found
+        return [self._view(question, found[question.key]) for question in questions]
 
     def _view(self, question: Question, found: Found) -> dict[str, Any]:
         own = self._node.identity.peer
@@ -100,10 +87,61 @@ class Lookups:
 def _asked(request: dict[str, Any]) -> str:
     text = request.get("key")
     if not isinstance(text, str) or not 0 < len(text) <= defaults.FIND_KEY:
-        raise ControlError(
-            "bad-request", f"`key` is not a text of 1 to {defaults.FIND_KEY} letters"
-        )
+        what = f"`key` is not a text of 1 to {defaults.FIND_KEY} letters"
+        raise ControlError("bad-request", what, hint=_KEYS)
     return text
+
+
+def _peer(text: str) -> PeerId | None:
+    try:
+        return parse_peer_id(text)
+    except TransportError:
+        return None
+
+
+def _read(text: str) -> Asked:
+    """As a name or a root. Raises ControlError: it can be no key."""
+    try:
+        return read(text)
+    except ModelError as error:
+        raise ControlError(error.code, error.message, hint=_KEYS) from None
+
+
+def _about(text: str, meant: list[Meaning]) -> list[Question]:
+    """Who serves and who holds each model that is meant."""
+    found = []
+    for one in meant:
+        words = text if len(meant) == 1 and text else spelled(one, meant)
+        found += [
+            Question(record_key(ShardBody.kind, one.root), f"who serves layers of {words}"),
+            Question(record_key(BlobBody.kind, one.root), f"who holds chunks of {words}"),
+        ]
+    return found
+
+
+def _others(text: str, asked: Asked, near: list[Meaning]) -> list[Question]:
+    """What else it may be: a bare key, or a name, if one like a root's beginning."""
+    if is_digest(asked.prefix) and not asked.name:
+        return [Question(parse_key(asked.prefix), "what lies under this key")]
+    if near and not near[0].name:
+        return []
+    name = asked.name or text
+    return [Question(record_key(NameBody.kind, name), f"what {name} means")]
+
+
+def _told(searches: list[dict[str, Any]], asked: Asked) -> list[Meaning]:
+    """What the records of the name say that it means, the most vouched for first."""
+    said = Counter(
+        (each["says"]["name"], each["says"]["root"])
+        for search in searches
+        for each in search["records"]
+        if each["kind"] == NameBody.kind
+    )
+    return [
+        Meaning(name, root)
+        for (name, root), _ in sorted(said.items(), key=lambda item: (-item[1], item[0]))
+        if asked.name and asked.fits(name, root)
+    ]
 
 
 def record_view(found: FoundRecord, own: str) -> dict[str, Any]:

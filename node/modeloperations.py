@@ -12,6 +12,7 @@ from ..tasks.models import holders, manifest_of
 from . import defaults, views
 from .control import Emit, Operation
 from .operations import maybe, path_of, progress_to, text_of
+from .providers import ALONE, WHO_HAD
 
 if TYPE_CHECKING:
     from .daemon import Node
@@ -34,22 +35,35 @@ class ModelOperations:
         }
 
     async def models(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        return {"models": views.swarm_models(self._node.directory, self._node.library)}
+        found = views.swarm_models(self._node.directory, self._node.library)
+        lacking = {
+            each["root"]: await self._missing(each["root"]) for each in found if each["local"]
+        }
+        return {"models": [each | {"lacks": lacking.get(each["root"])} for each in found]}
+
+    async def _missing(self, root: str) -> int | None:
+        """Chunks of it that are not on this disk; None where that cannot be told."""
+        try:
+            held = await self._node.library.holdings(root)
+        except ModelError:  # its manifest is damaged: it is fetched again
+            return None
+        return held.chunks_total - held.chunks
 
     async def model_add(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         node, folder = self._node, path_of(request, "path")
         name = maybe(request, "name", lambda r, k: text_of(r, k, NAME_LIMIT))
+        before = node.library.names()
         async with progress_to(emit) as note:
             added, manifest = await node.library.add(folder, name, note)
         await node.holdings.announce()
         await node.exchange.announce(manifest.root)
-        return views.model_entry(added, manifest, local=True)
+        return views.added_entry(added, manifest, before)
 
     async def model_show(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         """One model, who serves it, who vouches for its name, and what else the name may mean."""
         node = self._node
         asked = text_of(request, "name", NAME_LIMIT)
-        meaning = await node.names.resolve(asked)
+        meaning = await self._meant(asked)
         manifest: Manifest = await manifest_of(
             meaning.root, node.library, node.exchange, node.directory
         )
@@ -68,13 +82,22 @@ class ModelOperations:
             ],
         }
 
+    async def _meant(self, asked: str) -> Meaning:
+        """Raises ModelError; where nobody could be asked it says so."""
+        try:
+            return await self._node.names.resolve(asked)
+        except ModelError as error:
+            if error.code != "unknown-model" or self._node.holdings.linked():
+                raise
+            raise ModelError(error.code, error.message, hint=ALONE) from None
+
     # Pulling.
 
     async def model_pull(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         """All of a model from whoever holds it. What has come stays when the client goes."""
         node = self._node
         asked = text_of(request, "name", NAME_LIMIT)
-        meaning = await node.names.resolve(asked)
+        meaning = await self._meant(asked)
         root = meaning.root
         await emit({"event": "resolved", **meaning_view(meaning)})
         await self._find_holders(meaning)
@@ -127,8 +150,7 @@ class ModelOperations:
         raise FetchFailed(
             "no-source",
             f"nobody that can be found now holds `{spelled(meaning)}`",
-            hint="try again when one of its holders is there; `shoal find "
-            f"{root}` shows who they were",
+            hint=WHO_HAD.format(root=root) if node.holdings.linked() else ALONE,
         )
 
     async def _is_whole(self, root: str) -> bool:

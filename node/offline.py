@@ -9,7 +9,7 @@ from ..tasks.engine.families import check_model
 from ..transport.host import Host
 from .config import DataFolder
 from .folder import open_folder
-from .views import model_entry, model_view
+from .views import added_entry, model_entry, model_view
 
 
 async def add_model(
@@ -26,8 +26,9 @@ async def add_model(
     lock = await open_folder(host, DataFolder(data))
     try:
         library = await _library(host, data)
+        before = library.names()
         added, manifest = await library.add(folder, name, progress)
-        return model_entry(added, manifest, local=True)
+        return added_entry(added, manifest, before)
     finally:
         lock.release()
 
@@ -35,10 +36,11 @@ async def add_model(
 async def list_models(host: Host, data: Path) -> dict[str, Any]:
     """The library's models, without a swarm's view of who serves them."""
     library = await _library(host, data)
-    entries = [
-        model_entry(name, await library.manifest(root), local=True)
-        for name, root in library.names().items()
-    ]
+    entries = []
+    for name, root in library.names().items():
+        entry = model_entry(name, await library.manifest(root), local=True)
+        held = await library.holdings(root)
+        entries.append(entry | {"lacks": held.chunks_total - held.chunks})
     return {"models": entries}
 
 

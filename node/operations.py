@@ -16,7 +16,7 @@ from ..transport.address import Address
 from ..transport.errors import TransportError
 from ..transport.place import nearness_at
 from . import defaults, linkviews, views
-from .control import Emit, Operation
+from .control import Emit, Operation, only_shoal_error
 from .diagnosis import finding_view
 from .errors import ControlError
 from .lookups import Lookups
@@ -224,10 +224,13 @@ async def progress_to(emit: Emit) -> AsyncIterator[Callable[[int, int], None]]:
         async for done, total in receive:
             await emit({"event": "progress", "done": done, "total": total})
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pass_on)
-        yield note
-        send.close()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pass_on)
+            yield note
+            send.close()
+    except BaseExceptionGroup as group:  # so that the operation can add to an error of ours
+        raise only_shoal_error(group) from None
 
 
 def _parse_address(text: str) -> Address:

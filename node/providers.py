@@ -22,6 +22,12 @@ from ..transport.link import Link
 from ..transport.place import Nearness, nearness_at
 from . import defaults
 
+ALONE = (
+    "this node is linked with no other: `shoal doctor` says why; `shoal node --bootstrap ADDR` and "
+    "`shoal join CODE` lead to one"
+)
+WHO_HAD = "try again when one of its holders is there; `shoal find {root}` shows who they were"
+
 
 class Providers:
     """`swarm` is what the exchange needs of it."""

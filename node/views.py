@@ -63,6 +63,14 @@ def model_entry(name: str, manifest: Manifest, *, local: bool) -> dict[str, Any]
     }
 
 
+def added_entry(name: str, manifest: Manifest, before: Mapping[str, str]) -> dict[str, Any]:
+    """A model that was just added; `before` are the names that there were, each with its root."""
+    old = before.get(name, manifest.root)
+    return model_entry(name, manifest, local=True) | {
+        "replaced": None if old == manifest.root else old
+    }
+
+
 def swarm_entry(
     model: ModelName, members: Members, local: Iterable[str], own: PeerId
 ) -> dict[str, Any]:

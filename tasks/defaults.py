@@ -37,6 +37,7 @@ SPEED_MEMORY = 0.98  # weight of the old mean when one more token is measured
 SPEED_STEPS = 16  # tokens measured, then a speed is told
 MODEL_PATIENCE = 10.0  # seconds until nobody's knowing the owner's model is a failure
 SERVE_RETRY = (1.0, 60.0)  # seconds until serving is tried again: first, most
+SEEK_TIME = 3.0  # seconds for the records of nodes that were just linked to come
 
 # Text: docs/spec/text.md.
 TEXT_MEMORY = 2**30  # bytes of address space of the child; a 37 MB tokenizer.json takes 310 MiB

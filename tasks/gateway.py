@@ -4,10 +4,12 @@ docs/spec/session.md. The gateway is not on the path of a token: it feeds the pr
 first stage, and the stages go round without it until the head or the gateway stops them.
 """
 
-from collections.abc import Collection, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import trio
 
 from ..state.directory import Directory
 from ..transport.calls import Call, Refusal, Reply
@@ -23,6 +25,7 @@ from .defaults import (
     PREFILL_BYTES,
     PREFILL_TOKENS,
     QUIET_LOOK,
+    SEEK_TIME,
     SPANS_UNDER_WAY,
     TOKEN_TIMEOUT,
 )
@@ -72,6 +75,16 @@ class ModelSource(Protocol):
         ...
 
 
+Seek = Callable[[str], Awaitable[bool]]
+"""Links up with nodes that say they serve layers of a model (its root) and are no members yet;
+whether there were any. Their records come a round trip later."""
+
+
+async def _nobody(_root: str) -> bool:
+    await trio.lowlevel.checkpoint()
+    return False
+
+
 @dataclass(slots=True)
 class _Talk:
     """One request: what it asks for, and which chain is at it."""
@@ -90,9 +103,16 @@ class Gateway:
     """Answers this node's clients through whatever chain of stages there is."""
 
     def __init__(
-        self, host: Host, courier: Courier, directory: Directory, models: ModelSource
+        self,
+        host: Host,
+        courier: Courier,
+        directory: Directory,
+        models: ModelSource,
+        *,
+        seek: Seek = _nobody,
     ) -> None:
         self._host = host
+        self._seek = seek
         self._courier = courier
         self._directory = directory
         self._models = models
@@ -155,13 +175,26 @@ class Gateway:
     async def _start(self, talk: _Talk) -> None:
         """Open a chain, where none is open."""
         while talk.run is None:
-            run = self._next_run(talk, talk.lost)
+            run = await self._some_run(talk, talk.lost)
             try:
                 await self._open(talk, run, run.peers)
             except Refused:
                 if len(talk.refused) >= OPEN_ATTEMPTS:
                     raise talk.refused[next(reversed(talk.refused))] from None
         await talk.answer.begin(talk.run.route)
+
+    async def _some_run(self, talk: _Talk, without: Collection[str]) -> Run:
+        """`_next_run`; where members are too few for a chain, others are looked for."""
+        with suppress(NoRoute):
+            return self._next_run(talk, without)
+        version = self._directory.version
+        if await self._seek(talk.model.root):
+            with trio.move_on_after(SEEK_TIME):
+                while True:
+                    with suppress(NoRoute):
+                        return self._next_run(talk, without)
+                    version = await self._directory.changed(version)
+        return self._next_run(talk, without)
 
     def _next_run(self, talk: _Talk, without: Collection[str]) -> Run:
         """A session over the best chain for what is still to do. Raises NoRoute."""
@@ -217,7 +250,7 @@ class Gateway:
         for without in self._suspects(before, error):
             while len(talk.refused) < most:
                 try:
-                    run = self._next_run(talk, {*talk.lost, *without})
+                    run = await self._some_run(talk, {*talk.lost, *without})
                 except (NoRoute, SessionError):
                     break
                 try:

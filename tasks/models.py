@@ -16,6 +16,7 @@ from ..dht.errors import ChunkCorrupt, ModelError
 from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..dht.manifest import Manifest
+from ..dht.names import Meaning
 from ..state.directory import Directory
 from ..transport.errors import ShoalError
 from ..transport.host import Host
@@ -27,6 +28,10 @@ from .text.process import ModelFiles, TextInfo, TextProcess
 
 Restore = Callable[[str, Sequence[str]], Awaitable[None]]
 """Brings back chunks of a model from this machine, where it can: the root, the digests."""
+
+
+Find = Callable[[str], Awaitable[Meaning]]
+"""Which model a name means, beyond what this node and its members know. Raises ModelError."""
 
 
 async def no_other_copy(_root: str, _digests: Sequence[str]) -> None:
@@ -120,9 +125,11 @@ class Models:
         kept: int = TEXT_PROCESSES,
         text_process: Callable[[Host, ModelFiles], TextProcess] = TextProcess,
         restore: Restore = no_other_copy,
+        find: Find | None = None,
     ) -> None:
         self._host = host
         self._restore = restore
+        self._find = find
         self._library = library
         self._exchange = exchange
         self._directory = directory
@@ -140,7 +147,7 @@ class Models:
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Model]:
         """A model by name or root, while the block lasts; raises ModelError, TextError."""
-        root = resolve(name, self._library, self._directory)
+        root = await self._root(name)
         loaded = self._loaded.get(root) or self._begin(root, name)
         self._loaded.move_to_end(root)
         loaded.users += 1
@@ -153,6 +160,12 @@ class Models:
         finally:
             loaded.users -= 1
             self._evict()
+
+    async def _root(self, name: str) -> str:
+        if self._find is not None:
+            return (await self._find(name)).root
+        await trio.lowlevel.checkpoint()
+        return resolve(name, self._library, self._directory)
 
     def _begin(self, root: str, name: str) -> _Loaded:
         if self._nursery is None:

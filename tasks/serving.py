@@ -1,6 +1,6 @@
 """What this node serves: choose, fetch, load, publish; again after a crash of the engine."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -22,15 +22,13 @@ from .engine.errors import EngineError
 from .engine.families import Architecture, architecture, kv_token_bytes
 from .engine.interface import DType, Engine, Parts
 from .errors import ServingError
-from .models import Restore, holders, manifest_of, no_other_copy, resolve
+from .models import Find, Restore, holders, manifest_of, no_other_copy, resolve
 from .placement import choose_model, choose_parts, idle_members, parts_of
 from .session import printable
 from .shard import DTypeSetting, choose_dtype, held_of, shard_of
 from .stage import Stage
 
 Phase = Literal["no-engine", "choosing", "fetching", "loading", "serving", "failed"]
-
-Find = Callable[[str], Awaitable[Meaning]]
 
 NO_TORCH = "torch is not installed: this node holds no layers"
 # What a damaged chunk looks like to an engine. Other faults of a model have these codes too.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import frame as wire
+from .blank import blank
 from .connection import Connection
 from .defaults import PATIENCE, SMALL_PAYLOAD_BYTES
 from .events import (
@@ -40,7 +41,7 @@ class _Partial:
 
     ident: int
     of_reply: bool
-    buffer: bytearray
+    buffer: memoryview
     have: int
     deliver: Callable[[Bytes], Event]
 
@@ -369,7 +370,7 @@ class Lane:
         slot = frame.flags & wire.PRIORITY_MASK
         if size >= total or self._partials[slot] is not None:
             raise Fault("bad-part")
-        buffer = bytearray(total)
+        buffer = blank(total)
         buffer[:size] = frame.payload
         self._partials[slot] = _Partial(frame.ident, of_reply, buffer, size, deliver)
         self._partial_bytes += total
@@ -396,7 +397,7 @@ class Lane:
         self._partial_bytes -= len(partial.buffer)
         if of_reply and frame.ident not in self.outbox.waiting:
             return None  # the caller has given up meanwhile
-        return partial.deliver(memoryview(partial.buffer).toreadonly())
+        return partial.deliver(partial.buffer.toreadonly())
 
     def _check_stray_part(self, ident: int, of_reply: bool) -> None:
         """A part of what is complete already, or of the reply to a call given up."""

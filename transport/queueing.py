@@ -72,6 +72,8 @@ SAMPLE_S: Final = 0.01
 SAMPLE_BYTES: Final = 256
 """A PING and its PONG with all headers; they may cost `SAMPLE_PART` of the rate."""
 SAMPLE_PART: Final = 0.02
+SHORTEST_S: Final = 1e-6
+"""A round trip's least, in seconds: by a coarse clock one inside a machine takes no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ class Yielding:
         """Its PONG has come."""
         if self._begun:
             began, under_way = self._begun.popleft()
-            self._take(now - began, under_way, now)
+            self._take(max(now - began, SHORTEST_S), under_way, now)
 
     def _take(self, trip: float, under_way: int, now: float) -> None:
         self._base.add(trip, now)

@@ -30,6 +30,8 @@ GHOSTS: Final = 40_000
 """Contacts that liars have made up: 40 to each node."""
 FORGERS: Final = 1_000_000
 """The first of the liars' authors."""
+AUTHORS: Final = 16
+"""That each liar makes up."""
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class Ring:
         self.nodes: list[RingNode] = []
         self.liars: list[Liar] = []
         self.claimed: dict[Key, int] = {}
-        """Blobs, by key, that each liar says to hold."""
+        """Blobs, by key, that authors whom each liar made up say to hold."""
         self.hosts: dict[PeerId, LightHost] = {}
         self._where: dict[PeerId, Addr] = {}
         self._settings = settings or LookupSettings()
@@ -132,11 +134,12 @@ class Ring:
         for number, liar in enumerate(self.liars):
             liar.kin = [] if puppets else kin
             liar.ghosts = ghosts
-            liar.forge = partial(self._forged, FORGERS + number)
+            liar.forge = partial(self._forged, FORGERS + number * AUTHORS)
 
-    def _forged(self, author: int, key: Key) -> bytes | None:
+    def _forged(self, first: int, key: Key) -> list[bytes]:
         number = self.claimed.get(key)
-        return None if number is None else blob_record(number, author=author).sealed
+        authors = () if number is None else range(first, first + AUTHORS)
+        return [blob_record(number or 0, author=author).sealed for author in authors]
 
     # How they know each other.
 
@@ -247,7 +250,7 @@ class Ring:
         self.call(node, lambda: node.get(key, ended, enough))
 
     def _forgers(self) -> set[PeerId]:
-        return {_author(FORGERS + number).peer for number in range(len(self.liars))}
+        return {_author(FORGERS + number).peer for number in range(len(self.liars) * AUTHORS)}
 
 
 def _nearest(contacts: Iterable[Contact], key: Key, count: int) -> list[Contact]:

@@ -358,13 +358,13 @@ class Liar(RingNode):
     kin: Sequence[Contact] = ()
     ghosts: Sequence[Contact] = ()
     """In the order of their keys."""
-    forge: Callable[[Key], bytes | None] = staticmethod(lambda key: None)
-    """A sealed record of its own under a key."""
+    forge: Callable[[Key], Sequence[bytes]] = staticmethod(lambda key: ())
+    """Sealed records of authors that it made up, under a key."""
 
     def find(self, find: Find) -> Found:
         near = tuple(self._named(point(key)) for key in (*find.keys, *find.near))
-        forged = tuple(self.forge(key) if find.most else None for key in find.keys)
-        records = tuple((Aged(0, sealed),) if sealed else () for sealed in forged)
+        forged = tuple(self.forge(key)[: find.most] for key in find.keys)
+        records = tuple(tuple(Aged(0, sealed) for sealed in each) for each in forged)
         return Found(records, near)
 
     def _named(self, at: int) -> tuple[Contact, ...]:

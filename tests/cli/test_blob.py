@@ -4,10 +4,46 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shoal.cli import client
+from shoal.cli.main import invoke
+
 from .daemons import Daemon, daemons, shoal
+
+ROOT = "ab" * 32
+Captured = pytest.CaptureFixture[str]
+
+
+def test_ctrl_c_says_how_to_go_on(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def cut_off(*_args: Any, on_event: Any, **_more: Any) -> None:
+        on_event({"event": "progress", "done": 1 << 20, "total": 2 << 20})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "request", cut_off)
+    assert invoke(["blob", "get", ROOT, str(tmp_path / "a b")]) == 130
+    err = capsys.readouterr().err
+    assert "interrupted, 1.0 MiB of 2.0 MiB are here; what came is kept" in err
+    assert f"hint: `shoal blob get {ROOT} '{tmp_path}/a b' --data {tmp_path}` goes on" in err
+
+
+def test_where_nothing_can_be_written_nothing_is_fetched(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in ("nowhere", "file"):
+        assert invoke(["blob", "get", ROOT, str(tmp_path / folder / "out")]) == 1
+        assert "is no folder" in capsys.readouterr().err
+
+
+def test_what_to_type_elsewhere(fake_daemon: Any, capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "my data"
+    path.touch()
+    with fake_daemon({"blob_add": {"root": ROOT, "size": 0}}):
+        assert invoke(["blob", "add", str(path)]) == 0
+    assert f"`shoal blob get {ROOT} 'my data'`" in capsys.readouterr().out
 
 
 @pytest.fixture

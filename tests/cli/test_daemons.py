@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import shutil
 import signal
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +297,31 @@ def test_a_node_ends_with_its_parent(tmp_path: Path) -> None:
     assert node.poll() is None
     os.close(theirs)
     assert node.wait(15) == 0
+
+
+def test_a_fetch_is_a_bar_on_a_terminal_and_the_cursor_comes_back(
+    start: Start, tmp_path: Path
+) -> None:
+    """Ctrl-C in the middle of it, as a person does."""
+    holder = start(tmp_path / "1", "--up", "500kB", "--no-lan", torch=False)
+    holder.wait_until(lambda status: bool(status["models"]))
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shoal.cli.main", "node", "--data", str(tmp_path / "2"),
+         "--listen", "127.0.0.1", "--no-lan", "--bootstrap", holder.address, "--model", "tiny"],
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    until = time.monotonic() + 60
+    while b"of 9.0 MiB" not in shown and time.monotonic() < until:
+        shown += os.read(ours, 1 << 16)
+    process.send_signal(signal.SIGINT)
+    with suppress(OSError):  # Linux's word for the end of a terminal
+        while piece := os.read(ours, 1 << 16):
+            shown += piece
+    os.close(ours)
+    assert process.wait(20) == 0
+    assert b"of 9.0 MiB" in shown and b"% fetched: " not in shown
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
+    assert shown.endswith(b"stopped\r\n")

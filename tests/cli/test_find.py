@@ -46,7 +46,7 @@ def test_nothing_is_said_so() -> None:
         ("peer", {"addresses": ["/ip4/1.2.3.4/tcp/1", "b", "c"]}, "/ip4/1.2.3.4/tcp/1, b"),
         ("peer", {"addresses": []}, "no address"),
         ("blob", {"size": 3 << 20, "chunks": 3}, "all 3 chunks, 3.0 MiB"),
-        ("blob", {"size": 9, "chunks": 9, "ranges": [[0, 2], [4, 5]]}, "3 of 9 chunks"),
+        ("blob", {"size": 9, "chunks": 9, "ranges": [0, 2, 2, 1]}, "3 of 9 chunks"),
         ("blob", {"size": 0, "chunks": 1, "ranges": []}, "some chunks"),
         ("name", {"name": "tiny", "root": "ab" * 32, "layers": 6},
          "tiny is abababababababab, 6 layers"),
@@ -83,3 +83,9 @@ def test_json_and_the_key_that_was_typed(
         assert invoke(["find", "tiny@ab", "--path"]) == 0
         assert "12D3KooWDead" in capsys.readouterr().out
     assert asked == ["tiny", "tiny@ab"]
+
+
+def test_nobody_to_ask_is_said_so() -> None:
+    (search, *_) = FIND["searches"]
+    empty = {"searches": [{**search, "records": [], "path": []}]}
+    assert "no other node is there to be asked; `shoal doctor`" in report(empty, path=False)

@@ -127,3 +127,14 @@ def test_status_tells_conditions() -> None:
     assert rows["health"] == "torch is not installed (pip install torch)"
     assert rows["serving"] == "tiny layers 0:2 (float32)"
     assert dict(status_rows({**STATUS, "health": []}))["health"] == "ok"
+
+
+@pytest.mark.parametrize(("columns", "stacked"), [(12, True), (13, False), (0, False)])
+def test_a_terminal_that_would_break_each_line_twice_gets_the_cells_below_each_other(
+    columns: int, stacked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: columns > 0)
+    monkeypatch.setenv("COLUMNS", str(columns or 5))
+    shown = render.table(("A", "LONG"), [("x" * 20, "y"), ("z", "w")])
+    below = f"A     {'x' * 20}\nLONG  y\n\nA     z\nLONG  w"
+    assert (shown == below) == stacked

@@ -53,6 +53,7 @@ class Node:
     def __init__(self, network: Network, peer: PeerId, rate: float, twist: Twist) -> None:
         self.network = network
         self.peer = peer
+        self.ip = "127.0.0.1"
         self.rate = rate
         self.twist = twist
         self.handlers: dict[str, Handler] = {}
@@ -101,6 +102,10 @@ class Wire:
     @property
     def quiet(self) -> bool:
         return self.far.peer in self.near.quiet
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.far.ip, 4001
 
     async def call(
         self,

@@ -1,5 +1,6 @@
 """Which addresses of others are believed: none further than the link by which they came."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
@@ -142,5 +143,49 @@ async def test_nobody_has_a_contact_forgotten_by_naming_it_elsewhere(
         with suppress(NoAnswer):
             await one.dht._asking.find(false, Find(()))
     assert (other.peer in one.dht._table) is defended
+    for node in nodes:
+        node.stop()
+
+
+@pytest.mark.trio
+async def test_dials_count_for_the_network_of_who_named_the_contact(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = await ring(nursery, 3)
+    bait = Contact(Identity.from_seed(b"b" * 32).peer, [Address("127.0.0.1", 9)])
+    nodes[1].dht._table.answered(bait, trio.current_time())
+    links = nodes[0].dht._links
+    real, named = links.to, {}
+
+    async def to(contact: Contact, sure: object = (), by: Sequence[str] = ("",)) -> Link:
+        named[contact.peer] = list(by)
+        return await real(contact, sure, by)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(links, "to", to)
+    await nodes[0].dht.find(name("anything").key)
+    assert named[bait.peer] == ["127.0.0.1"]
+    assert named[nodes[1].peer] == [""], "it is in the own table"
+    for node in nodes:
+        node.stop()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("code", ["crowded", "timeout"])
+async def test_who_gave_way_to_others_is_not_taken_for_gone(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """Else a flood of dials would empty the table. Twin: who does not answer goes."""
+    one, other = nodes = await ring(nursery, 2)
+
+    async def to(*_: object) -> Link:
+        raise DialFailed(code, "not now")
+
+    monkeypatch.setattr(one.dht._links, "to", to)
+    known = one.dht._table.contact(other.peer)
+    assert known is not None
+    for _ in range(defaults.FAILURES_LAST):
+        with suppress(NoAnswer):
+            await one.dht._asking.find(known, Find(()))
+    assert (other.peer in one.dht._table) is (code == "crowded")
     for node in nodes:
         node.stop()

@@ -191,3 +191,38 @@ async def test_who_answers_costs_its_host_nothing(autojump_clock: MockClock) -> 
     for peer in PEERS[:60]:
         await links.to(Contact(peer, [Address("9.9.9.9", 5)]))
     assert len(board.dials) == 60
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_addresses_that_swallow_everything_do_not_hold_up_others(
+    autojump_clock: MockClock, defended: bool
+) -> None:
+    """A liar names hundreds, each somewhere else; who is named by another is dialled at once.
+    Twin: where nobody looks who named them, it waits for theirs."""
+    board, links = make()
+    hole = PEERS[:150]
+
+    async def connect(peer: PeerId, addresses: Sequence[Address]) -> Link:
+        if peer in hole:
+            await trio.sleep(4)
+            raise DialFailed("timeout", "nothing comes")
+        return await board.connect(peer, addresses)
+
+    links._connect = connect
+
+    async def lose(number: int) -> None:
+        with suppress(DialFailed):
+            there = Address(f"9.{number}.9.9", 1)
+            await links.to(Contact(hole[number], [there]), by=["6.6.6.0/24"])
+
+    async with trio.open_nursery() as nursery:
+        for number in range(len(hole)):
+            nursery.start_soon(lose, number)
+        await trio.sleep(1)
+        began = trio.current_time()
+        by = ["8.8.8.0/24"] if defended else ["6.6.6.0/24"]
+        assert await links.to(Contact(PEERS[160], [Address("8.8.8.8", 1)]), by=by)
+        took = trio.current_time() - began
+        assert (took < 0.1) is defended
+        nursery.cancel_scope.cancel()

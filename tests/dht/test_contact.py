@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.dht import defaults
-from shoal.dht.contact import Contact, read_contact
+from shoal.dht.contact import Contact, met_at, read_contact
 from shoal.dht.errors import BadMessage
 from shoal.dht.key import node_key, point
 from shoal.transport.address import Address
@@ -84,3 +84,9 @@ def test_any_bytes_end_in_a_refusal(data: bytes) -> None:
     except BadMessage:
         return
     assert len(found.packed) <= defaults.CONTACT_BYTES
+
+
+def test_where_it_is_met_says_whose_it_counts_as() -> None:
+    assert met_at("8.8.8.8") == met_at("8.8.8.9") == "8.8.8.0/24"
+    assert met_at("192.168.1.4") == met_at("127.0.0.1") == ""
+    assert met_at("") == "relayed"

@@ -781,6 +781,7 @@ async def test_a_full_disk_is_said_and_the_fetch_goes_on_by_itself(
         kept = 13 - len(getter.library.store.missing(content.order))
         assert kept == 4, "nothing that was acknowledged is lost"
         files.fail_at, files.free = None, 0  # nor is anything asked for before there is space
+        await trio.sleep(10)  # but for what was being asked for
         asked = sum(getter.node.asked_of.values())
         await trio.sleep(60)
         assert sum(getter.node.asked_of.values()) == asked

@@ -14,6 +14,7 @@ from shoal.dht.defaults import (
     CHUNK,
     GIVEN_FOR,
     GIVEN_ROOTS,
+    HAVE_RATE,
     NEWS_CHUNKS,
     NEWS_PER_S,
     WATCH_FOR,
@@ -247,3 +248,32 @@ async def test_news_in_a_flood_or_of_too_much_are_not_read(
     order = [f"{n:064x}" for n in range(2 * NEWS_CHUNKS)]
     assert read_ranges(pack_ranges([True] * NEWS_CHUNKS), order, NEWS_CHUNKS)
     assert read_ranges(pack_ranges([True] * (NEWS_CHUNKS + 1)), order, NEWS_CHUNKS) is None
+
+
+async def answered(folder: Path, asked: int) -> tuple[int, Member, str]:
+    """How many of so many questions what is here are answered, all of one peer at once."""
+    _, seed, root = await seeded(folder, 2)
+    answers = [await seed.ask("blob.have", A, root=root) for _ in range(asked)]
+    return sum(isinstance(answer, Reply) for answer in answers), seed, root
+
+
+async def test_what_is_here_is_not_said_again_and_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    burst, per_s = HAVE_RATE
+    told, seed, root = await answered(tmp_path, 4 * burst)
+    assert told == burst
+    answer = await seed.ask("blob.have", A, root=root)
+    assert isinstance(answer, Refusal)
+    assert answer.code == "busy"
+    assert isinstance(await seed.ask("blob.have", B, root=root), Reply)
+    await trio.sleep(1 / per_s)
+    assert isinstance(await seed.ask("blob.have", A, root=root), Reply)
+
+
+async def test_without_that_bound_a_peer_has_it_said_as_often_as_it_likes(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin."""
+    monkeypatch.setattr(holder_module, "HAVE_RATE", (1e9, 1e9))
+    assert (await answered(tmp_path, 4 * HAVE_RATE[0]))[0] == 4 * HAVE_RATE[0]

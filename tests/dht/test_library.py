@@ -203,3 +203,14 @@ async def test_a_disk_that_fills_at_any_write(tmp_path: Path) -> None:
         break
     assert fails == len(manifest.chunks) + 2
     assert (await library.holdings(manifest.root)).complete
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("name", ["deadbeef", "ab" * 32, "0123456789"])
+async def test_a_name_that_looks_like_a_root_is_not_given(name: str, tmp_path: Path) -> None:
+    """Everybody else reads it as the beginning of one, so nobody could ask for it."""
+    library = await open_library(tmp_path / "data")
+    with pytest.raises(ModelError) as error:
+        await library.add(write_folder(tmp_path / "m"), name)
+    assert error.value.code == "bad-name" and "--name NAME" in str(error.value.hint)
+    await library.add(write_folder(tmp_path / "m"), name[:7])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from heapq import heappop, heappush
 
 import pytest
 
@@ -205,13 +206,65 @@ def test_who_was_late_and_answers_is_no_ghost() -> None:
     assert set(asked) <= set(task.region())
 
 
-def test_one_answer_names_only_so_many() -> None:
+@pytest.mark.parametrize("defended", [True, False])
+@pytest.mark.parametrize("named", [20, 64])
+def test_one_path_in_circles_leaves_the_others_their_share(defended: bool, named: int) -> None:
+    """Machines that answer at once as ever further nodes, while honest ones take 0.2 s, and those
+    that have the record are five answers away. Twin: where paths have no shares, all queries, or
+    all contacts that may be heard of, are used up by then."""
+    settings = LookupSettings(shares=defended)
+    liar, *honest = contacts(3)
+    hops = [tuple(contacts(2, 100 + 10 * n)) for n in range(5)]
+    step = {each.peer: n for n, hop in enumerate(((honest), *hops)) for each in hop}
+    one = record(blob(1))
+    task = Lookup([one.key], [liar, *honest], 2**256, entropy(), settings=settings, enough=1)
+    waiting: list[tuple[float, int, Contact]] = []
+    now, count = 0.0, 10_000
+    while True:
+        for query in task.next(now):
+            count += 1
+            slow = query.contact.peer in step
+            heappush(waiting, (now + (0.2 if slow else 0.002), count, query.contact))
+        if task.done or not waiting:
+            break
+        now, _, contact = heappop(waiting)
+        if (hop := step.get(contact.peer)) is None:
+            puppets = tuple(contacts(named, count + 1))
+            count += named
+            task.answered(contact, Found(((),), (puppets,)), now, WALL)
+        elif hop == len(hops):
+            task.answered(contact, Found(((Aged(1, one.sealed),),), ((),)), now, WALL)
+        else:
+            task.answered(contact, Found(((),), (hops[hop],)), now, WALL)
+    assert bool(task.found(one.key)) is defended
+    assert len(task.steps) <= settings.queries and len(task._known) <= defaults.LOOKUP_CONTACTS
+
+
+def test_what_other_paths_need_no_more_is_used() -> None:
+    """All but one have nobody left to ask."""
+    settings = LookupSettings()
+    first, *rest = contacts(settings.queries + 20)
+    task = Lookup([blob(1).key], [first], 2**256, entropy(), settings=settings, enough=1)
+    now = 0.0
+    while queries := task.next(now):
+        now += 0.1
+        for query in queries:
+            more, rest = tuple(rest[:9]), rest[9:]
+            task.answered(query.contact, Found(((),), (more,)), now, WALL)
+    assert len(task.steps) == settings.queries
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_one_answer_names_only_so_many(monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
+    """Twin: without the bound all that it names are heard of."""
+    if not defended:
+        monkeypatch.setattr(defaults, "ANSWER_CONTACTS", 10_000)
     start = contacts(2)
     crowd = contacts(300, 5_000)
     task = Lookup([blob(1).key, blob(1).key], start, 2**256, entropy())
     query = task.next(0.0)[0]
     task.answered(query.contact, Found(((), ()), (tuple(crowd[:150]), tuple(crowd[150:]))), 0, WALL)
-    assert task.steps[0].contacts == defaults.ANSWER_CONTACTS
+    assert task.steps[0].contacts == (64 if defended else 300)
 
 
 def test_one_network_is_not_asked_first_again_and_again() -> None:
@@ -346,6 +399,27 @@ def test_the_latest_counts_and_what_is_withdrawn_does_not() -> None:
     answer(task, Aged(0, gone))
     assert task.found(blob(1).key) == []
     assert [each.record.sealed for each in task.gone(blob(1).key)] == [gone]
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_one_that_makes_up_authors_does_not_end_a_look_up(defended: bool) -> None:
+    """A liar answers before all others, with records of as many authors as are wanted. Twin:
+    where their number is enough, the honest one is not found."""
+    settings = LookupSettings(witnesses=defended)
+    liar, *honest = contacts(6)
+    one = record(blob(1))
+    forged = tuple(Aged(0, sealed(blob(1), 100 + n)) for n in range(16))
+    task = Lookup([one.key], [liar, *honest], 2**256, entropy(), settings=settings, enough=16)
+    now = 0.0
+    while queries := task.next(now):
+        now += 0.1
+        for query in sorted(queries, key=lambda each: each.contact != liar):
+            says = forged if query.contact == liar else (Aged(1, one.sealed),)
+            if query.contact == liar or query.contact in honest:
+                task.answered(query.contact, Found((says,), ((),)), now, WALL)
+            if task.done:
+                break
+    assert (one in [each.record for each in task.found(one.key)]) is defended
 
 
 def test_enough_counts_authors() -> None:

@@ -83,6 +83,7 @@ async def test_several_roots_are_choices_and_a_hash_picks() -> None:
     with pytest.raises(ModelError) as raised:
         await swarm.names.resolve("tiny@c")
     assert raised.value.code == "unknown-model"
+    assert raised.value.hint == "the name is known with another hash: tiny@bbbbbbbb, tiny@aaaaaaaa"
 
 
 @pytest.mark.trio

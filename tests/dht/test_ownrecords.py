@@ -187,3 +187,18 @@ def test_what_was_replaced_meanwhile_is_not_noted() -> None:
     own.publish(PeerBody(ME.peer, ()), TTL, lasting=True, now=1.0, wall=WALL)
     own.announced(mine, 20, 20, 2.0, 0.0)
     assert own.next_due() == 1.0
+
+
+def test_what_few_could_keep_is_announced_again_as_the_network_grows() -> None:
+    """Each time that twice as many are known, until there are as many as should keep it."""
+    own, times = said(HERE), 0
+    (mine,) = own
+    assert not own.grown(50, 0.0), "it has not been announced yet"
+    for size in range(1, 200):
+        own.grown(size, float(size))
+        if announce(own, float(size), kept=min(size, 20), wanted=min(size, 20)):
+            mine.known, times = size, times + 1
+    assert times == 5, "at 1, 2, 4, 8 and 16"
+    own.withdraw(*mine.slot, now=250.0, wall=WALL + 250)
+    announce(own, 251.0, kept=20)
+    assert not own.grown(200, 252.0) and not own.due(252.0), "what is withdrawn stays so"

@@ -1,31 +1,37 @@
 """quota: what goes first, what never goes, and what is refused."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
-from shoal.dht.defaults import CHUNK
+from shoal.dht.defaults import CHUNK, PROOFS_S
 from shoal.dht.errors import QuotaFull
 from shoal.dht.library import Library
 from shoal.dht.quota import Quota, Stored, order_of_eviction
+from shoal.transport.identity import PeerId
 
 from .models import FakeHost, open_library
 
 
 def test_what_others_have_goes_first_and_of_that_the_oldest() -> None:
     stored = [
-        Stored("last-old", 10, 1.0, 0),
+        Stored("last-old", 10, 1.0),
         Stored("kept-new", 10, 9.0, 3),
-        Stored("kept-old", 10, 5.0, 1),
-        Stored("unknown", 10, 2.0, None),
+        Stored("kept-old", 10, 5.0, 2),
+        Stored("kept-once", 10, 2.0, 1),
+        Stored("last-new", 10, 2.0),
     ]
     assert order_of_eviction(stored, 10) == ["kept-old"]
     assert order_of_eviction(stored, 20) == ["kept-old", "kept-new"]
-    assert order_of_eviction(stored, 21) == ["kept-old", "kept-new", "last-old"]
-    assert order_of_eviction(stored, 40)[-1] == "unknown"
-    assert order_of_eviction(stored, 41) == []
+    assert order_of_eviction(stored, 30) == ["kept-old", "kept-new", "kept-once"]
+    assert order_of_eviction(stored, 31)[-1] == "last-old"
+    assert order_of_eviction(stored, 50)[-1] == "last-new"
+    assert order_of_eviction(stored, 51) == []
     assert order_of_eviction(stored, 0) == []
 
 
@@ -35,7 +41,7 @@ ITEMS = st.lists(
         st.text(min_size=1, max_size=4),
         st.integers(1, 50),
         st.floats(0, 1e9),
-        st.none() | st.integers(0, 3),
+        st.integers(0, 3),
     ),
     unique_by=lambda item: item.root,
     max_size=8,
@@ -58,19 +64,32 @@ class World:
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self.others: dict[str, int | None] = {}
+        self.others: dict[str, int] = {}  # networks in which a root is held
+        self.claimed: dict[str, int] = {}  # who say so besides
+        self.believing = False
+        self.asked: list[str] = []
+        self.decided = 0
         self.used: set[str] = set()
         self.withdrawn: list[str] = []
 
-    async def replicas(self, root: str) -> int | None:
-        return self.others.get(root)
+    async def claims(self, root: str) -> Collection[PeerId]:
+        count = self.others.get(root, 0) + self.claimed.get(root, 0)
+        return [PeerId(f"p{n}") for n in range(count)]
+
+    async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
+        self.asked.append(root)
+        return len(claimed) if self.believing else self.others.get(root, 0)
+
+    def over(self) -> None:
+        self.decided += 1
 
     def quota(self, limit: int | None) -> Quota:
         return Quota(
             FakeHost(inline=True),
             self.library,
             limit,
-            replicas=self.replicas,
+            claims=self.claims,
+            proof=self,
             in_use=lambda: self.used,
             withdraw=self.withdrawn.append,
         )
@@ -145,3 +164,46 @@ async def test_without_a_limit_nothing_goes(world: World, tmp_path: Path) -> Non
     root = await world.blob(tmp_path, b"b", 1)
     assert await world.quota(None).make_room(2**60) == []
     assert world.library.knows(root)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_strangers_who_claim_to_hold_it_do_not_have_the_last_replica_dropped(
+    world: World, tmp_path: Path, defended: bool
+) -> None:
+    """Twin: where they are believed, it goes, as the one that was used least recently."""
+    last, held = await world.blob(tmp_path, b"b", 3), await world.blob(tmp_path, b"c", 3)
+    world.others, world.claimed, world.believing = {held: 2}, {last: 60}, not defended
+    quota = world.quota(world.library.store.used_bytes)
+    assert await quota.make_room(2 * CHUNK) == [held if defended else last]
+    assert world.decided == 1
+
+
+@pytest.mark.trio
+async def test_proof_is_asked_for_only_where_something_goes_and_of_no_more_than_is_needed(
+    world: World, tmp_path: Path
+) -> None:
+    roots = [await world.blob(tmp_path, letter, 2) for letter in (b"b", b"c", b"d", b"e")]
+    world.others = {roots[0]: 1, roots[1]: 2, roots[3]: 2}
+    quota = world.quota(world.library.store.used_bytes + CHUNK)
+    await quota.make_room(CHUNK)
+    assert world.asked == []
+    assert await quota.make_room(2 * CHUNK) == [roots[1]]
+    assert world.asked == roots[:2], "the third is claimed by nobody, the fourth not needed"
+
+
+@pytest.mark.trio
+async def test_those_who_are_asked_hold_nothing_up_for_long(
+    world: World, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many contents there are: what is not proven by then counts as held by nobody."""
+    old, new = await world.blob(tmp_path, b"b", 2), await world.blob(tmp_path, b"c", 2)
+    world.others = {old: 2, new: 2}
+
+    async def networks(root: str, claimed: Collection[PeerId]) -> int:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(world, "networks", networks)
+    quota = world.quota(world.library.store.used_bytes)
+    assert await quota.make_room(CHUNK) == [old]
+    assert trio.current_time() <= PROOFS_S + 1

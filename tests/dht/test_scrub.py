@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from shoal.dht.defaults import CHUNK, SCRUB_EVERY, SCRUB_LOOK, SCRUB_RATE
-from shoal.dht.errors import FetchFailed
+from shoal.dht.defaults import CHUNK, SCRUB_EVERY, SCRUB_LOOK, SCRUB_MEND, SCRUB_RATE
+from shoal.dht.errors import ChunkCorrupt, FetchFailed
 from shoal.dht.library import Library
 from shoal.dht.scrub import Scrub
 
@@ -109,3 +109,102 @@ async def test_it_waits_while_the_node_is_busy(world: World, autojump_clock: Moc
         assert world.library.store.has(world.leaves[0])
         world.idle = True
     assert world.repaired
+
+
+class Holders:
+    """Others that have everything, or nothing."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.told: list[tuple[int, int]] = []
+        self.asked: list[list[str]] = []
+        self.have = True
+        self.scrub = Scrub(
+            world.host,
+            world.library,
+            world.folder / "scrub.json",
+            repair=self.repair,
+            idle=lambda: True,
+            tell=lambda mended, lost: self.told.append((mended, lost)),
+        )
+
+    async def repair(self, root: str, digests: list[str]) -> None:
+        self.asked.append(digests)
+        if not self.have:
+            raise FetchFailed("no-source", "nobody")
+        for digest in digests:
+            index = self.world.leaves.index(digest)
+            self.world.library.store.put(digest, bytes([index]) * CHUNK)
+
+
+async def test_what_a_reader_found_damaged_is_fetched_again_before_the_next_pass(
+    world: World, autojump_clock: MockClock
+) -> None:
+    holders = Holders(world)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(holders.scrub.run)
+        await trio.sleep(10 * SCRUB_LOOK)
+        assert holders.told == [] and holders.scrub.passed is not None
+        (bad,) = world.rot(3)
+        with pytest.raises(ChunkCorrupt):
+            world.library.store.get(bad)
+        await trio.sleep(2 * SCRUB_LOOK)
+        nursery.cancel_scope.cancel()
+    assert holders.asked == [[bad]] and holders.told == [(1, 0)]
+    assert world.library.store.get(bad) == bytes([3]) * CHUNK
+
+
+async def test_what_nobody_has_is_said_and_asked_for_again_after_a_while(
+    world: World, autojump_clock: MockClock
+) -> None:
+    holders = Holders(world)
+    holders.have = False
+    bad = world.rot(2, 5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(holders.scrub.run)
+        await trio.sleep(SCRUB_MEND - SCRUB_LOOK)
+        assert holders.asked == [bad] and holders.told == [(0, 2)]
+        holders.have = True
+        await trio.sleep(3 * SCRUB_LOOK)
+        nursery.cancel_scope.cancel()
+    assert holders.asked == [bad, bad] and holders.told[-1] == (2, 0)
+    assert not world.library.store.damaged and not world.library.store.missing(world.leaves)
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_what_is_gone_is_missed_only_of_what_was_added_here(
+    world: World, autojump_clock: MockClock, own: bool
+) -> None:
+    """A fetch may have been for a part, and go on later."""
+    if not own:
+        await world.library.usage.note_fetched(world.root)
+    holders = Holders(world)
+    world.library.store.remove(world.leaves[4])
+    await holders.scrub.look_at_all()
+    assert holders.asked == ([[world.leaves[4]]] if own else [])
+    assert world.library.store.has(world.leaves[4]) == own
+
+
+async def test_what_came_again_by_itself_is_not_asked_for(
+    world: World, autojump_clock: MockClock
+) -> None:
+    holders = Holders(world)
+    (bad,) = world.rot(1)
+    with pytest.raises(ChunkCorrupt):
+        world.library.store.get(bad)
+    world.library.store.put(bad, bytes([1]) * CHUNK)
+    await holders.scrub.mend()
+    assert holders.asked == [] and not world.library.store.damaged
+
+
+async def test_what_rots_of_a_tree_is_written_again_and_its_chunks_are_fetched(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Others are asked for chunks alone: a node of a tree among them would be refused."""
+    holders = Holders(world)
+    path = world.library.store.path(world.root)
+    path.write_bytes(path.read_bytes()[::-1])
+    bad = world.rot(3)
+    assert await holders.scrub.look_at_all() == 2
+    assert holders.asked == [bad] and holders.told == [(2, 0)]
+    assert not world.library.store.missing([world.root, *world.leaves])

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from shoal.dht.defaults import (
     CHUNK_TIMEOUT_MIN,
     COPIES_MAX,
     IN_FLIGHT,
+    OFFER_STEP,
     SPARED_FOR,
     WINDOW_MAX,
     WINDOW_START,
@@ -284,3 +286,103 @@ def test_who_is_quiet_owes_nothing_and_is_none_the_worse_for_it() -> None:
     assert source.failures == 0 and source.rest_until < 0 and len(source.has) == 20
     choice = found.choose(2.0)
     assert choice is not None and choice[0] == A
+
+
+def test_what_has_come_is_no_longer_owed_though_not_yet_stored() -> None:
+    found = transfer(100, A)
+    for peer, digest in drain(found, 0.0):
+        found.arrived(peer, digest, 0.01)
+    chosen = drain(found, 0.02)
+    assert len(chosen) == WINDOW_MAX
+    for peer, digest in chosen:
+        found.received(peer, digest, 0.03)
+        assert found.wants(digest)
+    assert len(drain(found, 0.04)) == WINDOW_MAX
+    assert not found.done
+
+
+def test_what_is_not_stored_counts_as_in_flight() -> None:
+    found = transfer(100, A)
+    for peer, digest in drain(found, 0.0):
+        found.arrived(peer, digest, 0.01)
+    waiting = []
+    while chosen := drain(found, 0.02):
+        for peer, digest in chosen:
+            found.received(peer, digest, 0.03)
+        waiting += chosen
+    assert len(waiting) == IN_FLIGHT
+    found.arrived(*waiting[0], 0.04)
+    assert len(drain(found, 0.05)) == 1
+
+
+def received_unproven(found: Transfer) -> int:
+    """Chunks that a peer sends before any of them was looked at."""
+    sent = 0
+    while chosen := drain(found, 0.0):
+        sent += len(chosen)
+        for peer, digest in chosen:
+            found.received(peer, digest, 0.001)
+    return sent
+
+
+def test_who_never_sent_the_right_bytes_is_asked_for_little() -> None:
+    assert received_unproven(transfer(100, A)) == WINDOW_START
+
+
+def test_if_any_bytes_proved_a_peer_a_liar_would_be_asked_for_much() -> None:
+    """The twin."""
+    found = transfer(100, A)
+    found.sources[A].measure(1e9)
+    assert received_unproven(found) == IN_FLIGHT
+
+
+def test_a_chunk_that_has_come_is_not_stolen() -> None:
+    found = slow_and_fast()
+    owed = set(found.sources[A].asked)
+    come = owed.pop()
+    found.received(A, come, 19.0)
+    assert {digest for _, digest in drain(found, 20.0)} == owed
+
+
+def test_a_received_chunk_that_is_wrong_is_wanted_again() -> None:
+    found = transfer(1, A, B)
+    chosen = found.choose(0.0)
+    assert chosen is not None
+    found.received(*chosen, 0.1)
+    found.lied(chosen[0])
+    found.abandoned(*chosen)
+    again = found.choose(0.2)
+    assert again is not None
+    assert again[0] != chosen[0]
+    assert again[1] == chosen[1]
+
+
+def test_an_offer_weighed_beside_the_loop_is_the_same_and_loses_no_news() -> None:
+    every = digests(50)
+    one, other = transfer(50), transfer(50)
+    one.offers(A, every[:30])
+    offer = other.weigh(A, every[:30])
+    assert not other.sources
+    assert other.take(A, offer)
+    assert one.sources[A] == other.sources[A]
+    offer = other.weigh(A, every[:30])
+    assert other.adds(A, every[30:32])  # meanwhile
+    assert not other.take(A, offer)
+    assert other.sources[A].has == set(every[:32])
+    assert set(every[:32]) == set(other.sources[A].queue)
+
+
+def test_no_step_of_a_large_offer_holds_up_the_loop() -> None:
+    """What one bytecode does with the lock held is a slice, however many chunks there are."""
+    steps: list[int] = []
+
+    class Counted(set[str]):
+        def intersection(self, *others: Any) -> set[str]:
+            steps.append(max(map(len, others)))
+            return super().intersection(*others)
+
+    wanted = {f"{n:064x}": CHUNK for n in range(3 * OFFER_STEP + 5)}
+    found = Transfer(wanted, b"salt")
+    found._wanted = Counted(found._wanted)
+    assert len(found.weigh(A, list(wanted)).queue) == len(wanted)
+    assert steps == [OFFER_STEP] * 3 + [5]

@@ -124,7 +124,8 @@ async def test_a_first_node_serves_the_embedded_model(tmp_path: Path) -> None:
         assert [str(node.node.identity.peer)] == [a.split("/")[-1] for a in status["addresses"]]
         shown = (await node.ask("model_show", name="tiny"))["ok"]
         assert shown["config"]["vocab_size"] and shown["holders"][0]["layers"] == "0:6"
-        assert (await node.ask("models"))["ok"]["models"] == status["models"]
+        told = (await node.ask("models"))["ok"]["models"]
+        assert told == [model | {"lacks": 0} for model in status["models"]]
         assert (await node.ask("ping"))["ok"]["pid"]
     assert node.said[0].startswith("shoal ") and any("address /ip4" in line for line in node.said)
     assert not tmp_path.joinpath("control.sock").exists()

@@ -1,5 +1,6 @@
 """What members say besides, and what this node says of itself."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 from shoal.dht.key import Key, record_key
 from shoal.dht.record import BlobBody, Body, NameBody, ShardBody
 from shoal.netsim.world import World
-from shoal.node import discovery
-from shoal.node.discovery import Discovery, bodies
+from shoal.node import defaults, discovery
+from shoal.node.discovery import Discovery, bodies, learn
 from shoal.state.record import MemberRecord, ModelName, ShardRecord
 from shoal.transport.identity import PeerId
 
@@ -95,3 +96,24 @@ async def test_a_node_says_what_it_holds_names_and_serves(world: World) -> None:
     daemon.node.discovery.speed = lambda: measured * 2
     faster = daemon.node.discovery._measured(shard)
     assert isinstance(faster, ShardBody) and faster.speed == pytest.approx(2 * measured, rel=0.05)
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_what_many_members_say_is_read_little_by_little(
+    monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """A thousand full records take a second. Twin: without the bound the first question takes it;
+    all are known in the end, and who has gone or says something else is no longer."""
+    if not defended:
+        monkeypatch.setattr(defaults, "MEMBERS_READ", 10_000)
+    members = [replace(MEMBER, peer=PeerId(f"m{n}")) for n in range(100)]
+    directory = Directory(*members)
+    one = told(directory)
+    key = record_key("name", "tiny")
+    assert (len(heard(one, key)) <= 10) is defended
+    while not learn(one._keys, directory.members(), 10):
+        pass
+    assert len(heard(one, key)) == 100
+    del directory.records[PeerId("m0")]
+    directory.records[PeerId("m1")] = replace(MEMBER, peer=PeerId("m1"), models=())
+    assert len(heard(one, key)) == 98

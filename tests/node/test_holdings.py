@@ -35,9 +35,9 @@ class Parts:
         self.published |= what
 
 
-def holdings(parts: Parts, said: list[str]) -> Holdings:
+def holdings(parts: Parts, said: list[str], health: Health | None = None) -> Holdings:
     some = cast(Any, parts)
-    return Holdings(some, some, some, some, some, Health(), said.append)
+    return Holdings(some, some, some, some, some, health or Health(), said.append)
 
 
 def test_what_is_served_or_on_its_way_must_stay() -> None:
@@ -51,3 +51,16 @@ def test_the_swarm_is_told_of_what_went_no_longer() -> None:
     assert parts.published["holdings"] == (SERVED,)
     assert parts.withdrawn == [IDLE]
     assert said == [f"{IDLE[:16]} made room on the disk"]
+
+
+def test_what_rotted_is_told_and_what_nobody_has_stays_a_condition_until_it_is_back() -> None:
+    health, said = Health(), list[str]()
+    held = holdings(Parts(), said, health)
+    held.mended(2, 0)
+    assert said == ["2 chunks were damaged on this disk, and fetched again from others"]
+    assert not health.conditions()
+    held.mended(0, 1)
+    (condition,) = health.conditions()
+    assert condition.sentence.startswith("1 chunk was damaged") and condition.hint
+    held.mended(1, 0)
+    assert not health.conditions() and len(said) == 2

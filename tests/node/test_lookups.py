@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import trio
 
+from shoal.dht.record import BlobBody, NameBody
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
@@ -44,6 +45,61 @@ async def test_a_model_by_name_by_root_and_by_both(world: World) -> None:
         assert {step["peer"] for step in shards["path"]} <= everybody
     shard = shards["records"][0]["says"]
     assert (shard["root"], shard["start"], shard["precision"]) == (root, 0, "float32")
+
+
+async def named(world: World, name: str, *, by: int) -> list[DaemonHandle]:
+    """As `swarm`; in the index a stranger gives `name` to a root of its own."""
+    nodes = await swarm(world)
+    nodes[by].node.discovery.dht.publish(NameBody(name, "cd" * 32, 4, 1 << 20), lasting=False)
+    nodes[by].node.discovery.dht.publish(BlobBody("cd" * 32, 1 << 20, 3, ((1, 2),)), lasting=False)
+    await trio.sleep(10)
+    return nodes
+
+
+def abouts(answer: dict[str, Any]) -> list[str]:
+    return [search["about"] for search in answer["searches"]]
+
+
+async def test_what_only_the_index_names_is_followed_to_its_holders(world: World) -> None:
+    nodes = await named(world, "far", by=2)
+    for key in ("far", "far@cdcd"):
+        answer = await nodes[0].ask("find", key=key)
+        assert abouts(answer) == [
+            f"who serves layers of {key}", f"who holds chunks of {key}", "what far means",
+        ]  # fmt: skip
+        assert by_kind(answer)["blob"] == by_kind(answer)["name"] == {nodes[2].peer}
+    assert abouts(await nodes[0].ask("find", key="far@00")) == ["what far means"]
+
+
+async def test_a_name_that_means_two_models_shows_both(world: World) -> None:
+    """Whom the nearest voucher means comes first; the other is told apart by its hash."""
+    nodes = await named(world, "tiny", by=2)
+    answer = await nodes[0].ask("find", key="tiny")
+    assert abouts(answer) == [
+        "who serves layers of tiny@cdcdcdcd", "who holds chunks of tiny@cdcdcdcd",
+        "who serves layers of tiny", "who holds chunks of tiny", "what tiny means",
+    ]  # fmt: skip
+    shown = abouts(await nodes[0].ask("find", key="tiny@cdcdcdcd"))
+    assert shown[:2] == ["who serves layers of tiny@cdcdcdcd", "who holds chunks of tiny@cdcdcdcd"]
+
+
+async def test_a_hash_in_capitals_and_one_cut_short(world: World) -> None:
+    nodes = await swarm(world)
+    root = next(iter(nodes[0].node.library.roots()))
+    for key in (root.upper(), root[:12]):
+        assert by_kind(await nodes[0].ask("find", key=key))["blob"] == {n.peer for n in nodes}
+    assert (
+        abouts(await nodes[0].ask("find", key=root[:12]))[-1] == f"who holds chunks of {root[:12]}"
+    )
+
+
+@pytest.mark.parametrize("key", ["a/b c", "tiny@zz", "@ab", "x\x1b[2J"])
+async def test_what_can_be_no_key_is_refused_with_what_can(world: World, key: str) -> None:
+    node = await world.host("alone").start()
+    with pytest.raises(ControlError) as raised:
+        await node.ask("find", key=key)
+    assert raised.value.message.isascii()
+    assert raised.value.hint is not None and "NAME@HASH" in raised.value.hint
 
 
 async def test_a_peer_and_a_key(world: World) -> None:
@@ -107,3 +163,17 @@ async def test_the_disk_that_is_full_is_a_condition(world: World) -> None:
     assert [item["name"] for item in status["health"]] == ["dht"]
     nodes[0].node.discovery._trouble(None)
     assert (await nodes[0].status())["health"] == []
+
+
+async def test_what_was_said_to_the_first_node_reaches_those_that_come_later(world: World) -> None:
+    """The first may go at once, and an announcement's life is two hours."""
+    first = await world.host("d0").start(engine=False)
+    second = await world.host("d1").start(bootstrap=[first], engine=False)
+    await trio.sleep(30)
+    (own,) = [each for each in second.node.discovery.dht.view()["own"] if each["kind"] == "peer"]
+    assert own["kept"] == 1
+    for number in range(2, 8):
+        await world.host(f"d{number}").start(bootstrap=[first], engine=False)
+    await trio.sleep(60)
+    (own,) = [each for each in second.node.discovery.dht.view()["own"] if each["kind"] == "peer"]
+    assert own["kept"] >= 4, "when there were twice as many, and twice as many again"

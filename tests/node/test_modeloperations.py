@@ -34,6 +34,60 @@ async def test_list_and_show_say_who_vouches(world: World) -> None:
     assert shown["others"] == [] and shown["config"]
 
 
+async def test_what_is_here_in_part_is_told_from_the_whole(world: World) -> None:
+    first, second = await pair(world)
+    root = next(iter(first.node.library.roots()))
+    (model,) = (await second.ask("models"))["models"]
+    assert model["lacks"] is None
+    manifest = await first.node.library.manifest(root)
+    await second.node.library.save(manifest.encode())
+    (model,) = (await second.ask("models"))["models"]
+    assert model["local"] and model["lacks"] == len(manifest.chunks)
+    await second.ask("model_pull", name="tiny")
+    (model,) = (await second.ask("models"))["models"]
+    assert model["lacks"] == 0
+
+
+async def test_a_wrong_hash_is_told_the_right_one_and_a_wrong_name_the_nearest(
+    world: World,
+) -> None:
+    first, second = await pair(world)
+    root = next(iter(first.node.library.roots()))
+    with pytest.raises(ControlError) as raised:
+        await second.ask("model_pull", name="tiny@0000")
+    assert raised.value.hint == f"the name is known with another hash: tiny@{root[:8]}"
+    with pytest.raises(ControlError, match="did you mean `tiny`"):
+        await second.ask("model_pull", name="tini")
+    alone = await world.host("alone").start(engine=False)
+    with pytest.raises(ControlError) as raised:
+        await alone.ask("model_pull", name="other")
+    assert raised.value.hint is not None and "linked with no other" in raised.value.hint
+
+
+async def test_what_a_name_meant_before_is_said(world: World) -> None:
+    first, _ = await pair(world)
+    folder = first.node.config.data / "model"
+    files = first.node.host.files
+    files.make_folder(folder)
+    for path in embedded_folder().iterdir():
+        if path.is_file():
+            files.write(folder / path.name, path.read_bytes())
+    assert (await first.ask("model_add", path=str(folder), name="tiny"))["replaced"] is None
+    first.node.library._names["tiny"] = "cd" * 32  # it has had one of its own
+    again = await first.ask("model_add", path=str(folder), name="tiny")
+    assert again["replaced"] == "cd" * 32
+
+
+async def test_a_model_that_does_not_come_is_warned_of_once(world: World) -> None:
+    """And tried again and again all the same."""
+    first = await world.host("a").start(engine=False)
+    second = await world.host("b").start(bootstrap=[first], model="nope")
+    await trio.sleep(1_800)
+    said = [line for line in second.said if "no model 'nope'" in line]
+    assert len(said) == 2, "that it waits, and the warning"
+    assert (await second.status())["health"][0]["name"] == "serving"
+
+
 async def test_what_is_added_is_published(world: World) -> None:
     first, _ = await pair(world)
     folder = first.node.config.data / "model"

@@ -374,7 +374,11 @@ class Node:
         self.engine = FakeEngine(swarm.wire, parts or Parts(False, 0, 0, False))
         self.stage = Stage(swarm.host, courier, cast(Engine, self.engine))
         self.gateway = Gateway(
-            swarm.host, courier, cast(Directory, swarm), FakeModels(swarm.layers)
+            swarm.host,
+            courier,
+            cast(Directory, swarm),
+            FakeModels(swarm.layers),
+            seek=swarm.seek,
         )
         if parts is not None:
             self.stage.serve(Held(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, KV))
@@ -410,6 +414,10 @@ class FakeSwarm:
         self.wire = Wire()
         self.host = cast(Host, FakeHost())
         self.layers = splits[-1]
+        self.strangers: list[Node] = []
+        self.sought = 0
+        self.version = 0
+        self._news = trio.Event()
         parts = [
             Parts(start == 0, start, stop, stop == self.layers)
             for start, stop in zip((0, *splits), splits, strict=False)
@@ -422,7 +430,31 @@ class FakeSwarm:
             self.nodes.append(self.client)
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
-        return {node.peer: node.record() for node in self.nodes}
+        return {node.peer: node.record() for node in self.nodes if node not in self.strangers}
+
+    # Nodes that are no members until they are looked for.
+
+    async def seek(self, root: str) -> bool:
+        assert root == ROOT
+        self.sought += 1
+        if not self.strangers:
+            return False
+        assert self.wire.nursery is not None
+        self.wire.nursery.start_soon(self._introduce)
+        return True
+
+    async def _introduce(self) -> None:
+        """Their records come one after the other, a while after the links."""
+        while self.strangers:
+            await trio.sleep(0.2)
+            self.strangers.pop()
+            self.version += 1
+            self._news.set()
+            self._news = trio.Event()
+
+    async def changed(self, version: int) -> int:
+        await self._news.wait()
+        return self.version
 
     async def run(self, body: Callable[["FakeSwarm"], Awaitable[None]]) -> None:
         """Run the nodes while `body` runs; afterwards nothing may be left of any session."""

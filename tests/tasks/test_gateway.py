@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from shoal.tasks.engine.interface import Sampling
-from shoal.tasks.errors import PromptTooLong, SessionError
+from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError
 from shoal.tasks.gateway import GatewayEvent, GenerateRequest, Message, Routed, Summary, TextDelta
 from shoal.tasks.session import Failed, Progress, Quiet, Token
 from shoal.transport.calls import Refusal
@@ -76,6 +76,36 @@ async def test_every_split_says_the_same(
         assert isinstance(client.events[0], Routed)
         assert [hop.peer for hop in client.events[0].stages] == [n.peer for n in swarm.stages]
         swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_stages_that_are_no_members_yet_are_looked_for(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    swarm.strangers = swarm.stages[1:]
+
+    async def body(_: FakeSwarm) -> None:
+        summary = await _generate(swarm)
+        assert list(summary.token_ids) == swarm.expected(_ids("hello"), 8)
+        assert swarm.sought == 1
+        await _generate(swarm)
+        assert swarm.sought == 1, "they are members now"
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_where_nobody_is_found_it_says_so_at_once(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    gone = swarm.nodes.pop(2)
+    assert gone.parts is not None
+
+    async def body(_: FakeSwarm) -> None:
+        began = trio.current_time()
+        with pytest.raises(NoRoute):
+            await _generate(swarm)
+        assert swarm.sought == 1 and trio.current_time() - began < 0.1
 
     await _run(swarm, body)
 

@@ -18,8 +18,9 @@ from shoal.tasks.defaults import RESOLVE_PAUSE
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import LoadShard, Parts
+from shoal.tasks.models import Find
 from shoal.tasks.placement import needed_bytes
-from shoal.tasks.serving import Find, RestartingEngine, Serving, ServingSettings
+from shoal.tasks.serving import RestartingEngine, Serving, ServingSettings
 from shoal.tasks.stage import Stage
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.host import Host

@@ -1,6 +1,7 @@
 """The real host: files, locks, sockets, child processes."""
 
 import errno
+import fcntl
 import os
 import resource
 import signal
@@ -16,6 +17,7 @@ import psutil
 import pytest
 import trio
 
+from shoal.transport.blank import blank
 from shoal.transport.errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from shoal.transport.host import Entry
 from shoal.transport.realhost import RealHost
@@ -403,6 +405,46 @@ def test_staged_files_settle_together(tmp_path: Path) -> None:
     names = {entry.name for entry in files.list(tmp_path)}
     assert names == {str(n) for n in range(19)} | {".empty.new"}
     assert files.read(tmp_path / "3", limit=10) == b"data"
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 2**20, 2**20 + 5])
+@pytest.mark.parametrize("aligned", [True, False])
+def test_staged_bytes_are_there_whatever_memory_they_come_from(
+    tmp_path: Path, size: int, aligned: bool
+) -> None:
+    memory = blank(size + 1)[:size] if aligned else memoryview(bytearray(size + 1))[1:]
+    memory[:] = os.urandom(size)
+    FILES.stage(tmp_path / "staged", memory.toreadonly())
+    assert (tmp_path / "staged").read_bytes() == memory
+
+
+@pytest.mark.parametrize("taken", [None, 0, 4096, 3 * 4096])
+def test_what_the_disk_does_not_take_past_the_cache_is_written_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int | None
+) -> None:
+    """None: the file system has no such thing."""
+    data = os.urandom(5 * 4096)
+    direct = []
+
+    def write(descriptor: int, given: memoryview) -> int:
+        direct.append(bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT))
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)  # this memory is not made of blocks
+        if taken is None:
+            raise OSError(errno.EINVAL, "invalid argument")
+        return os.pwrite(descriptor, given[:taken], 0) and os.lseek(descriptor, taken, 0)
+
+    monkeypatch.setattr("shoal.transport.realhost.os.write", write)
+    FILES.stage(tmp_path / "staged", data)
+    assert direct == [True]
+    assert (tmp_path / "staged").read_bytes() == data
+
+
+def test_a_disk_that_fills_past_the_cache_leaves_nothing(tmp_path: Path) -> None:
+    memory = blank(2**20)
+    memory[:] = bytes(2**20)
+    with largest_file(4096), pytest.raises(OSError, match="too large"):
+        FILES.stage(tmp_path / "staged", memory)
+    assert FILES.list(tmp_path) == []
 
 
 def test_pieces_that_fail_leave_the_old_file(tmp_path: Path) -> None:

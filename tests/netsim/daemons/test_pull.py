@@ -127,7 +127,9 @@ def test_what_is_said_where_nobody_can_give_it() -> None:
         size, disk.spec = disk.spec, type(disk.spec)(disk.used + 2_000_000)
         with pytest.raises(ControlError) as raised:
             await asker.ask("model_pull", name="tiny")
-        assert raised.value.code == "disk-full" and "goes on" in str(raised.value.hint)
+        assert raised.value.code == "disk-full" and "the same command goes on" in str(
+            raised.value.hint
+        )
         disk.spec = size
         await asker.ask("model_pull", name="tiny")
         held = await asker.node.library.holdings(await root_of(holder))

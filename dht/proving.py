@@ -1,0 +1,120 @@
+"""Whether others hold what they say, found out before it goes here.
+
+Whoever says to hold a content is asked for some chunks of it, drawn by lot among those that are
+here: it has them, or all but few. Meanwhile this node gives out nothing of that content, so that
+nobody passes on what it gets from here, and two that would each drop it for the other's sake do
+not. What those of one network say counts once.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeVar
+
+import trio
+
+from ..transport.errors import TransportError
+from ..transport.frame import Priority
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from ..transport.link import Link
+from . import defaults
+from .contact import met_at
+from .content import Content
+from .errors import ModelError
+from .holder import Holder
+from .library import Library
+
+T = TypeVar("T")
+
+
+class Proving:
+    """`connect` brings a link to a peer; it raises TransportError."""
+
+    def __init__(
+        self,
+        host: Host,
+        library: Library,
+        holder: Holder,
+        *,
+        connect: Callable[[PeerId], Awaitable[Link]],
+    ) -> None:
+        self._host = host
+        self._library = library
+        self._holder = holder
+        self._connect = connect
+
+    async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
+        """In how many networks, at most `PROOF_NETWORKS`, one of those who claim to hold a root
+        does. Until `over`, nothing of it is given to others."""
+        try:
+            content = await self._library.content(root)
+        except ModelError:
+            return 0
+        self._holder.withheld[root] = content.chunks
+        here = await self._host.offload(self._here, content)
+        proof = _Proof(
+            self._drawn(here, defaults.PROOF_CHUNKS),
+            self._drawn(sorted(claimed), defaults.PROOF_ASKED),
+        )
+        with trio.move_on_after(defaults.PROOF_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(defaults.PROOFS_AT_ONCE):
+                    nursery.start_soon(self._ask_on, proof)
+        return len(proof.proven)
+
+    def _here(self, content: Content) -> list[str]:
+        return [digest for digest in content.chunks if self._library.store.has(digest)]
+
+    def _drawn(self, items: Sequence[T], count: int) -> list[T]:
+        """So many by lot, or all."""
+        drawn: dict[int, None] = {}
+        while len(drawn) < min(count, len(items)):
+            drawn[int.from_bytes(self._host.entropy(8)) % len(items)] = None
+        return [items[index] for index in drawn]
+
+    def over(self) -> None:
+        """What was asked about has gone, or stays."""
+        self._holder.withheld.clear()
+
+    async def _ask_on(self, proof: "_Proof") -> None:
+        while proof.waiting and len(proof.proven) < defaults.PROOF_NETWORKS:
+            try:
+                link = await self._connect(proof.waiting.pop())
+                ip = link.address[0]
+                name = met_at(ip) or ip
+                if proof.worth_asking(name) and await self._has(link, proof.digests):
+                    proof.proven.add(name)
+            except TransportError:
+                continue
+
+    async def _has(self, link: Link, digests: Sequence[str]) -> bool:
+        for digest in digests:
+            reply = await link.call(
+                "blob.chunk",
+                {"digest": digest},
+                priority=Priority.BULK,
+                timeout=defaults.PROOF_CHUNK_S,
+            )
+            if not await self._host.offload(_is, reply.payload, digest):
+                return False
+        return True
+
+
+class _Proof:
+    """That of one content: what is asked for, who is left to ask, where it was right."""
+
+    def __init__(self, digests: list[str], waiting: list[PeerId]) -> None:
+        self.digests = digests
+        self.waiting = waiting
+        self.proven: set[str] = set()
+        self._asked: Counter[str] = Counter()
+
+    def worth_asking(self, name: str) -> bool:
+        """Whether not enough of its network were asked; if so, it counts."""
+        self._asked[name] += 1
+        return name not in self.proven and self._asked[name] <= defaults.PROOF_OF_NETWORK
+
+
+def _is(data: bytes | bytearray | memoryview, digest: str) -> bool:
+    return hashlib.sha256(data).hexdigest() == digest

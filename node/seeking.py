@@ -1,0 +1,93 @@
+"""Nodes that serve a model and are no members of this one's view: found by the DHT, and met.
+
+In a swarm larger than a node has links, those that serve a model may all be strangers to it. What
+their records in the DHT say only tells whom to link with: what they serve is then read in their own
+member records.
+"""
+
+from collections.abc import Iterable
+from itertools import chain, zip_longest
+
+import trio
+
+from ..dht.key import record_key
+from ..dht.record import ShardBody
+from ..dht.service import Dht
+from ..state.directory import Directory
+from ..transport.errors import TransportError
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from . import defaults
+from .providers import Providers
+
+
+class Seeking:
+    """Of one node."""
+
+    def __init__(self, host: Host, dht: Dht, directory: Directory, providers: Providers) -> None:
+        self._host = host
+        self._dht = dht
+        self._directory = directory
+        self._providers = providers
+        self._going: dict[str, trio.Event] = {}
+        self._ended: dict[str, float] = {}  # when a root was last looked for
+
+    async def seek(self, root: str) -> bool:
+        """Link up with some that say they serve layers of a model; whether there were any.
+
+        Not oftener than every SEEK_PAUSE seconds a model; who comes meanwhile waits for the
+        one that is under way.
+        """
+        if (going := self._going.get(root)) is not None:
+            await going.wait()
+            return True
+        now = self._host.now()
+        self._ended = {
+            each: ended for each, ended in self._ended.items() if now - ended < defaults.SEEK_PAUSE
+        }
+        if root in self._ended:
+            await trio.lowlevel.checkpoint()
+            return False
+        self._going[root] = trio.Event()
+        try:
+            return await self._meet(await self._serving(root))
+        finally:
+            self._going.pop(root).set()
+            self._ended[root] = self._host.now()
+
+    async def _serving(self, root: str) -> list[PeerId]:
+        """Whom to meet: of each range of layers some, by lot."""
+        found = await self._dht.find(
+            record_key(ShardBody.kind, root),
+            most=defaults.FIND_MOST,
+            enough=defaults.SEEK_ENOUGH,
+            timeout=defaults.SEEK_FIND,
+            kinds=(ShardBody.kind,),
+        )
+        members = self._directory.members()
+        ranges: dict[tuple[int, int], list[tuple[bytes, PeerId]]] = {}
+        for each in found.records:
+            body, author = each.record.body, each.record.author
+            if isinstance(body, ShardBody) and author not in members:
+                lot = self._host.entropy(4)
+                ranges.setdefault((body.start, body.stop), []).append((lot, author))
+        in_turn = zip_longest(*(sorted(some) for some in ranges.values()))
+        peers = dict.fromkeys(one[1] for one in chain.from_iterable(in_turn) if one is not None)
+        return list(peers)[: defaults.SEEK_LINKS]
+
+    async def _meet(self, peers: Iterable[PeerId]) -> bool:
+        met = []
+
+        async def meet(peer: PeerId) -> None:
+            try:
+                link = await self._providers.connect(peer)
+            except TransportError:
+                return
+            link.keep()
+            met.append(peer)
+
+        with trio.move_on_after(defaults.SEEK_MEET):
+            async with trio.open_nursery() as nursery:
+                for peer in peers:
+                    nursery.start_soon(meet, peer)
+        return bool(met)

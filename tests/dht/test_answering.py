@@ -1,0 +1,55 @@
+"""What a node that serves does with what others bring: whose it counts as."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from trio.testing import MockClock
+
+from shoal.dht import answering
+from shoal.dht.answering import Answering
+from shoal.dht.messages import Aged, Store
+from shoal.dht.recordstore import RecordStore
+from shoal.dht.table import Table
+from shoal.transport.calls import Call
+from shoal.transport.realhost import RealHost
+from tests.dht.nodes import WALL, blob, contact, entropy, identity, record
+
+
+class Wall(RealHost):
+    def wall(self) -> float:
+        return WALL
+
+
+def serving(ip: str, store: RecordStore) -> Answering:
+    """Whoever asks is met at this address."""
+    own = contact(0)
+    return Answering(
+        cast(Any, Wall()),
+        lambda peer: cast(Any, SimpleNamespace(address=(ip, 1), peer=peer)),
+        Table(own.key, entropy()),
+        store,
+        serves=lambda: True,
+        on_asker=lambda link, contact: None,
+    )
+
+
+async def bring(ip: str, authors: int, store: RecordStore) -> None:
+    served = serving(ip, store)
+    for author in range(1, authors + 1):
+        listed = tuple(Aged(0, record(blob(n), author).sealed) for n in range(30))
+        await served.on_store(Call(identity(author).peer, {}, Store(listed).encode()))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_those_behind_relays_are_held_to_a_share(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """All of them to one network's. Twin: counted as near, they fill the store."""
+    if not defended:
+        monkeypatch.setattr(answering, "met_at", lambda ip: "")
+    store = RecordStore(contact(0).key, entropy(), limit=200_000)
+    await bring("", 12, store)
+    assert (store.bytes <= 50_000) is defended
+    assert store._shares["relayed" if defended else ""] == store.bytes

@@ -1,0 +1,127 @@
+"""Getting to know who comes by: nobody keeps others from being known."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.dht import defaults
+from shoal.dht.asking import NoAnswer
+from shoal.dht.contact import Contact
+from shoal.dht.joining import Joining
+from shoal.dht.messages import Find, Found
+from shoal.dht.table import Table
+from shoal.transport.identity import PeerId
+from shoal.transport.link import Link
+from shoal.transport.realhost import RealHost
+from tests.dht.nodes import contact, contacts, entropy
+
+
+class Asking:
+    """Fakes that of a node: some never answer, until the question times out."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.silent: set[PeerId] = set()
+        self.asked: list[PeerId] = []
+
+    def serves(self) -> None:
+        return None
+
+    async def find(self, contact: Contact, find: Find, by: Sequence[PeerId] = ()) -> Found:
+        self.asked.append(contact.peer)
+        if contact.peer in self.silent:
+            await trio.sleep(defaults.FIND_S)
+            raise NoAnswer("timeout")
+        self.table.answered(contact, trio.current_time())
+        return Found((), ())
+
+
+class Searching:
+    async def survey(self, key: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+def make() -> tuple[Joining, Asking]:
+    own = contact(0).key
+    table = Table(own, entropy())
+    asking = Asking(table)
+    joining = Joining(
+        cast(Any, RealHost()),
+        own,
+        table,
+        cast(Any, asking),
+        cast(Any, Searching()),
+        links=list,
+        addresses=lambda peer: (),
+    )
+    return joining, asking
+
+
+def ask(joining: Joining, one: Contact, ip: str) -> None:
+    link = SimpleNamespace(peer=one.peer, address=(ip, 1), brief=True)
+    joining.asked_by(cast(Link, link), one)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_those_that_never_answer_do_not_keep_others_from_being_known(
+    autojump_clock: MockClock, defended: bool
+) -> None:
+    """Thousands of them, of one network, which ask and then say nothing. Twin: where it does not
+    count from where they come, a newcomer waits behind them, or is not asked at all."""
+    joining, asking = make()
+    liars = contacts(3_000, first=10)
+    asking.silent = {one.peer for one in liars}
+    newcomers = [Contact(one.peer, one.addresses) for one in contacts(20, first=9_000)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(joining.run)
+        for number, liar in enumerate(liars):
+            ask(joining, liar, "6.6.6.6")
+            if number % 30 == 0:
+                await trio.sleep(0.01)
+        for number, one in enumerate(newcomers):
+            ask(joining, one, f"8.8.{number}.8" if defended else "6.6.6.6")
+            await trio.sleep(0.01)
+        known = sum(one.peer in asking.table for one in newcomers)
+        assert (known == len(newcomers)) is defended
+        assert known > 0 or not defended
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_each_is_asked_once_in_a_while(autojump_clock: MockClock) -> None:
+    joining, asking = make()
+    one = contact(5)
+    asking.silent = {one.peer}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(joining.run)
+        for _ in range(100):
+            ask(joining, one, "8.8.8.8")
+            await trio.sleep(defaults.CURIOUS_REST / 200)
+        assert asking.asked == [one.peer]
+        await trio.sleep(defaults.CURIOUS_REST)
+        ask(joining, one, "8.8.8.8")
+        await trio.sleep(1)
+        assert asking.asked == [one.peer] * 2
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_what_is_remembered_of_them_is_bounded(autojump_clock: MockClock) -> None:
+    joining, asking = make()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(joining.run)
+        for number, one in enumerate(contacts(2 * defaults.BRIEF_RESTING)):
+            asking.silent.add(one.peer)
+            ask(joining, one, f"8.{number // 250}.{number % 250}.8")
+            if number % 40 == 0:
+                await trio.sleep(0.1)
+        await trio.sleep(1)
+        assert len(joining._asked) <= defaults.BRIEF_RESTING
+        assert len(joining._curious) <= defaults.CURIOUS
+        assert len(joining._probes._waiting) < defaults.CURIOUS
+        nursery.cancel_scope.cancel()

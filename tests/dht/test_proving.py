@@ -1,0 +1,184 @@
+"""proving: who holds what it says, who only says so, and who passes on what it gets from us."""
+
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.dht import defaults
+from shoal.dht.proving import Proving
+from shoal.transport.calls import Answer, Call, Refusal, Reply
+from shoal.transport.errors import DialFailed
+from shoal.transport.identity import PeerId
+from shoal.transport.link import Link
+
+from .network import Network, Node, Twist
+from .test_holder import Member, member, seeded
+
+pytestmark = pytest.mark.trio
+
+CHUNKS = 6
+
+
+class World:
+    """A node that would drop a blob, and others that say they hold it."""
+
+    def __init__(self, network: Network, own: Member, root: str, folder: Path) -> None:
+        self.network = network
+        self.own = own
+        self.root = root
+        self.folder = folder
+        self.others: list[PeerId] = []
+        self.dialled = 0
+        self.proving = self.proving_of(own)
+
+    def proving_of(self, one: Member) -> Proving:
+        return Proving(
+            one.host, one.library, one.exchange.holder, connect=lambda peer: self._to(one, peer)
+        )
+
+    async def _to(self, one: Member, peer: PeerId) -> Link:
+        self.dialled += 1
+        await trio.sleep(0.01)
+        link = one.node.link(peer)
+        if link is None:
+            raise DialFailed("unreachable", "nobody there")
+        return cast(Link, link)
+
+    async def holder(self, name: str, ip: str) -> Member:
+        """One that has it."""
+        other = await member(self.network, name, self.folder)
+        await other.library.add_blob(self.folder / "file")
+        other.node.ip = ip
+        self.others.append(other.node.peer)
+        return other
+
+    def liar(self, name: str, ip: str, twist: Twist | None = None) -> Node:
+        """One that refuses, or answers as told."""
+        node = self.network.node(name)
+        node.ip = ip
+        node.handle("blob.chunk", lambda call: Refusal("not-held", "no"))
+        if twist is not None:
+            node.handle("blob.chunk", lambda call: twist("blob.chunk", Reply({}, b"")))
+        self.others.append(node.peer)
+        return node
+
+    async def proven(self) -> int:
+        return await self.proving.networks(self.root, self.others)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> World:
+    network, own, root = await seeded(tmp_path, CHUNKS)
+    return World(network, own, root, tmp_path)
+
+
+async def test_those_that_hold_it_count_once_for_each_network(world: World) -> None:
+    assert await world.proven() == 0
+    await world.holder("a", "8.8.8.8")
+    assert await world.proven() == 1
+    await world.holder("b", "8.8.8.9")
+    assert await world.proven() == 1
+    await world.holder("c", "9.9.9.9")
+    assert await world.proven() == 2
+
+
+async def test_on_a_network_at_home_each_machine_counts(world: World) -> None:
+    for number in range(2):
+        await world.holder(f"m{number}", f"192.168.1.{number}")
+    assert await world.proven() == 2
+
+
+async def test_those_that_only_say_so_do_not_count(world: World) -> None:
+    world.liar("refuses", "8.8.8.8")
+    world.liar("lies", "8.8.4.8", lambda method, answer: Reply({}, b"other bytes"))
+    world.others.append(PeerId("ghost"))
+    assert await world.proven() == 0
+
+
+async def test_one_that_has_only_some_of_it_is_found_out(world: World) -> None:
+    half = await world.holder("half", "8.8.8.8")
+    for digest in (await half.library.content(world.root)).order[: CHUNKS // 2]:
+        half.library.store.remove(digest)
+    found = [await world.proven() for _ in range(20)]
+    assert found.count(1) <= 5, "by lot one in twenty"
+
+
+@pytest.mark.parametrize("defended", [True, False])
+async def test_one_that_gets_from_us_what_it_is_asked_for_does_not_count(
+    world: World, defended: bool
+) -> None:
+    """Twin: where we go on giving it out, it passes on what is our own."""
+    if not defended:
+        world.own.exchange.holder.withheld = _Nothing()
+    node = world.liar("passes-on", "8.8.8.8")
+
+    async def pass_on(call: Call) -> Answer:
+        handler = world.own.node.handlers["blob.chunk"]
+        answer = handler(Call(node.peer, {"digest": call.header["digest"]}, b""))
+        return await cast(Awaitable[Answer], answer)
+
+    node.handle("blob.chunk", pass_on)
+    assert await world.proven() == (0 if defended else 1)
+    world.proving.over()
+    digest = (await world.own.library.content(world.root)).order[0]
+    assert isinstance(await world.own.ask("blob.chunk", node.peer, digest=digest), Reply)
+
+
+class _Nothing(dict[str, Any]):
+    """Withholds nothing."""
+
+    def __setitem__(self, root: str, chunks: object) -> None:
+        pass
+
+
+async def test_two_do_not_drop_it_for_each_other_s_sake(world: World) -> None:
+    other = await world.holder("other", "8.8.8.8")
+    theirs = world.proving_of(other)
+    assert await theirs.networks(world.root, [world.own.node.peer]) == 1
+    assert await world.proven() == 0, "the other may be about to drop it"
+    theirs.over()
+    assert await world.proven() == 1
+
+
+@pytest.mark.parametrize("defended", [True, False])
+async def test_many_of_one_network_cost_little(
+    world: World, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """They are dialled, so many at most, and two are asked. Twin: each of them is."""
+    if not defended:
+        monkeypatch.setattr(defaults, "PROOF_OF_NETWORK", 10_000)
+    asked: list[str] = []
+
+    def lie(method: str, answer: Answer) -> Answer:
+        asked.append(method)
+        return Reply({}, b"other bytes")
+
+    for number in range(100):
+        world.liar(f"liar{number}", "8.8.8.8", lie)
+    assert await world.proven() == 0
+    assert world.dialled <= defaults.PROOF_ASKED
+    assert (len(asked) <= 2) is defended
+
+
+async def test_those_that_never_answer_are_not_waited_for_long(
+    world: World, autojump_clock: MockClock
+) -> None:
+    for number in range(20):
+        world.liar(f"silent{number}", f"8.8.{number}.8")
+
+    async def silent(call: Call) -> Answer:
+        await trio.sleep_forever()
+
+    for peer in world.others:
+        world.network.nodes[peer].handle("blob.chunk", silent)
+    began = trio.current_time()
+    assert await world.proven() == 0
+    assert trio.current_time() - began <= defaults.PROOF_S + 1
+
+
+async def test_of_what_is_not_known_here_nothing_is_proven(world: World) -> None:
+    assert await world.proving.networks("ab" * 32, world.others) == 0
