@@ -45,19 +45,22 @@ class Liveness:
         self._watched: dict[PeerId, Watched] = {}
         self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may bring about
         self._budget = Bucket(Rate(*defaults.CHECKS), 0.0)
+        self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: since when, for whom
 
     # What it comes to.
 
     def live(self) -> Iterator[PeerId]:
         """Who answers, those with a link first."""
-        yield from self._links
+        yield from filter(self.is_live, self._links)
         for peer, watched in self._watched.items():
             if watched.live and peer not in self._links:
                 yield peer
 
     def is_live(self, peer: PeerId) -> bool:
+        if peer in self._links:
+            return peer not in self._waiting or not self._unsure(*self._waiting[peer])
         watched = self._watched.get(peer)
-        return peer in self._links or (watched is not None and watched.live)
+        return watched is not None and watched.live
 
     def answering(self) -> set[PeerId]:
         """Of whom this node is a witness."""
@@ -80,13 +83,17 @@ class Liveness:
 
     # The own links.
 
-    def linked(self, peer: PeerId, place: str) -> None:
-        """A link to it answers. Witnesses in one `place` count as one."""
-        self.version += not self.is_live(peer)
-        self._links[peer] = place
+    def linked(self, peer: PeerId, place: str, now: float, rivals: Collection[PeerId] = ()) -> None:
+        """A link to it answers. Witnesses in one `place` count as one. `rivals` publish the
+        address that it has: where one of them is gone, the machine has come back as another peer,
+        which is not live beside the old one."""
         self._doubtful.discard(peer)
+        self._links[peer] = place
+        if self._wait_for(rivals, now):
+            self._waiting[peer] = now, list(rivals)
         if watched := self._watched.get(peer):
             watched.live, watched.proved, watched.doubted = False, -inf, inf
+        self.version += 1
 
     def doubt(self, peer: PeerId, now: float) -> None:
         """What carries its link is gone: see by other ways, before the link counts as quiet."""
@@ -105,10 +112,11 @@ class Liveness:
         if self._links.pop(peer, None) is None:
             return
         self._doubtful.discard(peer)
+        self._waiting.pop(peer, None)
         if watched := self._watched.get(peer):
             watched.live = now - watched.proved < defaults.FRESH_S
             watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
-        self.version += not self.is_live(peer)
+        self.version += 1
         for other in self._said.get(peer, ()):  # of whom it was the last witness
             known = self._watched.get(other)
             if known and known.live and not self._witnesses(known):
@@ -256,39 +264,37 @@ class Liveness:
         return watched is not None and watched.pause >= defaults.ASK_SELF_S
 
     def proved(self, peer: PeerId, now: float, rivals: Iterable[PeerId] = ()) -> None:
-        """It has signed what this node drew for it. `rivals` publish an address of its own: who
-        has come back as somebody else waits until it is known who else is gone."""
+        """It has signed what this node drew for it. `rivals` (see `linked`) publish an address of
+        its own."""
         if (watched := self._watched.get(peer)) is None:
             return
         watched.checking, watched.doubted = False, inf
         watched.pause = defaults.CHECK_PAUSE[0]
         watched.first = min(watched.first, now)
-        if not self.is_live(peer) and self._wait_for(rivals, watched.first, now):
+        if peer in self._links:
+            self.version += bool(self._waiting)  # somebody may have waited for this
+        elif not watched.live and self._wait_for(rivals, now, watched.first):
             watched.tried = now
             return
-        self.version += not self.is_live(peer)
+        else:
+            self.version += not watched.live or bool(self._waiting)
         watched.live, watched.proved = True, now
 
-    def _wait_for(self, rivals: Iterable[PeerId], since: float, now: float) -> bool:
-        """Whether one of them is live without having shown it since; it is checked now."""
-        waiting = False
-        for peer in rivals:
-            watched = self._watched.get(peer)
-            if watched is None or not self.is_live(peer) or self._answers(peer):
-                continue
-            if watched.proved < since:
-                watched.doubted = min(watched.doubted, now)
-                waiting = True
-        return waiting
+    def _wait_for(self, rivals: Iterable[PeerId], now: float, since: float | None = None) -> bool:
+        """Whether one of them is live and has not shown it since; it is checked now."""
+        unsure = self._unsure(now if since is None else since, rivals)
+        for peer in unsure:
+            self._watched[peer].doubted = min(self._watched[peer].doubted, now)
+        return bool(unsure)
 
-    def supersede(self, peer: PeerId, now: float) -> None:
-        """Somebody else is where it was, and its own link does not answer: it is out until it
-        shows that it is somewhere."""
-        if self._answers(peer):
-            return
-        self.unlinked(peer, now)
-        if (watched := self._watched.get(peer)) and watched.live:
-            self._out(watched, now)
+    def _unsure(self, since: float, rivals: Iterable[PeerId]) -> list[PeerId]:
+        return [
+            peer
+            for peer in rivals
+            if (watched := self._watched.get(peer)) is not None
+            and (peer in self._links or watched.live)
+            and watched.proved < since
+        ]
 
     def failed(self, peer: PeerId, now: float) -> None:
         """Nobody brought a proof. Of a peer with a link that link decides."""

@@ -64,13 +64,16 @@ class Probing:
         """Records are exchanged over a link from now on."""
         self._links[link.peer] = link
         self._post(link, whole=True, has=self._told - {link.peer}, lost=set())
-        self._supersede(link)
-        self.back(link)
+        host, port = link.status.address[0], link.identities.port
+        rivals = [peer for peer in self._roster.at(host, port) if peer != link.peer]
+        self.liveness.linked(link.peer, _place(link), self._host.now(), rivals)
+        self.wake()
 
     def back(self, link: Link) -> None:
-        """It answers, as far as anybody knows."""
-        self.liveness.linked(link.peer, _place(link))
-        self.wake()
+        """It answers again."""
+        if self._links.get(link.peer) is link:
+            self.liveness.linked(link.peer, _place(link), self._host.now())
+            self.wake()
 
     def quiet(self, link: Link) -> None:
         """It has not answered for a while."""
@@ -96,14 +99,6 @@ class Probing:
         else:
             self.liveness.sure(link.peer)
         self.wake()
-
-    def _supersede(self, link: Link) -> None:
-        """Who had this address and port before, and does not answer there now, is no longer
-        somebody to route to: a machine that came back as another peer is listed once."""
-        host, port = link.status.address[0], link.identities.port
-        for peer in self._roster.at(host, port) if port else ():
-            if peer != link.peer:
-                self.liveness.supersede(peer, self._host.now())
 
     # Running.
 
@@ -202,8 +197,10 @@ class Probing:
             async with self._dialling:
                 with suppress(DialFailed):
                     where = self._roster.where(peer)
-                    link = await self._endpoint.ask(peer, where, timeout=defaults.CHECK_S)
-                    take(await self._question(link, "live.prove", nonce, defaults.PROVE_S))
+                    await ask_over(await self._endpoint.ask(peer, where, timeout=defaults.CHECK_S))
+
+        async def ask_over(link: Link) -> None:
+            take(await self._question(link, "live.prove", nonce, defaults.PROVE_S))
 
         def take(proof: bytes) -> None:
             nonlocal proved
@@ -213,6 +210,9 @@ class Probing:
 
         with trio.move_on_after(defaults.CHECK_S):
             async with trio.open_nursery() as nursery:
+                own = self._links.get(peer)
+                if own is not None and own.connected:
+                    nursery.start_soon(ask_over, own)
                 for number in range(defaults.ASKED):
                     nursery.start_soon(ask, number * apart)
                 if self.liveness.has_failed(peer):

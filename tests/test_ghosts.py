@@ -77,7 +77,7 @@ def test_who_comes_back_at_once_is_listed_once(
         again.wait_until(lambda status: True)
         new = again.ask("status")["peer"]
         assert (new == old) == (identity == "the same")
-        both = []
+        both: list[list[str]] = []
 
         def back(lists: list[list[str]]) -> bool:
             both.extend(each for each in lists if {old, new} <= set(each) and old != new)

@@ -19,7 +19,7 @@ def node() -> Liveness:
     made = Liveness(OWN)
     made.watch({OWN, A, B, C, D, X, Y, Z})
     for peer, place in PLACES.items():
-        made.linked(peer, place)
+        made.linked(peer, place, 0.0)
     return made
 
 
@@ -42,7 +42,7 @@ def test_who_has_a_link_that_answers_is_live(node: Liveness) -> None:
     version = node.version
     node.unlinked(A, 5.0)
     assert list(node.live()) == [B, C, D] and node.version > version
-    node.linked(A, "")
+    node.linked(A, "", 6.0)
     assert set(node.live()) == {A, B, C, D}
 
 
@@ -107,8 +107,8 @@ def test_rumours_bring_about_so_many_checks_and_no_more(
     def checks() -> int:
         fresh = Liveness(OWN)
         fresh.watch({A, B, X})
-        fresh.linked(A, "a")
-        fresh.linked(B, "b")
+        fresh.linked(A, "a", 0.0)
+        fresh.linked(B, "b", 0.0)
         fresh.told(B, [X], [], 0.0, whole=True)
         prove(fresh, 0.0, X)
         begun = 0
@@ -136,7 +136,7 @@ def test_one_witness_cannot_use_up_the_checks_of_others(
         fresh = Liveness(OWN)
         fresh.watch({A, B, C, X, *crowd})
         for peer in (A, B, C):
-            fresh.linked(peer, peer)
+            fresh.linked(peer, peer, 0.0)
         fresh.told(A, crowd, [], 0.0, whole=True)
         fresh.told(C, [*crowd, X], [], 0.0, whole=True)
         fresh.told(B, [X], [], 0.0, whole=True)
@@ -178,7 +178,7 @@ def test_a_link_without_a_path_is_checked_through_others_before_it_counts_as_gon
     node.proved(A, 10.1)
     node.unlinked(A, 11.0)
     assert node.is_live(A)  # by the proof; its link is quiet
-    node.linked(A, PLACES[A])
+    node.linked(A, PLACES[A], 12.0)
     node.doubt(A, 20.0)
     assert is_due(node, A, 20.0)
     node.failed(A, 21.0)
@@ -254,12 +254,25 @@ def test_two_homes_that_count_alike_are_both_listed(node: Liveness) -> None:
     assert node.is_live(X) and node.is_live(Y)
 
 
-def test_a_liar_at_anothers_address_takes_nobody_out_whose_link_answers(node: Liveness) -> None:
-    node.supersede(A, 1.0)
+def test_one_that_comes_back_as_another_with_a_link_waits_as_well(node: Liveness) -> None:
+    node.linked(X, "x", 10.0, rivals=[A])
+    assert node.is_live(A) and not node.is_live(X)
+    assert is_due(node, A, 10.0)
+    node.failed(A, 11.0)
+    assert node.is_live(A) and not node.is_live(X)  # the link of A decides
+    version = node.version
+    node.unlinked(A, 14.0)
+    assert node.is_live(X) and not node.is_live(A) and node.version > version
+
+
+def test_a_liar_at_anothers_address_delays_but_itself(node: Liveness) -> None:
+    node.linked(X, "x", 10.0, rivals=[A])
+    assert is_due(node, A, 10.0)
+    version = node.version
+    node.proved(A, 10.1)
+    assert node.is_live(A) and node.is_live(X) and node.version > version
+    node.linked(A, PLACES[A], 20.0)
     assert node.is_live(A)
-    node.doubt(A, 2.0)
-    node.supersede(A, 2.0)
-    assert not node.is_live(A)
 
 
 def test_who_is_no_longer_known_is_not_live(node: Liveness) -> None:
@@ -273,7 +286,7 @@ def test_without_any_witness_only_so_many_are_followed() -> None:
     crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(200)]
     node = Liveness(OWN)
     node.watch({A, *crowd})
-    node.linked(A, "a")
+    node.linked(A, "a", 0.0)
     for tick in range(400):
         now = tick / 10
         for peer in node.next_checks(now):
