@@ -3,7 +3,8 @@
 Whoever dialled a link to keep it sends its own record and a digest of all it knows, the other end
 answers the same; each asks for what it lacks. A brief link (`Link.brief`) carries none of it, and
 makes nobody a live member. A change goes to all links and is handed on once. Every member told
-of is dialled, so that a small swarm is a full mesh. Wire: docs/spec/membership.md.
+of is dialled, so that a small swarm is a full mesh; who is live beyond the own links is found out
+by `probing.py`. Wire: docs/spec/membership.md.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
