@@ -169,8 +169,6 @@ async def come_back(swarm: Swarm, member: Member, way: str, back: str) -> None:
                 swarm.faults.resume(member.computer)
         if "other" in back:
             member.renew()
-        else:
-            member.life += 0
         if way == "stopped":
             await member.computer.start(member)
         else:

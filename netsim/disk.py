@@ -5,7 +5,8 @@ done it; a crash at any instant keeps what was durable then, drops or tears the 
 the program's handles dead. Names are journalled in order, as ext4 and XFS do: of the changes that
 no sync has covered, a crash keeps a prefix. Every operation takes its time on the one disk.
 
-`Disk` is the thing itself, with the switches for faults; `mount.py` has the system calls.
+`Disk` is the thing itself, with the switches for faults; `mount.py` has the system calls. A file
+is replaced or appended to (`File`), or written in place, as databases do (`BlockFile`).
 """
 
 from collections import deque
@@ -15,11 +16,10 @@ from random import Random
 from typing import Final, Protocol
 
 from .clock import Events
+from .diskfile import BlockFile, File
 
-PAGE: Final = 4096  # bytes that a disk writes at once, or not
 INTERNED: Final = 4096  # bytes from which equal contents are kept once
 NAMES_WRITTEN_S: Final = 5.0  # names are durable after this without a sync (ext4: commit=5)
-DATA_WRITTEN_S: Final = 30.0  # and data (Linux: vm.dirty_expire_centisecs = 3000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,6 @@ class DiskSpec:
     write_rate: float = 450e6
     seek_s: float = 60e-6
     sync_s: float = 1.5e-3
-
-
-class File:
-    """A file. `safe` is the content that would survive, None where that is `content` itself."""
-
-    __slots__ = ("content", "mode", "safe", "since")
-
-    def __init__(self, content: bytes, mode: int) -> None:
-        self.content = content
-        self.mode = mode
-        self.safe: bytes | None = None
-        self.since = 0.0  # of the oldest write that no sync has covered
 
 
 class Folder:
@@ -67,7 +55,7 @@ class Life(Protocol):
 Node = File | Folder
 Change = tuple[Folder, str, Node | None]  # a name, and what it named before
 Entry = tuple[float, tuple[Change, ...]]  # when; undone together
-Sync = tuple[float, File | None, bytes, int]  # done when, a file's content, journal entries
+Sync = tuple[float, File | None, bytes | int, int]  # done when, a file's mark, journal entries
 
 
 class Disk:
@@ -133,12 +121,11 @@ class Disk:
         self._settle(now)
         self._undo_names(now)
         for file in self._dirty:
-            file.content = self._survivor(file, now)
-            file.safe = None
+            file.lose(now, self.torn, self._stream)
         self._dirty.clear()
         self._syncs.clear()
         self.busy_until = now
-        self.used = sum(len(file.content) for file in _files(self.root))
+        self.used = sum(file.size for file in _files(self.root))
 
     def _end_life(self) -> None:
         if self._life is not None:
@@ -152,13 +139,9 @@ class Disk:
         """Take note of the syncs that are done by now."""
         syncs = self._syncs
         while syncs and syncs[0][0] <= now:
-            _, file, content, entries = syncs.popleft()
-            if file is not None and file.safe is not None:
-                if file.content is content:
-                    file.safe = None
-                    self._dirty.pop(file, None)
-                else:
-                    file.safe = content
+            _, file, mark, entries = syncs.popleft()
+            if file is not None and file.settle(mark):
+                self._dirty.pop(file, None)
             while self._journalled < entries:
                 self._journal.popleft()
                 self._journalled += 1
@@ -189,22 +172,6 @@ class Disk:
         self._journalled += len(journal)
         journal.clear()
 
-    def _survivor(self, file: File, now: float) -> bytes:
-        """What a crash leaves of a file that was written and not synced."""
-        old, new = file.safe or b"", file.content
-        if file.since > now or (not self.torn and file.since > now - DATA_WRITTEN_S):
-            return old
-        if file.since <= now - DATA_WRITTEN_S:
-            return new
-        draw = self._stream.random()
-        if draw < 0.5:
-            return new[: self._stream.randint(0, len(new))]
-        pages = range(0, len(new), PAGE)
-        return b"".join(
-            new[at : at + PAGE] if self._stream.random() < 0.5 else _page(old, at, len(new))
-            for at in pages
-        )
-
     # What mounts do.
 
     def charge(self, seconds: float) -> float:
@@ -225,13 +192,13 @@ class Disk:
         for folder, name, node in changes:
             before = folder.names.pop(name, None)
             if isinstance(before, File) and node is not None:
-                self.used -= len(before.content)
+                self.used -= before.size
             if node is not None:
                 folder.names[name] = node
 
     def forget(self, file: File) -> None:
         """No name is left for a file."""
-        self.used -= len(file.content)
+        self.used -= file.size
 
     def write(self, file: File, offset: int, data: bytes) -> None:
         """Into the cache. Raises OSError (ENOSPC) where nothing fits."""
@@ -248,12 +215,31 @@ class Disk:
         file.content = content
         self.used += len(content) - len(old)
 
+    def overwrite(self, file: BlockFile, offset: int, data: bytes) -> None:
+        """Into the cache, in place."""
+        begun, before = self._begin(file), file.size
+        self.charge(len(data) / self.spec.write_rate)
+        file.overwrite(begun, offset, data)
+        self.used += file.size - before
+
+    def resize(self, file: BlockFile, size: int) -> None:
+        """Cut a file, or fill it up with zeros."""
+        begun, before = self._begin(file), file.size
+        file.resize(begun, size)
+        self.used += file.size - before
+
+    def _begin(self, file: BlockFile) -> float:
+        """A change in place: when the disk gets to it."""
+        self._settle(self.events.now)
+        self._dirty[file] = None
+        return max(self.busy_until, self.events.now)
+
     def sync(self, file: File | None) -> None:
         """Make names, and one file's content, durable."""
         when = self.charge(self.spec.sync_s)
         if not self.lost_syncs:
             entries = self._journalled + len(self._journal)
-            self._syncs.append((when, file, file.content if file else b"", entries))
+            self._syncs.append((when, file, file.mark() if file else b"", entries))
 
 
 def installed(files: Mapping[str, bytes]) -> Folder:
@@ -278,9 +264,3 @@ def _files(folder: Folder) -> Iterator[File]:
 
 def _spliced(old: bytes, offset: int, data: bytes) -> bytes:
     return old[:offset].ljust(offset, b"\0") + data + old[offset + len(data) :]
-
-
-def _page(old: bytes, at: int, size: int) -> bytes:
-    """A page that was not written: the old one, zeros where there was none."""
-    length = min(PAGE, size - at)
-    return old[at : at + length].ljust(length, b"\0")

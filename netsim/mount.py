@@ -1,10 +1,17 @@
-"""The system calls of a program on a simulated disk: one `Mount` for each life."""
+"""The system calls of a program on a simulated disk: one `Mount` for each life.
+
+A mount with a `log` keeps what was done to files that are written in place, for `replay`.
+"""
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from .disk import Disk, File, Folder, Node, parts_of
+from .disk import Disk, Folder, Node, parts_of
+from .diskfile import BlockFile, File
+
+Operation = tuple[str, str, int, bytes]
+"""A call's name, the path, an offset, length or mode, and bytes."""
 
 
 class Mount:
@@ -14,6 +21,7 @@ class Mount:
         """Those of the program before work no more; `ended` is called when these do not."""
         self.disk = disk
         self.alive = True
+        self.log: list[Operation] | None = None
         self._ended = ended
         disk.attach(self)
 
@@ -69,6 +77,26 @@ class Mount:
         self.disk.change_names((folder, name, file))
         return Handle(self, path, file)
 
+    def open_blocks(self, path: str, *, make: bool, mode: int = 0o600) -> "BlockHandle":
+        """A file to be written in place, made where absent. Raises OSError (ENOENT)."""
+        found = self.find(path)
+        if found is None and make:
+            folder, name = self._parent(path)
+            self.keep("make", path, mode)
+            found = BlockFile(b"", mode)
+            self.disk.change_names((folder, name, found))
+        elif isinstance(found, File) and not isinstance(found, BlockFile):
+            folder, name = self._parent(path)
+            found = folder.names[name] = BlockFile(found.content, found.mode)
+        if not isinstance(found, BlockFile):
+            raise _failed(errno.ENOENT if found is None else errno.EISDIR, path)
+        return BlockHandle(self, path, found)
+
+    def keep(self, call: str, path: str, number: int = 0, data: bytes = b"") -> None:
+        """Into the log, where there is one."""
+        if self.log is not None:
+            self.log.append((call, path, number, data))
+
     def make_folder(self, path: str, *, mode: int = 0o700) -> None:
         """Raises OSError (EEXIST)."""
         folder, name = self._parent(path)
@@ -88,12 +116,14 @@ class Mount:
         node = self.node(path)
         if isinstance(node, Folder):
             raise _failed(errno.EISDIR, path)
+        self.keep("remove", path)
         self.disk.change_names((folder, name, None))
         self.disk.forget(node)
 
     def sync_folder(self, path: str) -> None:
         """Make its names durable."""
         self.node(path)
+        self.keep("sync_folder", path)
         self.disk.sync(None)
 
     def lock(self, path: str) -> File | None:
@@ -133,8 +163,7 @@ class Handle:
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer at the end."""
         self._mount.check(self._path)
-        content = self.file.content
-        data = content if not offset and size >= len(content) else content[offset : offset + size]
+        data = self.file.read(offset, size)
         disk = self._mount.disk
         disk.charge(disk.spec.seek_s + len(data) / disk.spec.read_rate)
         return data
@@ -146,7 +175,7 @@ class Handle:
         """
         self._mount.check(self._path, writing=True)
         disk = self._mount.disk
-        room = disk.free + max(len(self.file.content) - self._at, 0)
+        room = disk.free + max(self.file.size - self._at, 0)
         if data and not room:
             raise _failed(errno.ENOSPC, self._path)
         taken = data[:room]
@@ -158,6 +187,68 @@ class Handle:
         """Make the content durable."""
         self._mount.check(self._path)
         self._mount.disk.sync(self.file)
+
+
+class BlockHandle:
+    """An open file that is written in place."""
+
+    def __init__(self, mount: Mount, path: str, file: BlockFile) -> None:
+        self.file = file
+        self.path = path
+        self._mount = mount
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer at the end."""
+        self._mount.check(self.path)
+        disk = self._mount.disk
+        disk.charge(disk.spec.seek_s + size / disk.spec.read_rate)
+        return self.file.read(offset, size)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """All of it, or nothing: raises OSError (ENOSPC)."""
+        self._mount.check(self.path, writing=True)
+        disk = self._mount.disk
+        if offset + len(data) - self.file.size > disk.free:
+            raise _failed(errno.ENOSPC, self.path)
+        self._mount.keep("write", self.path, offset, data)
+        disk.overwrite(self.file, offset, data)
+
+    def resize(self, size: int) -> None:
+        """Cut it, or fill it up with zeros. Raises OSError (ENOSPC)."""
+        self._mount.check(self.path, writing=True)
+        disk = self._mount.disk
+        if size - self.file.size > disk.free:
+            raise _failed(errno.ENOSPC, self.path)
+        self._mount.keep("resize", self.path, size)
+        disk.resize(self.file, size)
+
+    def size(self) -> int:
+        """Bytes."""
+        self._mount.check(self.path)
+        return self.file.size
+
+    def sync(self) -> None:
+        """Make the content durable."""
+        self._mount.check(self.path)
+        self._mount.keep("sync", self.path)
+        self._mount.disk.sync(self.file)
+
+
+def replay(mount: Mount, log: Sequence[Operation]) -> None:
+    """Do again what a log says."""
+    for call, path, number, data in log:
+        if call == "make":
+            mount.open_blocks(path, make=True, mode=number)
+        elif call == "write":
+            mount.open_blocks(path, make=False).write(number, data)
+        elif call == "resize":
+            mount.open_blocks(path, make=False).resize(number)
+        elif call == "sync":
+            mount.open_blocks(path, make=False).sync()
+        elif call == "sync_folder":
+            mount.sync_folder(path)
+        else:
+            mount.remove(path)
 
 
 def _failed(number: int, path: str) -> OSError:

@@ -63,3 +63,32 @@ FINDS = (128.0, 16.0)  # proofs that one peer may ask for by us, at once and per
 PROOFS = (256.0, 32.0)  # proofs that one peer may ask of us, at once and per second
 NONCE_BYTES = 16
 PROVE_S = 0.8  # seconds a witness waits for a proof
+
+# Feeds: docs/spec/state.md. What each kind may hold stands in kinds.py.
+PARTS = 16  # of a kind that is cut into parts
+UPDATE_BYTES = 64 * 2**10  # one update that is no snapshot
+SNAPSHOT_BYTES = 256 * 2**10  # the update that begins an epoch
+ENTRY_HEADER_BYTES = 2**10  # what an entry says besides its update
+EPOCH_ENTRIES = 4096
+FACT_KEY_BYTES = 256
+FACT_BYTES = 16 * 2**10  # the value of one key
+DOCUMENT_ITEM_BYTES = 256  # of memory that a document takes for each value ever set, about
+DOCUMENT_KEY_BYTES = 512  # the same for each key
+WRITE_PAUSE = 0.25  # seconds, at least, between two entries of one own feed
+WRITE_HOLD = 10.0  # seconds that an own feed stays as it is after a start, unless
+WRITE_REPORTS = 3  # peers have shown what they hold of it
+EPOCH_LOT = 2**20  # of the step beyond the last epoch, where the clock does not name a later one
+
+# The store.
+COMMIT_BYTES = 2**20  # of entries in one transaction
+COMMIT_WORKS = 512  # changes in one transaction
+LOAD_BYTES = 2**20  # of entries read together at the start
+LOAD_FEEDS = 128  # feeds read together at the start
+READ_ENTRIES = 64  # rows read together
+HELD_BYTES = 32 * 2**20  # of others' entries kept in memory while the disk refuses
+HELD_WORK = 256  # bytes that each of them counts besides
+PROBE_BYTES = 256 * 2**10  # that the disk has to take before it counts as well again
+REFUSED_PAUSE = 5.0  # seconds between two tries while the disk refuses
+FREE_SHARE = 16  # one page of so many may be free before the file is made smaller
+FREE_LEAST = 64  # free pages that do not count
+FREED_AT_ONCE = 256  # pages given back in one transaction

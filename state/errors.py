@@ -1,9 +1,19 @@
 """What can go wrong in what the swarm knows of itself.
 
-StateError                  `code` is a short fixed word; codes: docs/spec/membership.md
-└── BadRecord               a record or a message about records is malformed or out of bounds
-    └── Forged              not signed by whom it names: who hands it on is to blame
+StateError                  `code` is a short fixed word; codes: docs/spec/membership.md, state.md
+├── BadRecord               a record or a message about records is malformed or out of bounds
+│   └── Forged              not signed by whom it names: who hands it on is to blame
+├── BadEntry                an entry of a feed is malformed, forged or of no known kind
+├── BadUpdate               an update is none that an honest author writes into this document
+├── FeedFull                an own fact has no room in its feed, or the feed takes none
+├── BadOrder                an entry does not follow the stored ones of its feed
+├── FeedDamaged             the stored entries of a feed are not those that were stored
+├── StoreDamaged            the store's file was damaged, and has been put aside
+└── StoreRefused            the disk takes nothing now: `disk-full`, `disk-error`
 """
+
+import errno
+from pathlib import Path
 
 from ..transport.errors import ShoalError
 
@@ -25,3 +35,55 @@ class BadRecord(StateError):
 
 class Forged(BadRecord):
     """A record is not signed by whom it names: nobody honest hands it on."""
+
+
+class BadEntry(StateError):
+    """An entry of a feed, or a proof of two, is not what it should be; `code` says what."""
+
+
+class BadUpdate(StateError):
+    """An update is none that an honest author writes: `too-large`, `bad-update`."""
+
+
+class FeedFull(StateError):
+    """A fact of this node's own cannot be written: `code` says why."""
+
+
+class BadOrder(StateError):
+    """An entry does not follow those that are stored of its feed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("bad-order", message)
+
+
+class FeedDamaged(StateError):
+    """What is stored of a feed is not what was stored: it is to be fetched again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("damaged", message)
+
+
+class StoreDamaged(StateError):
+    """The store's file was damaged: it lies at `aside`, and a new one has been begun."""
+
+    def __init__(self, aside: Path, error: Exception) -> None:
+        super().__init__(
+            "store-damaged",
+            f"what was known of the swarm's state was damaged and is fetched again ({error})",
+        )
+        self.hint = f"check the disk; the damaged file is `{aside}`, it can be deleted"
+
+
+class StoreRefused(StateError):
+    """The disk takes nothing, or gives nothing, for now: `disk-full`, `disk-error`."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = error.strerror or str(error)
+        super().__init__(
+            "disk-full" if full else "disk-error", f"cannot keep state in `{path}`: {reason}"
+        )
+        self.path = path
+        self.error = error
+        hint = "free some space" if full else "check the disk"
+        self.hint = f"{hint}; the daemon then goes on by itself"

@@ -37,7 +37,8 @@ WHY_DOWN = (
 # The worlds beyond `Host`, and who may touch them.
 WORLD_MODULES = {
     "time", "random", "secrets", "socket", "threading", "subprocess", "multiprocessing",
-    "asyncio", "tempfile", "shutil", "psutil", "uuid", "sqlite3", "selectors", "select",
+    "asyncio", "tempfile", "shutil", "psutil", "uuid", "sqlite3", "apsw", "selectors",
+    "select",
 }  # fmt: skip
 WORLD_CALLS = {
     "open", "os.urandom", "os.open", "trio.to_thread.run_sync", "trio.run_process",
@@ -61,6 +62,7 @@ ENGINE_WORKER = {
 BEYOND_THE_SEAM = {
     "transport/realhost.py",
     "transport/datagrams.py",  # the real host's UDP sockets
+    "transport/database.py",  # SQLite, whose system calls the host names
     "transport/browser/bridge.py",  # asyncio inside trio, for aiortc
     "tasks/engine/wire.py",  # both ends of the worker's socket
     "tasks/text/child.py",
@@ -72,8 +74,14 @@ AROUND_THE_SIMULATION = (
     "netsim/report/", "netsim/population/data.py", "netsim/daemons/realfiles.py",
 )  # fmt: skip
 # Constants and types, which the simulated world is written in; what they would do is banned below.
-SIMULATED_WITH = {"socket", "random"}
-REAL_CALLS = {"stdlib.socket", "stdlib.socketpair", "stdlib.getaddrinfo", "socket.socket"}
+SIMULATED_WITH = {"socket", "random", "apsw"}
+REAL_CALLS = {
+    "stdlib.socket",
+    "stdlib.socketpair",
+    "stdlib.getaddrinfo",
+    "socket.socket",
+    "apsw.Connection",
+}
 EXECUTES = {
     "pickle", "marshal", "dill", "cloudpickle", "shelve", "yaml", "joblib",
 }  # fmt: skip
@@ -221,6 +229,7 @@ def test_rule(rule: Rule) -> None:
         (upward_imports, "from ..tasks.stage import Stage"),
         (upward_imports, "import shoal.cli.main"),
         (world_touches, "import time"),
+        (world_touches, "import apsw"),
         (world_touches, "import random"),
         (world_touches, "from random import random"),
         (world_touches, "def f():\n    with open('x') as g: pass"),

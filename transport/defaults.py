@@ -188,3 +188,11 @@ AIM_TARGETS: Final = 16 * KIB
 """Addresses of which that is remembered, a count; with so many, no new one is dialled."""
 AIM_UDP_COST: Final = 4
 """A dial by QUIC counts as so many."""
+DATABASE_PAGE: Final = 4 * KIB
+"""Bytes that a database reads and writes together."""
+DATABASE_CACHE: Final = 4 * MIB
+"""Bytes of a database that are kept in memory, at most."""
+DATABASE_LOG: Final = MIB
+"""Bytes of a database's log from which on they go into its file."""
+DATABASE_BUSY_MS: Final = 2000
+"""How long another process that has the database is waited for, in milliseconds."""

@@ -4,6 +4,7 @@ ShoalError                  every error of ours; `message`, and a `hint` where o
 ├── HostError               the world refused (file, port, name)
 │   ├── AddressInUse
 │   ├── AlreadyLocked
+│   ├── DatabaseDamaged
 │   └── FileTooLarge
 └── TransportError          talking to a peer failed
     ├── DialFailed          no address answered, or the peer that answered is another one
@@ -35,6 +36,10 @@ class AddressInUse(HostError):
 
 class AlreadyLocked(HostError):
     """Another process holds the lock."""
+
+
+class DatabaseDamaged(HostError):
+    """A file is no database of ours, or not a sound one."""
 
 
 class FileTooLarge(HostError):

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
 
 import trio
 
 from .datagrams import Datagrams
+
+if TYPE_CHECKING:  # SQLite is loaded by who needs it
+    from .database import Database
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -138,6 +141,13 @@ class Files(Protocol):
 
     def lock(self, path: Path) -> FileLock:
         """Take the exclusive lock; raises AlreadyLocked when another process holds it."""
+        ...
+
+    def database(self, path: Path) -> "Database":
+        """Open a database, made where absent (its mode is 0600; its log lies beside it).
+
+        Raises OSError, DatabaseDamaged, AlreadyLocked where another process has it open.
+        """
         ...
 
 

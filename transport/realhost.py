@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import trio
@@ -23,6 +24,9 @@ from .allocator import give_back, keep_freed_memory
 from .datagrams import Datagrams, datagrams
 from .errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from .host import Entry, FileLock, Group, Interface, Machine, T, Ts
+
+if TYPE_CHECKING:
+    from .database import Database
 
 
 def _open_file(path: Path) -> io.FileIO:
@@ -215,6 +219,20 @@ class RealFiles:
                 raise AlreadyLocked(f"`{path}` is locked by another process") from None
             raise
         return _RealLock(descriptor)
+
+    def database(self, path: Path) -> "Database":
+        from .database import connect
+
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:  # not to be opened: closing it would end SQLite's own locks
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(path)) from None
+            os.chmod(path, 0o600)
+        else:
+            os.close(descriptor)
+            self._sync_folder(path.parent)
+        return connect(path)
 
 
 class RealChild:

@@ -5,12 +5,16 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...transport.errors import AlreadyLocked, FileTooLarge
 from ...transport.host import Entry, FileLock
-from ..disk import File, Folder
+from ..disk import Folder
+from ..diskfile import File
 from ..mount import Mount
+
+if TYPE_CHECKING:
+    from ...transport.database import Database
 
 
 class _Lock:
@@ -90,7 +94,7 @@ class DiskFiles:
         found = self._mount.find(str(path))
         if not isinstance(found, File):
             return None
-        return id(found), len(found.content), 0
+        return id(found), found.size, 0
 
     def _sync(self, path: str) -> None:
         self._mount.open(path).sync()
@@ -145,7 +149,12 @@ class DiskFiles:
             raise AlreadyLocked(f"`{path}` is locked by another process")
         return _Lock(self._mount, file)
 
+    def database(self, path: Path) -> "Database":
+        from .databases import open_database
+
+        return open_database(self._mount, path)
+
 
 def _entry(name: str, node: File | Folder) -> Entry:
     folder = isinstance(node, Folder)
-    return Entry(name, folder, 0 if isinstance(node, Folder) else len(node.content))
+    return Entry(name, folder, 0 if isinstance(node, Folder) else node.size)

@@ -8,15 +8,8 @@ import pytest
 
 from shoal.netsim.clock import Events
 from shoal.netsim.daemons.files import DiskFiles
-from shoal.netsim.disk import (
-    DATA_WRITTEN_S,
-    NAMES_WRITTEN_S,
-    PAGE,
-    Disk,
-    DiskSpec,
-    File,
-    installed,
-)
+from shoal.netsim.disk import NAMES_WRITTEN_S, Disk, DiskSpec, installed
+from shoal.netsim.diskfile import DATA_WRITTEN_S, PAGE, File
 from shoal.netsim.mount import Mount
 
 OLD, NEW = b"old " * 5000, b"new!" * 5001

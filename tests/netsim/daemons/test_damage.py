@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from shoal.netsim.daemons.daemon import DaemonHandle
-from shoal.netsim.disk import Disk, File, Folder
+from shoal.netsim.disk import Disk, Folder
+from shoal.netsim.diskfile import File
 from shoal.netsim.world import World
 from shoal.node.daemon import Node
 from shoal.node.errors import ControlError, NodeError

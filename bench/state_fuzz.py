@@ -1,0 +1,326 @@
+"""Updates from liars: the published crashers of Yjs decoders, and a million mutated ones.
+
+A child process is a replica of feeds whose author lies: every update is signed, opened and
+admitted as one that came over a link. The feeds differ in size, from a few facts to 4,096 keys
+and a megabyte of history. Updates are what an honest author would write next, what pycrdt
+writes of other kinds of content, snapshots, and the crashers; nearly all are mutated: bits
+flipped, bytes put in, left out, copied about, numbers blown up. What is taken has to be
+in pycrdt's document just as it was read, with nothing pending. At the end come the heaviest
+that the grammar lets through: snapshots of all keys there may be, and updates that change as
+many as one can, until the epoch is full.
+
+`value` is the longest that the event loop is held by one entry, as CPU time in ms (the elapsed
+time stands beside it: on a machine that has other work it says less); goal 50. `ok` also asks
+for a growth of at most 64 MiB and for no exit of the process. Beside it the twin: what the
+crashers do to a process that gives them to pycrdt unread.
+`--quick` mutates 60,000.
+"""
+
+import argparse
+import gc
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+from shoal.state.document import Document, snapshot
+from shoal.state.entry import NO_PARENT, FeedName, client_of, open_entry, seal_entry
+from shoal.state.feed import Feed, Outcome
+from shoal.state.kinds import KINDS
+from shoal.transport.identity import Identity
+
+GOAL_MS: Final = 50.0
+GROWTH_MIB: Final = 64.0
+UPDATES: Final = 1_000_000
+QUICK: Final = 60_000
+CRASHERS: Final = tuple(map(bytes.fromhex, ("8088debe01", "80c2d72f")))
+WIDE: Final = 500  # one update in so many is as large as its kind allows
+LIAR: Final = Identity.from_seed(b"l" * 32)
+
+
+class Victim:
+    """One feed of the liar's, as a replica has it, and what would come next in it."""
+
+    def __init__(self, rng: random.Random, kind: str, keys: int) -> None:
+        self.rng = rng
+        self.kind = KINDS[kind]
+        self.feed = Feed(FeedName(LIAR.peer, kind, 0))
+        self.keys = [f"{number}" for number in range(keys)]
+        self.epoch = 0
+        self.hold_ms: tuple[float, float] = (0.0, 0.0)
+        assert self.say(*self.renewal()) is Outcome.NEWS
+
+    @property
+    def document(self) -> Document:
+        assert self.feed.document is not None
+        return self.feed.document
+
+    def renewal(self) -> tuple[bool, bytes]:
+        """A snapshot of some facts, for the next epoch."""
+        client = client_of(self.feed.name, self.epoch + 1)
+        facts = dict.fromkeys(self.rng.sample(self.keys, len(self.keys) * 9 // 10), b"v")
+        return True, snapshot(self.kind, client, facts)
+
+    def next_update(self) -> tuple[bool, bytes]:
+        """What an honest author might write next: a few changes, or as many as one may hold."""
+        wide = self.rng.randrange(WIDE) == 0
+        most = min(len(self.keys), self.kind.update_bytes // 32 if wide else 6)
+        changes: dict[str, bytes | None] = {}
+        for key in self.rng.sample(self.keys, self.rng.randrange(1, most + 1)):
+            here = self.document.get(key) is not None
+            gone = here and self.rng.random() < 0.3
+            changes[key] = None if gone else self.rng.randbytes(self.rng.choice((0, 1, 3, 9)))
+        return False, self.document.write(changes)
+
+    def say(self, fresh: bool, update: bytes) -> Outcome:
+        """The update as an entry by the liar, from its bytes on; notes how long that held."""
+        head = self.feed.head
+        parent = NO_PARENT if fresh or head is None else head.hash
+        sealed = seal_entry(
+            LIAR,
+            self.kind.name,
+            0,
+            epoch=self.epoch + fresh,
+            seq=0 if fresh or head is None else head.seq + 1,
+            parent=parent,
+            made=1,
+            update=update,
+        ).sealed
+        cpu, wall = time.process_time(), time.perf_counter()
+        entry = open_entry(sealed)
+        verdict = self.feed.admit(entry)
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        self.hold_ms = (cpu * 1e3, wall * 1e3)
+        if verdict.outcome is Outcome.NEWS:
+            self.epoch += fresh
+            self.check(verdict.changed)
+        return Outcome.OLD if verdict.code == "epoch-full" else verdict.outcome
+
+    def check(self, changed: Any) -> None:
+        """pycrdt holds what was read, and nothing is pending."""
+        for key, value in changed.items():
+            assert self.document.get(key) == value, "pycrdt read something else"
+        ledger = self.document._ledger
+        held = self.document._doc.get_state()
+        assert not ledger.clock or held.endswith(_number(ledger.clock)), "something is pending"
+        assert len(held) <= 11, "another client got in"
+
+
+def _number(value: int) -> bytes:
+    low, rest = value & 127, value >> 7
+    return bytes([low | 128]) + _number(rest) if rest else bytes([low])
+
+
+@lru_cache(8)  # and pycrdt keeps a KiB of each nested document for ever
+def others(client: int) -> list[bytes]:
+    """What pycrdt writes that is none of ours: texts, lists, nested ones, other values."""
+    from pycrdt import Array, Doc, Map, Text
+
+    def text(doc: Any) -> None:
+        doc.get("facts", type=Text).insert(0, "long text")
+
+    def items(doc: Any) -> None:
+        doc.get("facts", type=Array).extend([1, b"2", "3", None, [4.5], {"six": True}])
+
+    def nested(doc: Any) -> None:
+        facts = doc.get("facts", type=Map)
+        facts["m"], facts["a"] = Map({"x": b"1", "y": Text("z")}), Array([1, Map({})])
+
+    def inner(doc: Any) -> None:
+        doc.get("facts", type=Map)["d"] = Doc()
+
+    written = []
+    for write in (text, items, nested, inner):
+        doc: Any = Doc(client_id=client)
+        write(doc)
+        written.append(doc.get_update())
+    return written
+
+
+NUMBERS: Final = (
+    b"\x80\x88\xde\xbe\x01",
+    b"\xff\xff\xff\xff\x0f",
+    b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+    b"\x80\x80\x04",
+    b"\x00",
+)
+
+
+def flip(rng: random.Random, data: bytearray, at: int) -> None:
+    data[at] ^= 1 << rng.randrange(8)
+
+
+def replace_byte(rng: random.Random, data: bytearray, at: int) -> None:
+    data[at] = rng.randrange(256)
+
+
+def put_in(rng: random.Random, data: bytearray, at: int) -> None:
+    data[at:at] = rng.randbytes(rng.randrange(1, 9))
+
+
+def leave_out(rng: random.Random, data: bytearray, at: int) -> None:
+    del data[at : at + rng.randrange(1, 9)]
+
+
+def copy_about(rng: random.Random, data: bytearray, at: int) -> None:
+    begin = rng.randrange(len(data))
+    data[at:at] = data[begin : begin + rng.randrange(1, 40)]
+
+
+def blow_up(rng: random.Random, data: bytearray, at: int) -> None:
+    data[at : at + 1] = rng.choice(NUMBERS)
+
+
+def cut(rng: random.Random, data: bytearray, at: int) -> None:
+    del data[at:]
+
+
+def nudge(rng: random.Random, data: bytearray, at: int) -> None:
+    data[at] = (data[at] + rng.choice((1, 255))) % 256
+
+
+MUTATIONS: Final[tuple[Callable[[random.Random, bytearray, int], None], ...]] = (
+    flip,
+    replace_byte,
+    put_in,
+    leave_out,
+    copy_about,
+    blow_up,
+    cut,
+    nudge,
+)
+
+
+def mutated(rng: random.Random, update: bytes) -> bytes:
+    data = bytearray(update)
+    for _ in range(rng.choice((0, 1, 1, 1, 1, 2, 3, 8))):
+        if data:
+            # mostly where the structure is, in the first bytes of large ones
+            at = rng.randrange(min(len(data), rng.choice((16, 64, 2**20))))
+            rng.choice(MUTATIONS)(rng, data, at)
+    return bytes(data[: 64 * 2**10])
+
+
+def rss_mib() -> float:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def attack(count: int, seed: int) -> dict[str, Any]:
+    """The child's part: every update, one after another."""
+    rng = random.Random(seed)
+    victims = [Victim(rng, *of) for of in (("member", 20), ("models", 300), ("jobs", 4096))]
+    gc.collect()
+    began, outcomes = rss_mib(), Counter[str]()
+    most_mib, longest = began, (0.0, 0.0)
+    for turn in range(count):
+        victim = rng.choices(victims, (6, 3, 1))[0]
+        fresh, update = chosen(rng, victim, turn)
+        outcome = victim.say(fresh, mutated(rng, update))
+        longest = max(longest[0], victim.hold_ms[0]), max(longest[1], victim.hold_ms[1])
+        outcomes[outcome.value] += 1
+        if outcome is Outcome.OLD:  # its epoch is full
+            victim.say(*victim.renewal())
+        if turn % 500 == 0:
+            most_mib = max(most_mib, rss_mib())
+    heavy = list(heaviest(rng, victims[2]))
+    longest = tuple(max(each) for each in zip(longest, *heavy, strict=True))
+    return {
+        "cpu_ms": longest[0],
+        "wall_ms": longest[1],
+        "growth_mib": max(most_mib, rss_mib()) - began,
+        "heaviest_cpu_ms": max(cpu for cpu, _ in heavy),
+        "outcomes": dict(outcomes),
+    }
+
+
+def heaviest(rng: random.Random, victim: Victim) -> Iterator[tuple[float, float]]:
+    """How long each of the heaviest entries holds the loop: three epochs full of them."""
+    keys = victim.keys
+    full = dict.fromkeys(keys, b"v" * 40)
+    for _ in range(3):  # each lets go of a document with a full history
+        client = client_of(victim.feed.name, victim.epoch + 1)
+        outcome = victim.say(True, snapshot(victim.kind, client, full))
+        assert outcome is Outcome.NEWS
+        while outcome is Outcome.NEWS:
+            yield victim.hold_ms
+            changes = {key: rng.randbytes(1) for key in rng.sample(keys, 3000)}
+            outcome = victim.say(False, victim.document.write(changes))
+        assert outcome is Outcome.OLD
+
+
+def chosen(rng: random.Random, victim: Victim, turn: int) -> tuple[bool, bytes]:
+    """The update that is mutated next, and whether it is said to begin an epoch."""
+    lot = rng.random()
+    if turn < 2 * len(CRASHERS):
+        return turn < len(CRASHERS), CRASHERS[turn % len(CRASHERS)]
+    if lot < 0.05:
+        return lot < 0.01, rng.choice(CRASHERS)
+    if lot < 0.1:
+        return lot < 0.06, rng.choice(others(client_of(victim.feed.name, victim.epoch)))
+    if lot < (0.11 if len(victim.keys) < 1000 else 0.1005):
+        return victim.renewal()
+    return victim.next_update()
+
+
+def unread(crasher: bytes) -> dict[str, Any]:
+    """The twin: what becomes of a process that gives a crasher to pycrdt."""
+    code = (
+        "import resource, time, pycrdt; doc = pycrdt.Doc();"
+        "began = time.process_time()\n"
+        f"try: doc.apply_update({crasher!r})\n"
+        "except ValueError: pass\n"
+        "print(time.process_time() - began)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    told = done.stdout.split()
+    return {
+        "update": crasher.hex(),
+        "exit": done.returncode,
+        "cpu_ms": float(told[0]) * 1e3 if told else None,
+        "peak_mib": float(told[1]) if told else None,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK:,} updates")
+    parser.add_argument("--updates", type=int, default=None, help="another number of them")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    count = args.updates or (QUICK if args.quick else UPDATES)
+    if args.child:
+        print(json.dumps(attack(count, args.seed)))
+        return 0
+    command = [sys.executable, __file__, "--child", "--updates", str(count)]
+    done = subprocess.run(
+        [*command, "--seed", str(args.seed)], stdout=subprocess.PIPE, check=False, env=os.environ
+    )
+    exits = int(done.returncode != 0)
+    found = json.loads(done.stdout) if not exits else {"cpu_ms": None, "growth_mib": None}
+    ok = not exits and found["cpu_ms"] <= GOAL_MS and found["growth_mib"] <= GROWTH_MIB
+    result = {
+        "name": "state_fuzz",
+        "value": found["cpu_ms"],
+        "goal": GOAL_MS,
+        "ok": ok,
+        "updates": count,
+        "exits": exits,
+        **found,
+        "unread": [unread(crasher) for crasher in CRASHERS],
+    }
+    print(json.dumps(result))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""What a replica knows of one feed, and what one more entry does to it.
+
+A feed's states form a lattice: nothing, the entries of an epoch in their order, those of a later
+epoch, and above all a proven fork. Whatever order entries come in, replicas that saw the
+same ones are equal, for every limit that refuses an entry looks at this feed alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .document import Document
+from .entry import FORKED, NO_PARENT, Entry, FeedName, Head, Proof, client_of
+from .errors import BadEntry, BadUpdate
+from .kinds import KINDS
+from .scan import EMPTY, Changes
+
+
+class Outcome(Enum):
+    """What came of an entry."""
+
+    NEWS = "news"  # taken; `changed` says what it changes
+    KNOWN = "known"  # the very entry is here
+    OLD = "old"  # of an epoch that a later one has replaced
+    GAP = "gap"  # those between are lacking: ask from `Feed.lacking` on
+    LOAD = "load"  # the document is not in memory: `load` the stored entries, then admit again
+    CHECK = "check"  # `compare` it with the stored entry of its number: the same, or a fork
+    FORK = "fork"  # `proof` empties the feed, for good
+    REFUSED = "refused"  # never to be taken: `code` says why
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of an entry, and what to do about it."""
+
+    outcome: Outcome
+    changed: Mapping[str, bytes | None] = field(default_factory=dict)  # None: deleted
+    fresh: bool = False  # an epoch began: keys that are not in `changed` are gone
+    proof: Proof | None = None
+    code: str = ""  # too-large, epoch-full, bad-update, bad-chain, forked
+
+
+class Feed:
+    """One feed as this node knows it: a head, sizes, and the document while it is in memory."""
+
+    __slots__ = ("_document", "_head", "_loading", "_size", "name")
+
+    def __init__(self, name: FeedName, head: Head | None = None, size: int = 0) -> None:
+        """`head` and `size` as stored: the last entry, bytes of all entries of its epoch.
+
+        A feed that has forked is resumed with the head `FORKED`.
+        """
+        self.name = name
+        self._head = head
+        self._size = size
+        self._document: Document | None = None
+        self._loading: _Loading | None = None
+
+    @property
+    def head(self) -> Head | None:
+        """The last entry; `FORKED` when the feed has; None when nothing is known."""
+        return self._head
+
+    @property
+    def size(self) -> int:
+        """Bytes of the epoch's entries as they travel and are kept."""
+        return self._size
+
+    @property
+    def forked(self) -> bool:
+        """Whether a fork is proven: the feed is empty and stays so."""
+        return self._head == FORKED
+
+    @property
+    def document(self) -> Document | None:
+        """The document, where it is in memory."""
+        return self._document
+
+    @property
+    def lacking(self) -> tuple[int, int]:
+        """(epoch, seq) of the entry that would come next."""
+        return (self._head.epoch, self._head.seq + 1) if self._head else (0, 0)
+
+    def admit(self, entry: Entry) -> Verdict:
+        """Take an entry of this feed in, where it is the next one or begins a later epoch.
+
+        The entry is to be stored before others are told of it.
+        """
+        assert entry.name == self.name
+        head = self._head
+        if self.forked:
+            return Verdict(Outcome.REFUSED, code="forked")
+        if head is None or entry.epoch > head.epoch:
+            return self._begin(entry) if entry.seq == 0 else Verdict(Outcome.GAP)
+        if entry.epoch < head.epoch:
+            return Verdict(Outcome.OLD)
+        if entry.seq <= head.seq:
+            return Verdict(Outcome.KNOWN if entry.head == head else Outcome.CHECK)
+        if entry.seq > head.seq + 1:
+            return Verdict(Outcome.GAP)
+        return self._extend(entry, head)
+
+    def compare(self, stored: Entry, entry: Entry) -> Verdict:
+        """What an entry is beside the stored one of the same number: KNOWN, or a FORK."""
+        if stored.hash == entry.hash:
+            return Verdict(Outcome.KNOWN)
+        return self.fork(Proof.of(stored, entry))
+
+    def fork(self, proof: Proof) -> Verdict:
+        """Take a proof in, of whichever epoch: FORK, or KNOWN where the feed has forked already."""
+        assert proof.name == self.name
+        if self.forked:
+            return Verdict(Outcome.KNOWN)
+        self._head, self._size = FORKED, 0
+        self.unload()
+        return Verdict(Outcome.FORK, proof=proof, fresh=True)
+
+    def load(self, entries: Iterable[Entry]) -> bool:
+        """Make the document again from the stored entries of the epoch, in their order.
+
+        May be given them in slices, from seq 0 on; True once the head is reached. Raises
+        `BadEntry("damaged")` where they do not lead to the head: the store has to drop the feed.
+        """
+        if self._document is not None or self._head is None or self.forked:
+            return True
+        loading = self._loading or _Loading(self.name, self._head)
+        self._loading = None
+        for entry in entries:
+            loading.take(entry)
+        if loading.done:
+            self._document = loading.document
+            return True
+        self._loading = loading
+        return False
+
+    def unload(self) -> None:
+        """Let go of the document; `load` makes it again."""
+        self._document = self._loading = None
+
+    def _begin(self, entry: Entry) -> Verdict:
+        kind = entry.kind
+        if entry.parent != NO_PARENT:
+            return Verdict(Outcome.REFUSED, code="bad-chain")
+        if len(entry.update) > kind.live_bytes:
+            return Verdict(Outcome.REFUSED, code="too-large")
+        document = Document(kind, client_of(self.name, entry.epoch))
+        verdict = self._apply(document, entry, fresh=True)
+        if verdict.outcome is Outcome.NEWS:
+            self.unload()
+            self._document, self._size = document, entry.size
+        return verdict
+
+    def _extend(self, entry: Entry, head: Head) -> Verdict:
+        kind = entry.kind
+        if entry.parent != head.hash:
+            return Verdict(Outcome.REFUSED, code="bad-chain")
+        if len(entry.update) > kind.update_bytes:
+            return Verdict(Outcome.REFUSED, code="too-large")
+        if entry.seq >= kind.entries or self._size + entry.size > kind.epoch_bytes:
+            return Verdict(Outcome.REFUSED, code="epoch-full")
+        if self._document is None:
+            return Verdict(Outcome.LOAD)
+        verdict = self._apply(self._document, entry)
+        if verdict.outcome is Outcome.NEWS:
+            self._size += entry.size
+        return verdict
+
+    def _apply(self, document: Document, entry: Entry, *, fresh: bool = False) -> Verdict:
+        try:
+            changes = _applied(document, entry)
+        except BadUpdate as error:
+            return Verdict(Outcome.REFUSED, code=error.code)
+        self._head = entry.head
+        return Verdict(Outcome.NEWS, changed=changes, fresh=fresh)
+
+
+class _Loading:
+    """A document on its way from the stored entries to the head."""
+
+    def __init__(self, name: FeedName, head: Head) -> None:
+        self.document = Document(KINDS[name.kind], client_of(name, head.epoch))
+        self._name = name
+        self._head = head
+        self._next = 0
+        self._parent = NO_PARENT
+
+    @property
+    def done(self) -> bool:
+        return self._parent == self._head.hash
+
+    def take(self, entry: Entry) -> None:
+        expected = (self._name, self._head.epoch, self._next, self._parent)
+        if self.done or (entry.name, entry.epoch, entry.seq, entry.parent) != expected:
+            raise _damaged(self._name)
+        try:
+            _applied(self.document, entry)
+        except BadUpdate:
+            raise _damaged(self._name) from None
+        self._next, self._parent = entry.seq + 1, entry.hash
+        if self._next > self._head.seq and not self.done:
+            raise _damaged(self._name)
+
+
+def _applied(document: Document, entry: Entry) -> Changes:
+    if entry.seq and entry.update == EMPTY:
+        raise BadUpdate("bad-update", "an update changes nothing")
+    return document.apply(entry.update)
+
+
+def _damaged(name: FeedName) -> BadEntry:
+    return BadEntry("damaged", f"the stored `{name.kind}` feed of `{name.author}` is damaged")

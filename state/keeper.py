@@ -1,0 +1,322 @@
+"""The store beside the event loop: changes are committed together, reads wait in a thread.
+
+What `put` has returned from is on disk. Changes that come while a commit is under way go together
+into the next one.
+
+A disk that refuses (full, failing) stops nothing: entries by others stay in memory, up to a bound,
+and are written once the disk takes them; own entries are refused, since an own entry that others
+know and this disk does not would be a fork after a crash. A file that is damaged is put aside and
+a new one begun; feeds that are damaged in a sound file are dropped. Both are told, to be fetched
+from peers again.
+"""
+
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from ..transport.errors import DatabaseDamaged
+from ..transport.host import Host, T, Ts
+from ..transport.identity import PeerId
+from . import defaults
+from .entry import Entry, FeedName, Proof
+from .errors import FeedDamaged, StateError, StoreDamaged, StoreRefused
+from .held import Held
+from .store import Batch, Store
+from .stored import StoredFeed
+from .work import Drop, Forget, Put, Work, size_of
+
+STORE_FILE: Final = "state.db"
+_ASIDE: Final = "state.db.damaged"
+_LOG: Final = "-wal"  # SQLite's, beside the file
+
+DISK: Final = "state-disk"
+FILE: Final = "state-file"
+Trouble = Callable[[str, StateError | None], None]
+"""Told of the condition (DISK, FILE) what is the matter, and None once it is over."""
+Lost = Callable[[Sequence[FeedName] | None], None]
+"""Told which feeds are not stored any more; None: none is."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A change that is to be committed, and who waits for that."""
+
+    work: Work
+    own: bool
+    done: trio.Event = field(default_factory=trio.Event)
+    error: StateError | None = None
+
+
+class Keeper:
+    """The store of one node, in `folder`."""
+
+    def __init__(self, host: Host, folder: Path, *, trouble: Trouble, lost: Lost) -> None:
+        self._host = host
+        self._path = folder / STORE_FILE
+        self._trouble = trouble
+        self._lost = lost
+        self._store: Store | None = None
+        self._ended = True  # or not begun
+        self._turn = trio.Lock()  # one thread at a time has the connection
+        self._queue: deque[_Waiting] = deque()
+        self._news = trio.Event()
+        self._held = Held(defaults.HELD_BYTES)
+        self._refused: StoreRefused | None = None
+        self._retry_at = 0.0
+        self.closed_cleanly = False
+        """The last run of this store ended in order: nothing of its own is missing."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Open the store, commit until cancelled, close it.
+
+        Raises StoreRefused where the disk does not even let it be opened, AlreadyLocked, HostError
+        where a later version wrote it.
+        """
+        await self._open()
+        try:
+            task_status.started()
+            while True:
+                await self._wait()
+                await self._commit_some()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._close()
+
+    # Opening and closing.
+
+    async def _open(self) -> None:
+        try:
+            try:
+                store = await self._opened()
+            except DatabaseDamaged as error:
+                await self._put_aside(error)
+                store = await self._opened()
+        except OSError as error:
+            raise StoreRefused(self._path, error) from error
+        self.closed_cleanly = store.closed_cleanly
+        self._ended = False
+
+    async def _opened(self) -> Store:
+        """The store, opened where it is not."""
+        if self._store is None:
+            self._store = await self._host.offload(self._open_file)
+        return self._store
+
+    def _open_file(self) -> Store:
+        self._host.files.make_folder(self._path.parent)
+        database = self._host.files.database(self._path)
+        try:
+            return Store(database)
+        except BaseException:
+            database.close()
+            raise
+
+    async def _put_aside(self, error: Exception) -> None:
+        """Make room for a new file in place of a damaged one. Raises OSError."""
+        broken, self._store = self._store, None
+        await self._host.offload(self._move_aside, broken)
+        self.closed_cleanly = False
+        self._trouble(FILE, StoreDamaged(self._path.with_name(_ASIDE), error))
+        self._lost(None)
+
+    def _move_aside(self, broken: Store | None) -> None:
+        if broken is not None:
+            broken.abandon()
+        aside, log = self._path.with_name(_ASIDE), self._path.with_name(STORE_FILE + _LOG)
+        self._host.files.settle([(log, self._path.with_name(_ASIDE + _LOG)), (self._path, aside)])
+
+    async def _close(self) -> None:
+        """What waits is committed first, where the disk takes it."""
+        while self._queue:
+            await self._commit_some()
+        self._ended = True
+        async with self._turn:
+            store, self._store = self._store, None
+            if store is None:
+                return
+            complete = self._refused is None
+            with suppress(OSError, DatabaseDamaged):  # it counts as not closed then
+                await self._host.offload(store.close if complete else store.abandon)
+
+    # Changing.
+
+    async def put(self, entries: Sequence[Entry], *, own: bool = False) -> None:
+        """Entries in the order of their feeds: on disk when it returns, or, where the disk refuses
+        and they are not this node's own, in memory.
+
+        Raises StoreRefused, BadOrder; then none of them is kept. Cancelled, they may be.
+        """
+        await self._change(Put(tuple(entries)), own)
+
+    async def put_proof(self, proof: Proof) -> None:
+        """A feed has forked: its entries make room for the proof. Raises StoreRefused."""
+        await self._change(proof, own=False)
+
+    async def drop(self, authors: Sequence[PeerId]) -> None:
+        """Nothing by them is kept any more. Raises StoreRefused."""
+        await self._change(Drop(tuple(authors)), own=False)
+
+    async def _change(self, work: Work, own: bool) -> None:
+        if self._ended:
+            raise trio.ClosedResourceError("the store is not open")
+        waiting = _Waiting(work, own)
+        self._queue.append(waiting)
+        self._news.set()
+        await waiting.done.wait()
+        if waiting.error is not None:
+            raise waiting.error
+
+    async def _wait(self) -> None:
+        """Until there is something to do, or the disk is to be tried again."""
+        if self._queue:
+            await trio.lowlevel.checkpoint()
+            return
+        self._news = trio.Event()
+        deadline = self._retry_at if self._refused is not None else math.inf
+        with trio.move_on_at(deadline):
+            await self._news.wait()
+
+    async def _commit_some(self) -> None:
+        batch = self._next_batch()
+        results = await self._committed(batch)
+        for waiting, error in zip(batch, results, strict=True):
+            assert self._queue.popleft() is waiting
+            waiting.error = error
+            waiting.done.set()
+        await self._make_smaller()
+
+    def _next_batch(self) -> list[_Waiting]:
+        """They stay in the queue: a cancelled commit leaves them for the last one."""
+        batch, size = list[_Waiting](), 0
+        for waiting in islice(self._queue, defaults.COMMIT_WORKS):
+            if size >= defaults.COMMIT_BYTES:
+                break
+            size += size_of(waiting.work)
+            batch.append(waiting)
+        return batch
+
+    async def _committed(self, batch: Sequence[_Waiting]) -> Sequence[StateError | None]:
+        """For each change what was wrong with it."""
+        if self._refused is not None and not await self._try_again():
+            return self._keep_in_memory(batch, self._refused)
+        try:
+            return await self._use(Store.commit, [waiting.work for waiting in batch])
+        except StoreRefused as refused:
+            self._begin_refusal(refused)
+            return self._keep_in_memory(batch, refused)
+
+    async def _make_smaller(self) -> None:
+        """When nobody waits: free pages go back to the disk."""
+        while not self._queue and self._store is not None and self._store.loose:
+            try:
+                await self._use(Store.make_smaller)
+            except StoreRefused:
+                return  # the next commit will say so, if it lasts
+
+    # A disk that refuses.
+
+    def _begin_refusal(self, refused: StoreRefused) -> None:
+        self._retry_at = self._host.now() + defaults.REFUSED_PAUSE
+        if self._refused is None or self._refused.code != refused.code:
+            self._refused = refused
+            self._trouble(DISK, refused)
+
+    def _keep_in_memory(
+        self, batch: Sequence[_Waiting], refused: StoreRefused
+    ) -> list[StateError | None]:
+        taken = [not waiting.own and self._held.add(waiting.work) for waiting in batch]
+        return [None if kept else StoreRefused(refused.path, refused.error) for kept in taken]
+
+    async def _try_again(self) -> bool:
+        """Write what is in memory, now and then; whether the disk took all of it."""
+        if self._host.now() < self._retry_at:
+            return False
+        try:
+            await self._use(Store.probe)
+            while works := self._held.first(defaults.COMMIT_BYTES):
+                await self._use(Store.commit, works)  # what does not follow any more is not needed
+                self._held.forget(len(works))
+        except StoreRefused as refused:
+            self._begin_refusal(refused)
+            return False
+        self._refused = None
+        self._trouble(DISK, None)
+        return True
+
+    # Reading.
+
+    async def load(self) -> AsyncIterator[list[StoredFeed]]:
+        """Every feed with its entries, some at a time; damaged ones are dropped and told of.
+
+        Where all is told to be lost meanwhile, that goes for what came before as well. Raises
+        StoreRefused where the disk does not give them.
+        """
+        after: int | None = -1
+        while after is not None:
+            batch = await self._batch(after)
+            if batch.damaged:
+                self._lost(batch.damaged)
+            if batch.feeds:
+                yield batch.feeds
+            after = batch.after
+
+    async def _batch(self, after: int) -> Batch:
+        try:
+            return await self._use(Store.feeds, after)
+        except StoreRefused as refused:
+            if refused.code != "disk-error":
+                raise
+            try:
+                async with self._turn:  # a bad block is damage as well
+                    await self._put_aside(refused.error)
+            except OSError:
+                raise refused from None
+            return Batch([], [], None)
+
+    async def entries(
+        self, name: FeedName, epoch: int, seq: int, *, limit: int = defaults.LOAD_BYTES
+    ) -> list[bytes]:
+        """Sealed entries of an epoch from `seq` on, up to `limit` bytes, the first one whatever
+        its size. Raises StoreRefused."""
+        try:
+            found = await self._use(Store.entries, name, epoch, seq, limit)
+        except FeedDamaged:
+            await self._forget(name)
+            found = []
+        return self._held.after(found, name, epoch, seq, limit)
+
+    async def proof(self, name: FeedName) -> Proof | None:
+        """What proves that a feed has forked. Raises StoreRefused."""
+        held = self._held.proof(name)
+        if held is not None:
+            return held
+        try:
+            return await self._use(Store.proof, name)
+        except FeedDamaged:
+            await self._forget(name)
+            return None
+
+    async def _forget(self, name: FeedName) -> None:
+        self._lost([name])
+        await self._use(Store.commit, [Forget((name,))])
+
+    async def _use(self, work: Callable[[Store, *Ts], T], *args: *Ts) -> T:
+        """A blocking method of the store. Raises StoreRefused."""
+        async with self._turn:
+            if self._ended:
+                raise trio.ClosedResourceError("the store is not open")
+            try:
+                try:
+                    return await self._host.offload(work, await self._opened(), *args)
+                except DatabaseDamaged as error:
+                    await self._put_aside(error)
+                    return await self._host.offload(work, await self._opened(), *args)
+            except OSError as error:
+                raise StoreRefused(self._path, error) from error

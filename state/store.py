@@ -1,0 +1,378 @@
+"""The feeds on disk: one SQLite file with the entries of each feed's epoch.
+
+Every method blocks: call it inside `Host.offload`, one at a time. Rows are laid out so that an
+author's feeds, and a feed's entries, stand next to each other:
+
+    authors(id, key)                             the public key
+    kinds(id, name)
+    feeds(id, epoch, seq, hash, size, sum)       id = author << 12 | kind << 4 | part
+    entries(id, sealed, sum)                     id = feed << 12 | seq
+    proofs(id, first, second)                    two entries of a feed that has forked
+    meta(name, value)
+
+`sum` covers a row's content and what it is the row of, so that a page which the disk has changed,
+lost or brought back from an earlier time is noticed: such a feed is dropped, to be fetched again.
+That the bytes are the author's was checked before they were stored. What SQLite itself finds
+damaged is DatabaseDamaged. The format is specified in docs/spec/store.md.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from ..transport.database import Database, Row
+from ..transport.errors import DatabaseDamaged, HostError
+from ..transport.identity import peer_id_of, public_key_of
+from . import defaults
+from .entry import FORKED, Entry, FeedName, Head, Proof, open_proof
+from .errors import BadEntry, BadOrder, FeedDamaged, StateError
+from .kinds import KINDS
+from .stored import StoredFeed, checked, entry_sum, feed_sum
+from .work import Drop, Put, Work
+
+VERSION: Final = 1
+_APPLICATION: Final = 0x73686F61  # "shoa": what `file` and others see in the header
+_PART_BITS: Final = 4
+_FEED_BITS: Final = 12  # a kind's number and a part
+_SEQ_BITS: Final = 12
+
+_SCHEMA = (
+    "CREATE TABLE authors (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE) STRICT",
+    "CREATE TABLE kinds (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT",
+    "CREATE TABLE feeds (id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, seq INTEGER NOT NULL,"
+    " hash BLOB NOT NULL, size INTEGER NOT NULL, sum BLOB NOT NULL) STRICT",
+    "CREATE TABLE entries (id INTEGER PRIMARY KEY, sealed BLOB NOT NULL, sum BLOB NOT NULL) STRICT",
+    "CREATE TABLE proofs (id INTEGER PRIMARY KEY, first BLOB NOT NULL, second BLOB NOT NULL)"
+    " STRICT",
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID",
+    f"PRAGMA application_id={_APPLICATION}",
+    f"PRAGMA user_version={VERSION}",
+)
+
+_TABLES: Final = {"authors", "kinds", "feeds", "entries", "proofs", "meta"}
+
+
+class Batch(NamedTuple):
+    """Some of the feeds, those that were dropped as damaged, and where to go on (None: done)."""
+
+    feeds: list[StoredFeed]
+    damaged: list[FeedName]
+    after: int | None
+
+
+class Store:
+    """An open store. Raises OSError, DatabaseDamaged besides what is said."""
+
+    def __init__(self, database: Database) -> None:
+        """Takes the database over. Raises HostError where a later version wrote it."""
+        self._database = database
+        self._ready()
+        self._kinds: dict[str, int] = {
+            name: number for number, name in database.rows("SELECT id, name FROM kinds LIMIT 256")
+        }
+        self._marked = self.closed_cleanly = self._closed()
+        self.loose = True
+        """Something has been removed: `make_smaller` may have something to do."""
+
+    def _ready(self) -> None:
+        database = self._database
+        row = database.row("PRAGMA user_version")
+        version = row[0] if row is not None else 0
+        if version > VERSION:
+            raise HostError("the store of the state is of a later version of shoal")
+        if version == 0:
+            with database.transaction():
+                for statement in _SCHEMA:
+                    database.run(statement)
+                for number, name in enumerate(KINDS):
+                    database.run("INSERT INTO kinds VALUES (?, ?)", number, name)
+            return
+        tables = database.rows("SELECT name FROM sqlite_schema WHERE type = 'table' LIMIT 10")
+        found = database.rows("PRAGMA quick_check(1)")
+        if found != [("ok",)] or {name for (name,) in tables} != _TABLES:
+            raise DatabaseDamaged(f"the store of the state is damaged: {found[0][0]}")
+        with database.transaction():
+            for name in KINDS:
+                database.run("INSERT OR IGNORE INTO kinds (name) VALUES (?)", name)
+
+    # Opened and closed.
+
+    def _closed(self) -> bool:
+        return self._database.row("SELECT 1 FROM meta WHERE name = 'closed'") is not None
+
+    def close(self) -> None:
+        """Note that nothing is missing, where the disk takes that; then close."""
+        try:
+            if not self._marked:
+                self._database.run("INSERT OR REPLACE INTO meta VALUES ('closed', x'')")
+        finally:
+            self._database.close()
+
+    def abandon(self) -> None:
+        """Close without that note, as after a damage."""
+        self._database.close()
+
+    # Changing.
+
+    def commit(self, works: Sequence[Work]) -> list[StateError | None]:
+        """All of it in one transaction, on disk when it returns: for each work what was wrong
+        with it (BadOrder), and nothing of it is there then, or None."""
+        with self._database.transaction():
+            if self._marked:
+                self._database.run("DELETE FROM meta WHERE name = 'closed'")
+            results = [self._attempt(work) for work in works]
+        self._marked = False
+        self._tidy()
+        return results
+
+    def _tidy(self) -> None:
+        with suppress(OSError):  # what is committed is in the log, and stays
+            self._database.tidy()
+
+    def probe(self) -> None:
+        """Whether the disk takes a little of everything again: raises OSError where not."""
+        with self._database.transaction():
+            self._database.run(
+                "INSERT OR REPLACE INTO meta VALUES ('probe', zeroblob(?))", defaults.PROBE_BYTES
+            )
+        self._database.run("DELETE FROM meta WHERE name = 'probe'")
+        self._tidy()
+
+    def _attempt(self, work: Work) -> StateError | None:
+        try:
+            with self._database.savepoint():
+                self._do(work)
+        except BadOrder as error:
+            return error
+        return None
+
+    def _do(self, work: Work) -> None:
+        if isinstance(work, Put):
+            for entry in work.entries:
+                self._put(entry)
+        elif isinstance(work, Proof):
+            self._put_proof(work)
+        elif isinstance(work, Drop):
+            for author in work.authors:
+                self._drop_author(public_key_of(author))
+        else:
+            for name in work.names:
+                self._forget(self._feed_id(name))
+
+    def _put(self, entry: Entry) -> None:
+        feed = self._feed_id(entry.name, make=True)
+        row = self._database.row("SELECT epoch, seq, hash, size FROM feeds WHERE id = ?", feed)
+        size = 0
+        if row is None or entry.epoch > row[0]:
+            _require(entry.seq == 0, entry)
+            self._remove_entries(feed)  # of the epoch before, or strays
+        else:
+            if entry.epoch == row[0] and entry.seq <= row[1]:
+                return self._require_same(feed, entry)
+            _require((entry.epoch, entry.seq, entry.parent) == (row[0], row[1] + 1, row[2]), entry)
+            size = row[3]
+        _require(entry.seq < 1 << _SEQ_BITS, entry)
+        self._database.run(
+            "INSERT INTO entries VALUES (?, ?, ?)",
+            feed << _SEQ_BITS | entry.seq,
+            entry.sealed,
+            entry_sum(public_key_of(entry.name.author), feed, entry.epoch, entry.seq, entry.sealed),
+        )
+        return self._set_head(feed, entry.name, entry.head, size + entry.size)
+
+    def _require_same(self, feed: int, entry: Entry) -> None:
+        """Put a second time: it is to be the very entry, else the store would forget a fork."""
+        at = feed << _SEQ_BITS | entry.seq
+        row = self._database.row("SELECT sealed FROM entries WHERE id = ?", at)
+        _require(row is not None and row[0] == entry.sealed, entry)
+
+    def _set_head(self, feed: int, name: FeedName, head: Head, size: int) -> None:
+        self._database.run(
+            "INSERT OR REPLACE INTO feeds VALUES (?, ?, ?, ?, ?, ?)",
+            feed,
+            *head,
+            size,
+            feed_sum(public_key_of(name.author), feed, head, size),
+        )
+
+    def _put_proof(self, proof: Proof) -> None:
+        feed = self._feed_id(proof.name, make=True)
+        self._remove_entries(feed)
+        self._database.run("INSERT OR IGNORE INTO proofs VALUES (?, ?, ?)", feed, *proof.sealed)
+        self._set_head(feed, proof.name, FORKED, 0)
+
+    def _drop_author(self, key: bytes) -> None:
+        row = self._database.row("SELECT id FROM authors WHERE key = ?", key)
+        if row is not None:
+            first, end = row[0] << _FEED_BITS, (row[0] + 1) << _FEED_BITS
+            self._forget_range(first, end)
+            self._database.run("DELETE FROM authors WHERE id = ?", row[0])
+
+    def _forget(self, feed: int) -> None:
+        self._forget_range(feed, feed + 1)
+
+    def _forget_range(self, first: int, end: int) -> None:
+        self._database.run("DELETE FROM feeds WHERE id >= ? AND id < ?", first, end)
+        self._database.run("DELETE FROM proofs WHERE id >= ? AND id < ?", first, end)
+        self._remove_entries(first, end)
+
+    def _remove_entries(self, first: int, end: int = 0) -> None:
+        removed = self._database.run(
+            "DELETE FROM entries WHERE id >= ? AND id < ?",
+            first << _SEQ_BITS,
+            (end or first + 1) << _SEQ_BITS,
+        )
+        self.loose = self.loose or removed > 0
+
+    def _feed_id(self, name: FeedName, *, make: bool = False) -> int:
+        """The number of a feed; -1 where its author has none and is to get none."""
+        key = public_key_of(name.author)
+        row = self._database.row("SELECT id FROM authors WHERE key = ?", key)
+        if row is None and make:
+            row = self._database.row("INSERT INTO authors (key) VALUES (?) RETURNING id", key)
+        if row is None:
+            return -1
+        author: int = row[0]
+        return author << _FEED_BITS | self._kinds[name.kind] << _PART_BITS | name.part
+
+    # Reading.
+
+    def feeds(self, after: int = -1) -> Batch:
+        """Feeds with their entries, those behind the number `after`; the damaged ones are gone."""
+        rows = self._feed_rows(after)
+        if not rows:
+            self._remove_strays(after + 1, 1 << 62 - _SEQ_BITS)
+            return Batch([], [], None)
+        last = rows[-1][0]
+        found = self._entry_rows(after + 1, last + 1)
+        kept, damaged, bad = list[StoredFeed](), list[FeedName](), list[int]()
+        for row in rows:
+            name = self._name_of(row)
+            feed = checked(name, row, found.pop(row[0], [])) if name is not None else None
+            if feed is not None:
+                kept.append(feed)
+                continue
+            bad.append(row[0])
+            if name is not None:
+                damaged.append(name)
+        self._remove_feeds([*bad, *found])  # entries without a feed are nobody's
+        return Batch(kept, damaged, last)
+
+    def _feed_rows(self, after: int) -> list[Row]:
+        """The next feeds, so many that their entries are no more than is read together."""
+        rows = self._database.rows(
+            "SELECT f.id, f.epoch, f.seq, f.hash, f.size, f.sum, a.key FROM feeds f"
+            " LEFT JOIN authors a ON a.id = f.id >> ? WHERE f.id > ? ORDER BY f.id LIMIT ?",
+            _FEED_BITS,
+            after,
+            defaults.LOAD_FEEDS,
+        )
+        size, taken = 0, 0
+        while taken < len(rows) and (size < defaults.LOAD_BYTES or not taken):
+            size += rows[taken][4]
+            taken += 1
+        return rows[:taken]
+
+    def _entry_rows(self, first: int, end: int) -> dict[int, list[Row]]:
+        """Entries (seq, sealed, sum) by the numbers of their feeds."""
+        found: dict[int, list[Row]] = {}
+        for at, sealed, total in self._database.rows(
+            "SELECT id, sealed, sum FROM entries WHERE id >= ? AND id < ? ORDER BY id",
+            first << _SEQ_BITS,
+            end << _SEQ_BITS,
+        ):
+            row = (at & (1 << _SEQ_BITS) - 1, sealed, total)
+            found.setdefault(at >> _SEQ_BITS, []).append(row)
+        return found
+
+    def _name_of(self, row: Row) -> FeedName | None:
+        """Whose feed a row is; None where that cannot be known, or is of no kind that is kept."""
+        number = row[0] >> _PART_BITS & (1 << _FEED_BITS - _PART_BITS) - 1
+        part = row[0] & (1 << _PART_BITS) - 1
+        kind = next((name for name, at in self._kinds.items() if at == number), "")
+        if not isinstance(row[6], bytes) or kind not in KINDS or part not in KINDS[kind].parts:
+            return None
+        try:
+            return FeedName(peer_id_of(row[6]), kind, part)
+        except ValueError:
+            return None
+
+    def _remove_feeds(self, feeds: Iterable[int]) -> None:
+        if feeds := list(feeds):
+            with suppress(OSError), self._database.transaction():  # or at the next start
+                for feed in feeds:
+                    self._forget(feed)
+
+    def _remove_strays(self, first: int, end: int) -> None:
+        """Entries and proofs behind the last feed."""
+        for table, shift in (("entries", _SEQ_BITS), ("proofs", 0)):
+            bounds = first << shift, end << shift
+            if self._database.row(f"SELECT 1 FROM {table} WHERE id >= ? AND id < ?", *bounds):
+                with suppress(OSError):
+                    self._database.run(f"DELETE FROM {table} WHERE id >= ? AND id < ?", *bounds)
+
+    def entries(self, name: FeedName, epoch: int, seq: int, limit: int) -> list[bytes]:
+        """Sealed entries of an epoch from `seq` on, up to `limit` bytes, the first one whatever
+        its size; none where another epoch is stored. Raises FeedDamaged."""
+        feed = self._feed_id(name)
+        row = self._database.row("SELECT epoch, seq FROM feeds WHERE id = ?", feed)
+        if row is None or row[0] != epoch or seq > row[1]:
+            return []
+        key, taken, rest = public_key_of(name.author), list[bytes](), limit
+        while seq <= row[1]:
+            for at, sealed, total in self._portion(feed, seq, row[1]):
+                if at != seq or total != entry_sum(key, feed, epoch, seq, sealed):
+                    raise _damaged(name)
+                rest -= len(sealed)
+                if taken and rest < 0:
+                    return taken
+                taken.append(sealed)
+                seq += 1
+        return taken
+
+    def _portion(self, feed: int, seq: int, last: int) -> list[Row]:
+        """The next few entries (seq, sealed, sum); there is at least one."""
+        found = self._database.rows(
+            "SELECT id & ?, sealed, sum FROM entries WHERE id >= ? AND id <= ? ORDER BY id LIMIT ?",
+            (1 << _SEQ_BITS) - 1,
+            feed << _SEQ_BITS | seq,
+            feed << _SEQ_BITS | last,
+            defaults.READ_ENTRIES,
+        )
+        return found or [(-1, b"", b"")]
+
+    def proof(self, name: FeedName) -> Proof | None:
+        """What proves that a feed has forked. Raises FeedDamaged."""
+        feed = self._feed_id(name)
+        row = self._database.row("SELECT first, second FROM proofs WHERE id = ?", feed)
+        try:
+            proof = open_proof(*row) if row is not None else None
+        except BadEntry:
+            raise _damaged(name) from None
+        if proof is not None and proof.name != name:
+            raise _damaged(name)
+        return proof
+
+    # Space.
+
+    def make_smaller(self) -> None:
+        """Give free pages back to the disk, a few at a time; `loose` while there are more."""
+        (free,) = self._database.row("PRAGMA freelist_count") or (0,)
+        (pages,) = self._database.row("PRAGMA page_count") or (0,)
+        self.loose = free > max(pages // defaults.FREE_SHARE, defaults.FREE_LEAST)
+        if self.loose:
+            self._database.rows(f"PRAGMA incremental_vacuum({defaults.FREED_AT_ONCE})")
+            self._tidy()
+
+
+def _require(followed: bool, entry: Entry) -> None:
+    if not followed:
+        name = entry.name
+        raise BadOrder(
+            f"entry {entry.epoch}.{entry.seq} of the `{name.kind}` feed of `{name.author}` does "
+            "not follow what is stored"
+        )
+
+
+def _damaged(name: FeedName) -> FeedDamaged:
+    return FeedDamaged(f"what is stored of the `{name.kind}` feed of `{name.author}` is damaged")

@@ -1,0 +1,61 @@
+"""What is stored of a feed, and whether that is what was stored."""
+
+import hashlib
+import struct
+from typing import Final, NamedTuple
+
+from ..transport.database import Row
+from .entry import FORKED, NO_PARENT, FeedName, Head, open_entry
+from .errors import BadEntry
+
+_SUM_BYTES: Final = 8
+
+
+class StoredFeed(NamedTuple):
+    """A feed as it is stored; `head` is FORKED, and nothing else is there, once it has forked."""
+
+    name: FeedName
+    head: Head
+    size: int  # bytes of the entries
+    entries: tuple[bytes, ...]  # sealed, from seq 0 to the head
+
+
+def verify(feed: StoredFeed) -> bool:
+    """Whether every entry is signed by the author and follows the one before, to the head."""
+    parent = NO_PARENT
+    for number, sealed in enumerate(feed.entries):
+        try:
+            entry = open_entry(sealed)
+        except BadEntry:
+            return False
+        place = entry.name, entry.epoch, entry.seq, entry.parent
+        if place != (feed.name, feed.head.epoch, number, parent):
+            return False
+        parent = entry.hash
+    return feed.head == FORKED or parent == feed.head.hash
+
+
+def checked(name: FeedName, row: Row, entries: list[Row]) -> StoredFeed | None:
+    """A feed of these rows; None where they are not those that were stored."""
+    feed, epoch, seq, digest, size, total, key = row
+    head = Head(epoch, seq, digest)
+    if total != feed_sum(key, feed, head, size):
+        return None
+    if head == FORKED:
+        return StoredFeed(name, FORKED, 0, ()) if not entries else None
+    if len(entries) != seq + 1:
+        return None
+    for number, (at, sealed, expected) in enumerate(entries):
+        if at != number or expected != entry_sum(key, feed, epoch, number, sealed):
+            return None
+    return StoredFeed(name, head, size, tuple(sealed for _, sealed, _ in entries))
+
+
+def entry_sum(key: bytes, feed: int, epoch: int, seq: int, sealed: bytes) -> bytes:
+    place = struct.pack(">32sqqH", key, feed, epoch, seq)
+    return hashlib.blake2b(place + sealed, digest_size=_SUM_BYTES).digest()
+
+
+def feed_sum(key: bytes, feed: int, head: Head, size: int) -> bytes:
+    place = struct.pack(">32sqqqq", key, feed, head.epoch, head.seq, size)
+    return hashlib.blake2b(place + head.hash, digest_size=_SUM_BYTES).digest()

@@ -1,0 +1,275 @@
+"""Own feeds: facts in, entries out, and never two entries with one number.
+
+What was written before this run may not be all that this key ever wrote: the store may be a
+copy from yesterday, and another process may hold the same key. So the first entry of each feed
+in a run begins an epoch, as does the first after an entry of which nobody knows whether it was
+stored, and an epoch of this key from elsewhere is answered with a later one. No I/O: the caller
+stores what `flush` gives, calls `stored`, and only then tells others.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from ..transport.identity import Identity, PeerId
+from ..transport.signed import ENVELOPE_OVERHEAD
+from . import defaults
+from .document import Document, snapshot
+from .entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
+from .errors import FeedFull
+from .feed import Feed, Outcome, Verdict
+from .kinds import KINDS, Kind
+from .scan import HEADER_BYTES, Changes, fact_bytes
+
+ENTRY_OVERHEAD = ENVELOPE_OVERHEAD + 106  # bytes around an update, at most
+_DELETION_BYTES = 10  # that an update has for each value that goes, at most
+_UPDATE_FRAME = HEADER_BYTES + 16  # and around them all
+
+
+@dataclass(slots=True)
+class _Own:
+    """An own feed as it is to be."""
+
+    feed: Feed
+    kind: Kind
+    facts: dict[str, bytes] = field(default_factory=dict)  # what it shall hold
+    live_bytes: int = HEADER_BYTES  # of a snapshot of them, at most
+    changed: Changes = field(default_factory=dict)  # of these, what no entry says yet
+    flying: Changes | None = None  # what entries say that are being stored
+    epoch: int = 0  # begun in this run, the latest; 0: none that may be continued
+    known: int = 0  # the latest epoch of this feed that was ever seen or made
+    next_at: float = 0.0  # nothing is written before
+
+    @property
+    def document(self) -> Document | None:
+        """The document where its epoch may be continued."""
+        head = self.feed.head
+        continues = head is not None and head.epoch == self.epoch >= self.known
+        return self.feed.document if continues else None
+
+    def put(self, key: str, value: bytes | None) -> None:
+        """Change a fact."""
+        held = self.facts.pop(key, None)
+        self.live_bytes -= 0 if held is None else fact_bytes(key, held)
+        if value is not None:
+            self.facts[key] = value
+            self.live_bytes += fact_bytes(key, value)
+        self.changed.pop(key, None)
+        self.changed[key] = value
+
+    def room_for(self, key: str, value: bytes) -> bool:
+        """Whether the feed may hold this fact beside the others."""
+        held = self.facts.get(key)
+        grown = fact_bytes(key, value) - (0 if held is None else fact_bytes(key, held))
+        keys = len(self.facts) + (held is None)
+        return self.live_bytes + grown <= self.kind.live_bytes and keys <= self.kind.keys
+
+
+class Writer:
+    """Writes the feeds of one identity. `feed_of` gives the feed of a name, as `Replica` holds it.
+
+    The documents of own feeds have to be in memory. `lot(n)`: a random number 0 .. n-1.
+    Before `held_until` nothing is written, unless enough peers have `reported`.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        feed_of: Callable[[FeedName], Feed],
+        *,
+        lot: Callable[[int], int],
+        held_until: float = 0.0,
+    ) -> None:
+        self.contested = 0  # times that a later epoch of this key came from elsewhere
+        self._identity = identity
+        self._feed_of = feed_of
+        self._lot = lot
+        self._held_until = held_until
+        self._reported: set[PeerId] = set()
+        self._own: dict[FeedName, _Own] = {}
+
+    def set(self, kind: str, part: int, key: str, value: Mapping[str, Any] | None) -> None:
+        """Let a fact of this node be `value`, or be no more (None); it is written with others.
+
+        Raises FeedFull: `bad-fact`, `fact-too-large`, `feed-full`, `forked`.
+        """
+        own = self._find(FeedName(self._identity.peer, kind, part))
+        if own.feed.forked:
+            raise FeedFull("forked", f"this node's `{kind}` feed has forked and takes nothing")
+        packed = None if value is None else _packed(key, value)
+        if own.epoch and packed == own.facts.get(key):
+            return
+        if packed is not None and not own.room_for(key, packed):
+            raise FeedFull("feed-full", f"this node's `{kind}` feed has no room for more")
+        own.put(key, packed)
+
+    def reported(self, peer: PeerId, linked: int) -> None:
+        """A peer has shown its heads of our feeds, and what was lacking here has come.
+
+        With `linked` peers in all, that many reports at most are waited for.
+        """
+        self._reported.add(peer)
+        if len(self._reported) >= min(defaults.WRITE_REPORTS, linked):
+            self._held_until = 0.0
+
+    def wake(self, now: float) -> float | None:
+        """Seconds until `flush` has something to do; None while nothing is to be written."""
+        times = [own.next_at for own in self._own.values() if _is_due(own)]
+        return max(0.0, min(times) - now, self._held_until - now) if times else None
+
+    def flush(self, now: float, wall_ms: int) -> list[Entry]:
+        """The entries that are due, one a feed: to be stored, then `stored` or `failed`."""
+        if now < self._held_until:
+            return []
+        due = [own for own in self._own.values() if _is_due(own) and own.next_at <= now]
+        entries = []
+        for own in due:
+            own.next_at = now + defaults.WRITE_PAUSE
+            if (entry := self._next_entry(own, wall_ms)) is not None:
+                entries.append(entry)
+        return entries
+
+    def stored(self, entries: Iterable[Entry]) -> list[tuple[Entry, Verdict]]:
+        """These are on disk: they become part of their feeds. Others may be told now."""
+        verdicts = []
+        for entry in entries:
+            own = self._own[entry.name]
+            verdict = own.feed.admit(entry)
+            verdicts.append((entry, verdict))
+            if verdict.outcome is Outcome.NEWS:
+                own.flying = None
+            else:  # it has forked
+                self.failed([entry])
+        return verdicts
+
+    def failed(self, entries: Iterable[Entry]) -> None:
+        """These may be on disk or not: what they say is written again, in a later epoch."""
+        for entry in entries:
+            own = self._own[entry.name]
+            own.changed = {**(own.flying or {}), **own.changed}
+            own.flying = None
+            own.known = max(own.known, entry.epoch)
+            own.epoch = 0
+
+    def takes(self, entry: Entry, now: float) -> bool:
+        """Whether an entry of our own key, which a peer sent, shall be admitted.
+
+        What was written before this run is taken back so. Once a feed is written in this run, a
+        later epoch of it is another process's: ours gets a later one still, after a pause.
+        """
+        own = self._own.get(entry.name)
+        if own is None or not own.epoch or entry.epoch <= own.epoch:
+            return True
+        if entry.epoch > own.known:
+            own.known = entry.epoch
+            own.next_at = max(own.next_at, now + defaults.RECLAIM_PAUSE)
+            self.contested += 1
+        return False
+
+    def _find(self, name: FeedName) -> _Own:
+        if name not in self._own:
+            self._own[name] = _Own(self._feed_of(name), KINDS[name.kind])
+            _recall(self._own[name])
+        return self._own[name]
+
+    def _next_entry(self, own: _Own, wall_ms: int) -> Entry | None:
+        """The entry that says what changed, or as much of it as one update may hold."""
+        if not own.epoch:
+            _recall(own)
+        held = own.feed.document
+        own.changed = {
+            key: value
+            for key, value in own.changed.items()
+            if (held.get(key) if held else None) != value
+        }
+        if (document := own.document) is not None:
+            return self._continue(own, document, wall_ms)
+        if own.changed or own.epoch:
+            return self._begin(own, wall_ms)
+        return None
+
+    def _continue(self, own: _Own, document: Document, wall_ms: int) -> Entry | None:
+        head = own.feed.head
+        changes = _first_of(own.changed, own.kind.update_bytes - _UPDATE_FRAME)
+        if head is None or not own.changed:
+            return None
+        update = document.write(changes)
+        size = own.feed.size + len(update) + ENTRY_OVERHEAD
+        # Mostly history: a snapshot costs no more than what it makes needless.
+        worth = 2 * (own.live_bytes + ENTRY_OVERHEAD)
+        named = document.named + len(changes)
+        full = named > own.kind.keys or head.seq + 1 >= own.kind.entries
+        if full or not changes or size > min(worth, own.kind.epoch_bytes):
+            return self._begin(own, wall_ms)
+        own.flying = changes
+        own.changed = {k: v for k, v in own.changed.items() if k not in changes}
+        return self._seal(own, Head(head.epoch, head.seq + 1, head.hash), wall_ms, update)
+
+    def _begin(self, own: _Own, wall_ms: int) -> Entry:
+        """The snapshot of a later epoch than any that is known."""
+        head = own.feed.head
+        known = max(own.known, own.epoch, head.epoch if head else 0)
+        own.epoch = wall_ms
+        if wall_ms <= known:  # the clock was set back: two copies of a store must not choose alike
+            own.epoch = known + 1 + self._lot(defaults.EPOCH_LOT)
+        facts = dict(sorted(own.facts.items()))
+        update = snapshot(own.kind, client_of(own.feed.name, own.epoch), facts)
+        own.flying, own.changed = own.changed, {}
+        return self._seal(own, Head(own.epoch, 0, NO_PARENT), wall_ms, update)
+
+    def _seal(self, own: _Own, after: Head, wall_ms: int, update: bytes) -> Entry:
+        """The entry of this number; `after.hash` is its parent's."""
+        return seal_entry(
+            self._identity,
+            own.kind.name,
+            own.feed.name.part,
+            epoch=after.epoch,
+            seq=after.seq,
+            parent=after.hash,
+            made=max(0, wall_ms),
+            update=update,
+        )
+
+
+def _is_due(own: _Own) -> bool:
+    renewal = own.epoch and own.known > own.epoch
+    return not own.feed.forked and own.flying is None and bool(own.changed or renewal)
+
+
+def _recall(own: _Own) -> None:
+    """Let the facts be the document's with our changes; of the former, those that have room."""
+    document = own.feed.document
+    assert document is not None or own.feed.head is None or own.feed.forked, "load it first"
+    own.facts, own.live_bytes = {}, HEADER_BYTES
+    changed, own.changed = own.changed, {}
+    for key, value in changed.items():
+        own.put(key, value)
+    held = document.facts() if document else {}
+    for key, value in held.items():
+        if key not in changed and own.room_for(key, value):
+            own.facts[key] = value
+            own.live_bytes += fact_bytes(key, value)
+
+
+def _first_of(changes: Changes, most: int) -> Changes:
+    """The first of the changes, as many as fit into an update of so many bytes."""
+    chosen: Changes = {}
+    for key, value in changes.items():
+        most -= _DELETION_BYTES + (0 if value is None else fact_bytes(key, value))
+        if most < 0:
+            break
+        chosen[key] = value
+    return chosen
+
+
+def _packed(key: str, value: Mapping[str, Any]) -> bytes:
+    try:
+        packed: bytes = msgpack.packb(dict(value))
+        size = len(key.encode())
+    except (ValueError, OverflowError):
+        raise FeedFull("bad-fact", "a fact holds text or a number that cannot be sent") from None
+    if len(packed) > defaults.FACT_BYTES or not 0 < size <= defaults.FACT_KEY_BYTES:
+        raise FeedFull("fact-too-large", f"a fact has over {defaults.FACT_BYTES} bytes")
+    return packed
