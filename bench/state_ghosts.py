@@ -348,7 +348,7 @@ def main() -> int:
     args = parser.parse_args()
     ending = (20, 8) if args.quick else (30, 32)
     losing = (20, 0.5) if args.quick else (20, 4.0)
-    seeds = (1, 1) if args.quick else (args.seeds, args.lossy)
+    seeds = (1, 1) if args.quick else (max(args.seeds, 1), max(args.lossy, 1))
     ends, losses = (
         measure(
             partial(work, **dict(zip(names, sizes, strict=True))),
