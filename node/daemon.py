@@ -239,7 +239,7 @@ class Node:
         None says that there is none here.
         """
         host, config, memory = self.host, self.config, self.capacity.memory_bytes
-        courier = Courier(self.endpoint)
+        courier = Courier(self.endpoint, self._meet)
         threads = config.threads or self.capacity.cores
         make = factory or worker_process
         there = factory is not None or self.capacity.engine
@@ -331,6 +331,12 @@ class Node:
 
     async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
         return await self.ladder.connect(peer, addresses, timeout=defaults.CONNECT_TIMEOUT)
+
+    async def _meet(self, peer: PeerId) -> None:
+        """A link to a live member, which a session is to lead through; to nobody else."""
+        if peer in self.directory.members():
+            addresses = self.directory.where(peer)
+            await self.ladder.connect(peer, addresses, timeout=defaults.MEET_TIMEOUT)
 
     def _publish_addresses(self) -> None:
         self.addresses = self._places()

@@ -20,6 +20,7 @@ DRAIN_TIME = 8.0  # seconds that running requests get to end when the node stops
 DRAIN_LOOK = 0.05  # seconds between two looks at what still runs
 REMEMBER_PAUSE = 10.0  # seconds between two writes of the remembered peers
 
+MEET_TIMEOUT = 4.0  # seconds for a link to a live member that a request needs
 CONNECT_TIMEOUT = 15.0  # seconds for all ways to a member together
 BOOTSTRAP_TIMEOUT = 10.0  # seconds for one address to answer
 SWARM_KEY_TIMEOUT = 10.0  # seconds

@@ -39,6 +39,31 @@ DIAL_YIELD = 0.3  # seconds the larger peer id leaves the smaller one to dial fi
 DIAL_PAUSE = (1.0, 300.0)  # seconds after a failed round: first, most; doubled in between
 FORGET = 600.0  # seconds without a link after which a member's record is dropped
 
+# Liveness: docs/spec/liveness.md.
+CHECK_S = 1.0  # seconds in which a check must bring a proof
+STALL_S = 0.5  # seconds a check may be late before it means nothing: our own loop stood still
+FRESH_S = 4.0  # seconds for which a proof alone keeps a member live
+PROVE_AGAIN_S = (2.0, 10.0, 300.0)  # seconds between proofs with witnesses in 0, 1, more networks
+RECHECK_S = 1.0  # seconds after a proof in which no rumour brings about another check
+CHECK_PAUSE = (1.0, 60.0)  # seconds after a check without proof: first, most; doubled in between
+ASK_SELF_S = 4.0  # from this pause on, seconds, the member is also dialled for the check
+CHECKS = (128.0, 16.0)  # begun at once, and per second
+CHECKS_AT_ONCE = 64
+ALONE = 24  # live members without any witness
+ALARMS = (64.0, 2.0)  # checks that one witness may bring about at once, and per second
+TESTIMONIES = 512  # members of whom one witness may speak
+ASKED = 3  # at once, for one proof
+NEXT_S = 0.25  # seconds after which the next is asked where there is no hurry
+ASKED_MOST = 6  # for one proof
+TURN_S = 0.05  # seconds, at least, between two rounds of checks
+TELL_S = 0.25  # seconds, at least, between two times of telling with whom links answer
+TOLD = (64.0, 8.0)  # such messages of one peer taken at once, and per second
+LINKS_BYTES = 64 * 2**10  # of one such message
+FINDS = (128.0, 16.0)  # proofs that one peer may ask for by us, at once and per second
+PROOFS = (256.0, 32.0)  # proofs that one peer may ask of us, at once and per second
+NONCE_BYTES = 16
+PROVE_S = 0.8  # seconds a witness waits for a proof
+
 # Feeds: docs/spec/state.md. What each kind may hold stands in kinds.py.
 PARTS = 16  # of a kind that is cut into parts
 UPDATE_BYTES = 64 * 2**10  # one update that is no snapshot

@@ -16,7 +16,7 @@ class Directory(Protocol):
         ...
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
-        """The live ones, this node included."""
+        """Those that answer, with a link or without, this node included."""
         ...
 
     def own(self) -> MemberRecord:

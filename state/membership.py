@@ -3,7 +3,8 @@
 Whoever dialled a link to keep it sends its own record and a digest of all it knows, the other end
 answers the same; each asks for what it lacks. A brief link (`Link.brief`) carries none of it, and
 makes nobody a live member. A change goes to all links and is handed on once. Every member told
-of is dialled, so that a small swarm is a full mesh. Wire: docs/spec/membership.md.
+of is dialled, so that a small swarm is a full mesh; who is live beyond the own links is found out
+by `probing.py`. Wire: docs/spec/membership.md.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,8 +28,10 @@ from ..transport.rates import Bucket, Rate
 from . import defaults
 from .directory import Directory
 from .errors import BadRecord
-from .record import Capacity, MemberRecord, ModelName, ShardRecord, seal_record, unpack
-from .roster import Offer, Roster
+from .membermessages import Told, read_digest, read_names, read_told
+from .probing import Probing
+from .record import Capacity, MemberRecord, ModelName, ShardRecord, seal_record
+from .roster import Roster
 
 __all__ = [
     "Capacity",
@@ -41,8 +44,6 @@ __all__ = [
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
 """Bring up the link to a peer that may be met at some addresses. Raises DialFailed."""
-Told = tuple[int, int, bytes]
-"""How near a record came from, for how many seconds its author had no link, its sealed bytes."""
 
 
 class Membership(Directory):
@@ -65,6 +66,7 @@ class Membership(Directory):
         self._endpoint = endpoint
         self._identity = identity
         self._roster = Roster(identity.peer)
+        self._probing = Probing(host, endpoint, identity, self._roster, changed=self._changed)
         self._own = MemberRecord(identity.peer, seq=self._later_than(0))
         self._sealed = seal_record(identity, self._own)
         self._pace: Bucket | None = None
@@ -97,7 +99,11 @@ class Membership(Directory):
         return self._own
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
-        return {self._own.peer: self._own, **self._roster.members()}
+        found = {self._own.peer: self._own}
+        for peer in self._probing.liveness.live():
+            if known := self._roster.known(peer):
+                found[peer] = known.record
+        return found
 
     def everybody(self) -> frozenset[PeerId]:
         """Everybody whose record is known, linked or not."""
@@ -156,10 +162,12 @@ class Membership(Directory):
         self._roster.linked(link.peer, _nearness(link))
         self._post(link, "member.push", [(Nearness.LOOPBACK, 0, self._sealed)])
         self._post(link, "member.digest", self._roster.offers(self._host.now()))
+        self._probing.begin(link)
         self._changed()
 
     def _link_lost(self, link: Link, code: str) -> None:
         self._told.pop(link, None)
+        self._probing.ended(link)
         if link not in self._begun:
             return
         del self._begun[link]
@@ -172,11 +180,13 @@ class Membership(Directory):
         """Its peer cannot be reached now: it is nobody to route to until it is back."""
         if link in self._begun:
             self._roster.unlinked(link.peer, self._host.now())
+            self._probing.quiet(link)
             self._changed()
 
     def _link_back(self, link: Link) -> None:
         if link in self._begun:
             self._roster.linked(link.peer, _nearness(link))
+            self._probing.back(link)
             self._changed()
 
     def _post(self, link: Link, method: str, body: object) -> None:
@@ -240,7 +250,7 @@ class Membership(Directory):
         if not pace.take(now):
             return Refusal("too-often", "digests come too often")
         try:
-            offers = _digest(call.payload)
+            offers = read_digest(call.payload)
             wanted = self._roster.lacking(offers, _nearness(link), now, self._own.seq)
             await self._pull(link, {peer: offers[peer].seq for peer in wanted})
         except BadRecord as error:
@@ -284,14 +294,14 @@ class Membership(Directory):
     def _on_pull(self, call: Call) -> Answer:
         """Records of the peers named, of those that are known."""
         try:
-            names = _unpack(call.payload, defaults.DIGEST_BYTES, list)
+            names = read_names(call.payload)
         except BadRecord as error:
             return Refusal(error.code, error.message)
         told: list[Told] = []
-        for name in dict.fromkeys(name for name in names[:_BATCH] if isinstance(name, str)):
+        for name in names:
             if name == self._own.peer:
                 told.append((Nearness.LOOPBACK, 0, self._sealed))
-            elif (item := self._told_of(PeerId(name))) is not None:
+            elif (item := self._told_of(name)) is not None:
                 told.append(item)
         return Reply(payload=msgpack.packb(told))
 
@@ -311,15 +321,16 @@ class Membership(Directory):
     async def _take(self, link: Link, payload: bytes | memoryview) -> None:
         """Believe what is signed and new; hand it on. Raises BadRecord, the sender's fault."""
         near = _nearness(link)
-        for claimed, age, sealed in _told(payload):
+        for claimed, age, sealed in read_told(payload):
             reach = min(claimed, near)
             record = self._roster.receive(sealed, link.peer, reach, self._host.now(), age)
             if record is None:
                 continue
             self._to_hand_on[record.peer] = link.peer
-            if record.peer in self._roster.live:
+            if self._probing.liveness.is_live(record.peer):
                 self._changed()
             self._wake()
+            self._probing.wake()
             await trio.lowlevel.checkpoint()  # a signature takes 0.1 ms: others run in between
         self._reclaim()
         await trio.lowlevel.checkpoint()
@@ -343,6 +354,7 @@ class Membership(Directory):
         first one."""
         async with trio.open_nursery() as nursery:
             task_status.started()
+            nursery.start_soon(self._probing.run)
             while True:
                 self._spread_own()
                 wait = min(self._hand_on(), self._start_dials(nursery))
@@ -400,58 +412,3 @@ _BOUNDS = {
 
 def _nearness(link: Link) -> Nearness:
     return nearness_at(link.status.address[0])
-
-
-def _unpack(payload: bytes | memoryview, limit: int, kind: type[Any]) -> Any:
-    if len(payload) > limit:
-        raise BadRecord(f"a message has over {limit} bytes")
-    return unpack(payload, kind)
-
-
-def _told(payload: bytes | memoryview) -> list[tuple[Nearness, int, bytes]]:
-    """The records in a message, each as `Told`.
-
-    Read item by item: eight million empty lists are 8 MiB here, and 600 in memory.
-    """
-    if len(payload) > defaults.BATCH_BYTES:
-        raise BadRecord(f"a message has over {defaults.BATCH_BYTES} bytes")
-    flat = msgpack.Unpacker(
-        max_buffer_size=defaults.BATCH_BYTES + 1,
-        max_bin_len=len(payload),
-        max_str_len=0,
-        max_array_len=0,
-        max_map_len=0,
-        max_ext_len=0,
-    )
-    flat.feed(payload)
-    try:
-        count = flat.read_array_header()
-        if count > _BATCH:
-            raise BadRecord(f"a message has over {_BATCH} records")
-        items = [
-            (flat.read_array_header(), flat.unpack(), flat.unpack(), flat.unpack())
-            for _ in range(count)
-        ]
-    except (ValueError, msgpack.UnpackException):
-        raise BadRecord("a message has something else than records") from None
-    if flat.tell() != len(payload) or any(
-        (size, type(reach), type(age), type(sealed)) != (3, int, int, bytes) or age < 0
-        for size, reach, age, sealed in items
-    ):
-        raise BadRecord("a message has something else than records")
-    return [(Nearness(min(max(reach, 0), 2)), age, sealed) for _, reach, age, sealed in items]
-
-
-def _digest(payload: bytes | memoryview) -> dict[PeerId, Offer]:
-    digest = _unpack(payload, defaults.DIGEST_BYTES, dict)
-    if len(digest) > defaults.MEMBERS:
-        raise BadRecord("a digest has too many members")
-    found = {}
-    for peer, offer in digest.items():
-        if not isinstance(peer, str) or not isinstance(offer, list) or len(offer) != 3:
-            raise BadRecord("a digest has a wrong form")
-        seq, reach, age = offer
-        if not type(seq) is type(reach) is type(age) is int or age < 0:
-            raise BadRecord("a digest has a wrong form")
-        found[PeerId(peer)] = Offer(seq, Nearness(min(max(reach, 0), 2)), age)
-    return found

@@ -8,12 +8,14 @@ dropped after a while without a link.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from math import inf
 from typing import NamedTuple
 
 from ..transport.address import Address
+from ..transport.errors import TransportError
 from ..transport.identity import PeerId
 from ..transport.place import Nearness
 from ..transport.rates import Bucket, Rate
@@ -37,6 +39,7 @@ class Known:
     pause: float = defaults.DIAL_PAUSE[0]  # after the next failure
     rank: bytes = b""  # in which order this node dials those who are due together
     dialling: bool = False
+    places: frozenset[tuple[str, int]] = frozenset()  # IP addresses and ports it publishes
 
 
 class Offer(NamedTuple):
@@ -95,6 +98,18 @@ class Roster:
 
     def _age(self, peer: PeerId, known: Known, now: float) -> int:
         return 0 if peer in self.live else math.ceil(now - known.heard)
+
+    def at(self, host: str, port: int) -> list[PeerId]:
+        """Who publishes that IP address and port as its own."""
+        return [peer for peer, known in self._known.items() if (host, port) in known.places]
+
+    def neighbours(self, peer: PeerId) -> list[PeerId]:
+        """Who else publishes an address of a member's: the same one after it has changed its
+        identity, one of another home that counts its addresses alike, or a liar."""
+        if (own := self._known.get(peer)) is None:
+            return []
+        items = self._known.items()
+        return [p for p, known in items if p != peer and not own.places.isdisjoint(known.places)]
 
     def has(self, peer: PeerId, seq: int) -> bool:
         """Whether a record of that author is known that is as late."""
@@ -215,13 +230,14 @@ class Roster:
             pace = Bucket(Rate(*defaults.AUTHOR_UPDATES), now)
             rank = sha256(f"{self._own} {record.peer}".encode()).digest()
             known = Known(record, sealed, reach, source, pace, heard, due, rank=rank)
+            known.places = _places(record)
             self._known[record.peer] = self._by_bytes[sealed] = known
             return
         if record.addresses != known.record.addresses:
             known.due = min(known.due, now)
         del self._by_bytes[known.sealed]
         self._by_bytes[sealed] = known
-        known.record, known.sealed = record, sealed
+        known.record, known.sealed, known.places = record, sealed, _places(record)
         known.heard = max(known.heard, heard)
         known.reach = max(known.reach, reach)
 
@@ -240,6 +256,11 @@ class Roster:
         if known := self._known.get(peer):
             known.heard = now
             known.due = now + known.pause
+
+    def answered(self, peer: PeerId, now: float) -> None:
+        """Somebody who has a link with it brought a proof that it answers."""
+        if known := self._known.get(peer):
+            known.heard = max(known.heard, now)
 
     # Dialling.
 
@@ -298,3 +319,14 @@ class Roster:
         gone = [peer for peer, known in self._unlinked() if now - known.heard > defaults.FORGET]
         for peer in gone:
             self._drop(peer)
+
+
+def _places(record: MemberRecord) -> frozenset[tuple[str, int]]:
+    """Where it listens itself: a relay's address is many others', too."""
+    found = []
+    for text in record.addresses:
+        with suppress(TransportError):
+            address = Address.parse(text)
+            if address.relay is None:
+                found.append((address.host, address.port))
+    return frozenset(found)

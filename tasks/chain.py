@@ -81,6 +81,7 @@ class Chains:
             stop_ids=model.text.info.stop_ids[:MAX_STOP_IDS],
             sampling=sampling,
         )
+        await self._courier.meet(hop.peer)
         try:
             header = await self._ask(hop.peer, "session.open", message.header(), OPEN_TIMEOUT)
             return parse_cached(header, message.tokens)

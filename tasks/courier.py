@@ -1,15 +1,19 @@
 """Carries session messages to a peer over its link, or to this same node without one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from inspect import isawaitable
 from typing import Any
 
 from ..transport.calls import Call, Handler, Refusal, Reply
 from ..transport.endpoint import Endpoint
-from ..transport.errors import CallRefused, LinkClosed
+from ..transport.errors import CallRefused, DialFailed, LinkClosed
 from ..transport.frame import Priority
 from ..transport.identity import PeerId
 from ..transport.link import Link
+
+Connect = Callable[[PeerId], Awaitable[object]]
+"""Bring up the link to a peer. Raises DialFailed."""
 
 
 class Courier:
@@ -19,8 +23,10 @@ class Courier:
     message to itself calls the handler directly, with itself as the sender.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, connect: Connect | None = None) -> None:
+        """`connect` brings up a link to a live member that has none yet."""
         self._endpoint = endpoint
+        self._connect = connect
         self._handlers: dict[str, Handler] = {}
 
     @property
@@ -52,6 +58,14 @@ class Courier:
         return peer == self.peer or (
             self._endpoint.link(peer) is not None and not self.is_quiet(peer)
         )
+
+    async def meet(self, peer: PeerId) -> None:
+        """See to a link with a peer where there is none, as far as that goes. In a large swarm a
+        chain leads through members that are live but not linked with each other."""
+        if self._connect is None or peer == self.peer or self._endpoint.link(peer) is not None:
+            return
+        with suppress(DialFailed):
+            await self._connect(peer)
 
     def is_quiet(self, peer: PeerId) -> bool:
         """Whether there is a link to the peer, and nothing has been heard of it for a while."""

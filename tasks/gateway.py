@@ -42,7 +42,7 @@ from .generation import (
     Run,
     Summary,
 )
-from .routing import find_route
+from .routing import Hop, Members, find_route
 from .session import (
     SESSION_BYTES,
     Failed,
@@ -206,21 +206,28 @@ class Gateway:
             for peer, record in self._directory.members().items()
             if peer not in without and not self._courier.is_quiet(peer)
         }
+        linked = {peer: members[peer] for peer in members if self._courier.reaches(peer)}
         try:
-            route = find_route(
-                members,
-                talk.model.root,
-                talk.model.layers,
-                len(talk.ids) + new,
-                own=self._courier.peer,
-                session=session,
-                avoid=self._chains.avoided(),
-            )
+            try:
+                route = self._route(talk, linked, new, session)
+            except NoRoute:  # links to others that are live take a moment to make
+                route = self._route(talk, members, new, session)
         except NoRoute:
             for error in talk.refused.values():  # why the last chain was refused says more
                 raise error from None
             raise
         return Run(session, route, talk.ids, new, self._host.now())
+
+    def _route(self, talk: _Talk, members: Members, new: int, session: bytes) -> tuple[Hop, ...]:
+        return find_route(
+            members,
+            talk.model.root,
+            talk.model.layers,
+            len(talk.ids) + new,
+            own=self._courier.peer,
+            session=session,
+            avoid=self._chains.avoided(),
+        )
 
     async def _open(self, talk: _Talk, run: Run, fresh: Collection[PeerId]) -> None:
         """Open a run, its `fresh` stages first: only once they are there, the chain before is

@@ -214,7 +214,12 @@ class Stage:
 
     async def _on_open(self, call: Call) -> Reply | Refusal:
         try:
-            session = self._admit(call.peer, Open.parse(call.header))
+            message = Open.parse(call.header)
+            self._check_shard(message)
+            for step in (-1, 1):
+                other = message.stages[(message.index + step) % len(message.stages)]
+                await self._courier.meet(other)
+            session = self._admit(call.peer, message)
             return await self._open(session)
         except (SessionError, EngineError) as error:
             return Refusal(error.code, error.message)

@@ -172,6 +172,11 @@ class Endpoint:
         """`callback(link)` when a link that was quiet has a path again."""
         self._links.back.append(callback)
 
+    def on_link_doubt(self, callback: Callable[[Link, bool], None]) -> None:
+        """`callback(link, True)` when nothing carries a link, or perhaps nothing does, so that a
+        path is looked for; `callback(link, False)` when that is over and it goes on."""
+        self._links.doubt.append(callback)
+
     def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
         """Where `holder(peer)`, somebody needs the link to that peer: without a path it is kept for
         as long as if calls were open on it (`Limits.hold_s`)."""

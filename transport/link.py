@@ -64,6 +64,7 @@ class Link:
         rescue: Rescue,
         quiet: Told,
         back: Told,
+        doubt: Callable[["Link", bool], None],
         path: Callable[["Link", Way, str], None],
         held: Callable[[PeerId], bool],
         alarm: Callable[[float], None],
@@ -73,7 +74,8 @@ class Link:
         kept: Told = lambda link: None,
     ) -> None:
         """`quiet` is told when the peer has not been heard of for so long that nothing new
-        should be sent to it, `back` when it is there again, `path` of every path that comes.
+        should be sent to it, `back` when it is there again, `doubt` when a path begins to be
+        looked for and when that is over, `path` of every path that comes.
         `held` is asked whether somebody else needs the link to this peer though nothing is open.
         `alarm` is told when `expire` should be called, `due` when `tick` should be sooner than it
         was; `shaper` holds the node's caps, `kept` is told once when somebody wants to keep it."""
@@ -86,6 +88,7 @@ class Link:
         self._lane = lane
         self._limits = limits
         self._budget = budget
+        self._tell_doubt = doubt
         self._tell_path = path
         self._tell_kept = kept
         self._kept = False
@@ -336,7 +339,10 @@ class Link:
         """See to the grace after the last leg is lost, each time it is, or seems to be."""
         while self.alive:
             if self._legs.missing or self._legs.is_suspect(self._host.now()):
+                self._tell_doubt(self, True)
                 await self._grace.run()
+                if self.alive:
+                    self._tell_doubt(self, False)
             else:
                 self._legs.flush()
                 await self._changed.park()

@@ -41,6 +41,7 @@ class Links:
         self.path: list[Callable[[Link, Way, str], None]] = []
         self.quiet: list[Told] = []
         self.back: list[Told] = []
+        self.doubt: list[Callable[[Link, bool], None]] = []
         self.kept: list[Told] = []
         self.briefly: Counter[PeerId] = Counter()  # who is dialled for a few questions only
         self.holders: list[Callable[[PeerId], bool]] = []
@@ -211,6 +212,7 @@ class Links:
             rescue=self._rescue,
             quiet=lambda link: _tell(self.quiet, link),
             back=lambda link: _tell(self.back, link),
+            doubt=self._doubted,
             path=self._tell_path,
             held=lambda peer: any(holder(peer) for holder in self.holders),
             shaper=self._shaper,
@@ -220,6 +222,10 @@ class Links:
             due=self._tick_soon,
         )
         return link
+
+    def _doubted(self, link: Link, doubt: bool) -> None:
+        for callback in self.doubt:
+            callback(link, doubt)
 
     def _tell_path(self, link: Link, way: Way, medium: str) -> None:
         for callback in self.path:

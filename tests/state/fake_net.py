@@ -1,7 +1,7 @@
 """Endpoints and links in memory, for membership without sockets."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import isawaitable
@@ -45,6 +45,7 @@ class FakeHost:
 @dataclass
 class FakeIdentities:
     dialled: bool
+    port: int = 0
 
 
 @dataclass
@@ -59,11 +60,12 @@ class FakeLink:
         self, own: "FakeEndpoint", other: "FakeEndpoint", *, dialled: bool, brief: bool
     ) -> None:
         self.peer = other.peer
-        self.identities = FakeIdentities(dialled)
+        self.identities = FakeIdentities(dialled, other.port)
         self.brief = brief
         self.status = FakeStatus((other.ip, 4001))
         self.closed: str | None = None
         self.quiet = False
+        self.connected = True
         self._own, self._other = own, other
         self._send, self._receive = trio.open_memory_channel[Callable[[], Any]](1000)
 
@@ -89,9 +91,16 @@ class FakeLink:
     ) -> Reply:  # fmt: skip
         if self.closed is not None:
             raise LinkClosed(self.closed, "closed")
-        answer = self._other.serve(self._own.peer, method, payload)
-        if isawaitable(answer):
-            answer = await answer
+        answer = None
+        with trio.move_on_after(timeout):
+            while not self.connected:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            await trio.sleep(0.01)
+            answer = self._other.serve(self._own.peer, method, payload)
+            if isawaitable(answer):
+                answer = await answer
+        if answer is None:
+            raise CallRefused("timeout", "no answer")
         if isinstance(answer, Refusal):
             raise CallRefused(answer.code, answer.message)
         return cast(Reply, answer)
@@ -110,8 +119,9 @@ class FakeLink:
 
 
 class FakeEndpoint:
-    def __init__(self, net: "FakeNet", peer: PeerId, ip: str) -> None:
+    def __init__(self, net: "FakeNet", peer: PeerId, ip: str, port: int = 0) -> None:
         self.net = net
+        self.port = port
         self.peer = peer
         self.ip = ip
         self.dials: list[Address] = []
@@ -122,6 +132,7 @@ class FakeEndpoint:
         self._lost: list[Callable[[Link, str], None]] = []
         self.quiet: list[Callable[[Link], None]] = []
         self.back: list[Callable[[Link], None]] = []
+        self.doubt: list[Callable[[Link, bool], None]] = []
 
     def handle(self, method: str, handler: Handler) -> None:
         self._handlers[method] = handler
@@ -140,6 +151,9 @@ class FakeEndpoint:
 
     def on_link_back(self, callback: Callable[[Link], None]) -> None:
         self.back.append(callback)
+
+    def on_link_doubt(self, callback: Callable[[Link, bool], None]) -> None:
+        self.doubt.append(callback)
 
     def link(self, peer: PeerId) -> Link | None:
         return cast(Link | None, self.all_links.get(peer))
@@ -161,6 +175,15 @@ class FakeEndpoint:
         link = self.all_links[other.peer]
         link.keep()
         return cast(Link, link)
+
+    async def ask(self, peer: PeerId, addresses: Sequence[Address], *, timeout: float) -> Link:
+        for address in addresses:
+            other = self.net.at.get((address.host, address.port))
+            if other is not None and other.peer == peer:
+                self.net.connect(self, other, brief=True)
+                await trio.sleep(0.01)
+                return cast(Link, self.all_links[peer])
+        raise DialFailed("refused", "nobody there")
 
     def cut(self, peer: PeerId, code: str) -> None:
         """End the link to a peer, on both sides."""
@@ -212,7 +235,7 @@ class FakeNode:
         self.identity = Identity.from_seed(self.number.to_bytes(32))
         self.peer = self.identity.peer
         self.address = Address(self.ip, 4000 + self.number, self.peer)
-        self.endpoint = FakeEndpoint(self.net, self.peer, self.ip)
+        self.endpoint = FakeEndpoint(self.net, self.peer, self.ip, 4000 + self.number)
         self.net.by_peer[self.peer] = self.endpoint
         self.net.at[self.ip, 4000 + self.number] = self.endpoint
         host = FakeHost(str(self.number), self.ahead)

@@ -239,3 +239,25 @@ def test_a_lost_member_is_dialled_for_a_while_and_then_forgotten(roster: Roster)
     roster.dialled(peer, 2.0, lambda seconds: seconds)
     assert dialled(roster, 1.0 + defaults.FORGET + 1) == []
     assert roster.known(peer) is None
+
+
+def test_who_publishes_the_same_place(roster: Roster) -> None:
+    circuit = f"/ip4/8.8.8.8/tcp/1/p2p/{identity(9).peer}/p2p-circuit/p2p/{identity(5).peer}"
+    places = ["/ip4/8.8.8.8/tcp/1", "/ip4/8.8.8.8/tcp/1", "/ip4/8.8.8.8/tcp/2", circuit]
+    for number, place in enumerate(places, 2):
+        roster.receive(sealed(number, address=place), identity(1).peer, Nearness.PUBLIC, 0.0)
+    a, b, c, d = (identity(number).peer for number in range(2, 6))
+    assert set(roster.authors()) == {a, b, c, d}
+    assert roster.at("8.8.8.8", 1) == [a, b]  # a relay's address is not of who is behind it
+    assert roster.neighbours(a) == [b] and roster.neighbours(c) == roster.neighbours(d) == []
+    again = sealed(3, WALL + 1, "/ip4/8.8.8.8/tcp/3")
+    roster.receive(again, identity(1).peer, Nearness.PUBLIC, 1.0)
+    assert roster.neighbours(a) == []
+
+
+def test_who_was_proved_to_answer_is_not_forgotten(roster: Roster) -> None:
+    told(roster, 2, 1)
+    told(roster, 3, 1)
+    roster.answered(identity(2).peer, defaults.FORGET)
+    roster.next_dials(defaults.FORGET + 1, 8)
+    assert roster.authors() == {identity(2).peer}

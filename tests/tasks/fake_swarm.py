@@ -30,7 +30,7 @@ from shoal.tasks.stage import Stage
 from shoal.tasks.text.process import TextInfo
 from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
 from shoal.transport.endpoint import Endpoint
-from shoal.transport.errors import CallRefused, LinkClosed
+from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
 from shoal.transport.frame import Priority
 from shoal.transport.host import Host
 from shoal.transport.identity import Identity, PeerId
@@ -370,7 +370,8 @@ class Node:
         self.peer = peer_of(number)
         self.endpoint = FakeEndpoint(swarm.wire, self.peer)
         self.parts = parts
-        courier = self.courier = Courier(cast(Endpoint, self.endpoint))
+        self._swarm = swarm
+        courier = self.courier = Courier(cast(Endpoint, self.endpoint), self._meet)
         self.engine = FakeEngine(swarm.wire, parts or Parts(False, 0, 0, False))
         self.stage = Stage(swarm.host, courier, cast(Engine, self.engine))
         self.gateway = Gateway(
@@ -382,6 +383,15 @@ class Node:
         )
         if parts is not None:
             self.stage.serve(Held(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, KV))
+
+    async def _meet(self, peer: PeerId) -> None:
+        """A link to a member that was cut off, where the swarm allows it."""
+        await trio.lowlevel.checkpoint()
+        if not self._swarm.meets:
+            raise DialFailed("unreachable", "no way there")
+        self._swarm.met.append((self.peer, peer))
+        self.endpoint.cut.discard(peer)
+        self._swarm.wire.endpoints[peer].cut.discard(self.peer)
 
     def record(self) -> MemberRecord:
         shards = []
@@ -416,6 +426,8 @@ class FakeSwarm:
         self.layers = splits[-1]
         self.strangers: list[Node] = []
         self.sought = 0
+        self.meets = False  # whether links are made that are lacking
+        self.met: list[tuple[PeerId, PeerId]] = []
         self.version = 0
         self._news = trio.Event()
         parts = [

@@ -716,3 +716,44 @@ async def test_a_head_that_does_not_stop_is_stopped(autojump_clock: object) -> N
         swarm.assert_free()
 
     await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("meets", [True, False])
+async def test_a_chain_leads_through_members_that_were_not_linked(
+    meets: bool, autojump_clock: object
+) -> None:
+    """In a large swarm few are linked with each other: what a session needs is linked for it."""
+    swarm = FakeSwarm((2, 4, 6))
+    for node in swarm.nodes:
+        node.endpoint.cut |= {other.peer for other in swarm.nodes if other is not node}
+    swarm.meets = meets
+
+    async def body(_: FakeSwarm) -> None:
+        if not meets:
+            assert (await _error(swarm)).code == "unreachable"
+            assert swarm.met == []
+            return
+        summary = await _generate(swarm)
+        assert list(summary.token_ids) == swarm.expected(_ids("hello"), 8)
+        assert len({frozenset(pair) for pair in swarm.met}) == 6  # all links between four
+        swarm.met.clear()
+        await _generate(swarm)
+        assert swarm.met == []
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_link_that_is_quiet_is_not_made_anew(autojump_clock: object) -> None:
+    """It is its peer that does not answer: who needs it goes round it."""
+    swarm = FakeSwarm((6,))
+    swarm.meets = True
+    swarm.client.endpoint.hush(swarm.stages[0].peer)
+
+    async def body(_: FakeSwarm) -> None:
+        with pytest.raises(NoRoute):
+            await _generate(swarm)
+        assert swarm.met == []
+
+    await _run(swarm, body)

@@ -224,3 +224,16 @@ async def test_dials_that_cross_do_not_end_each_other(
     found = await homes.meet(RELAYED)
     await homes.faults.crash(homes.used_relay(found).computer)
     assert await homes.ask(found, 1, timeout=15) < 5
+
+
+async def test_a_link_is_in_doubt_before_it_is_quiet(world: World) -> None:
+    homes = Homes(world)
+    await homes.meet(RELAYED)
+    doubts: list[tuple[bool, list[str]]] = []
+    homes.a.endpoint.on_link_doubt(lambda link, doubt: doubts.append((doubt, list(homes.told))))
+    router = world.gateways["a-router"]
+    homes.faults.link_down(router)
+    await trio.sleep(11)
+    homes.faults.link_up(router)
+    await trio.sleep(10)
+    assert doubts[0] == (True, []) and doubts[-1] == (False, ["quiet", "back"])

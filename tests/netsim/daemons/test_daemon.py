@@ -256,14 +256,11 @@ def test_parts_that_cannot_reach_each_other_say_what_is_so() -> None:
         await a.stop()
         a = await public.start(engine=False)
         await a.until(lambda status: status["peers"] == 2)
-        for half, missing in zip(halves, ("3:6", "0:3"), strict=True):
-            await half.until(lambda status: status["peers"] == 1)
+        for half in halves:  # they hear of each other that they live, and cannot meet
+            await half.until(lambda status: status["peers"] == 2)
             with pytest.raises(ControlError) as raised:
                 await half.generate(PROMPT)
-            said = (
-                f"layers {missing} of `tiny` (6 layers) are served by no node linked with this one"
-            )
-            assert raised.value.message.startswith(said)
+            assert raised.value.code == "unreachable" and "no link to" in raised.value.message
         with pytest.raises(ControlError) as raised:
             await a.generate(PROMPT)
         assert raised.value.code == "unreachable" and "has no link to" in raised.value.message

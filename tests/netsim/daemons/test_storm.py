@@ -57,7 +57,7 @@ async def _nothing(*_: Any) -> None:
 
 @pytest.mark.parametrize("end", ["stop", "crash", "sleep", "unplug"])
 def test_nobody_lists_the_dead(end: str) -> None:
-    """10 s after the end of a member at the latest, on either side of a NAT."""
+    """5 s after the end of a member at the latest, on either side of a NAT."""
 
     async def main() -> None:
         faults = Faults(world)
@@ -76,7 +76,7 @@ def test_nobody_lists_the_dead(end: str) -> None:
                 faults.sleep(daemon.host)
             else:
                 faults.link_down(daemon.host)
-            await trio.sleep(10)
+            await trio.sleep(5)
             assert (await first.status())["peers"] == left
 
     world = World(seed=1)

@@ -1,0 +1,317 @@
+"""Which members answer, in a swarm in which not everybody is linked with everybody. Sans-I/O.
+
+A peer whose link answers is live. Of the others this node hears from those it is linked with:
+a *witness* of a member has a link with it that answers. What they say makes nobody live and
+nobody dead: it only says when to check, and through whom. A *check* asks several at once for a
+*proof*, the member's own signature over a number drawn for that check; only that makes a member
+live, and only a check without one takes it out. Spec: docs/spec/liveness.md.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from math import inf
+
+from ..transport.identity import PeerId
+from ..transport.rates import Bucket, Rate
+from . import defaults
+
+
+@dataclass(slots=True)
+class Watched:
+    """A known member, as far as the own links do not say whether it answers. Times are `now`s."""
+
+    rank: bytes  # in which order this node checks those who are due together
+    witnesses: dict[PeerId, None] = field(default_factory=dict)
+    live: bool = False
+    proved: float = -inf  # when it last was
+    doubted: float = inf  # since when there is reason to check it
+    tried: float = -inf  # when a check last found nothing
+    pause: float = defaults.CHECK_PAUSE[0]  # after that one
+    turn: int = 0  # checks begun
+    first: float = inf  # when it was proved first, since it was last out
+    checking: bool = False
+
+
+class Liveness:
+    """Who answers of the members that it is told to `watch`. `version` grows with each change."""
+
+    def __init__(self, own: PeerId) -> None:
+        self.version = 0
+        self._own = own
+        self._links: dict[PeerId, str] = {}  # peers whose link answers: in which network
+        self._doubtful: set[PeerId] = set()  # of those: what carries the link is looked for
+        self._said: dict[PeerId, set[PeerId]] = {}  # by witness
+        self._watched: dict[PeerId, Watched] = {}
+        self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may bring about
+        self._budget = Bucket(Rate(*defaults.CHECKS), 0.0)
+        self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: since when, for whom
+
+    # What it comes to.
+
+    def live(self) -> Iterator[PeerId]:
+        """Who answers, those with a link first."""
+        yield from filter(self.is_live, self._links)
+        for peer, watched in self._watched.items():
+            if watched.live and peer not in self._links:
+                yield peer
+
+    def is_live(self, peer: PeerId) -> bool:
+        if peer in self._links:
+            return peer not in self._waiting or not self._unsure(*self._waiting[peer])
+        watched = self._watched.get(peer)
+        return watched is not None and watched.live
+
+    def answering(self) -> set[PeerId]:
+        """Of whom this node is a witness."""
+        return self._links.keys() - self._doubtful
+
+    def _answers(self, peer: PeerId) -> bool:
+        return peer in self._links and peer not in self._doubtful
+
+    # Whom it is about.
+
+    def watch(self, members: Collection[PeerId]) -> None:
+        """These are the known members, and no others."""
+        for peer in self._watched.keys() - members:
+            self.version += self._watched.pop(peer).live
+        for peer in sorted(members - self._watched.keys()):
+            if peer != self._own:
+                rank = sha256(f"{self._own} {peer}".encode()).digest()
+                self._watched[peer] = watched = Watched(rank)
+                watched.witnesses = {by: None for by, said in self._said.items() if peer in said}
+
+    # The own links.
+
+    def linked(self, peer: PeerId, place: str, now: float, rivals: Collection[PeerId] = ()) -> None:
+        """A link to it answers. Witnesses in one `place` count as one. `rivals` publish the
+        address that it has: where one of them is gone, the machine has come back as another peer,
+        which is not live beside the old one."""
+        self._doubtful.discard(peer)
+        self._links[peer] = place
+        if self._wait_for(rivals, now):
+            self._waiting[peer] = now, list(rivals)
+        if watched := self._watched.get(peer):
+            watched.live, watched.proved, watched.doubted = False, -inf, inf
+        self.version += 1
+
+    def doubt(self, peer: PeerId, now: float) -> None:
+        """What carries its link is gone: see by other ways, before the link counts as quiet."""
+        self._doubtful.add(peer)
+        if watched := self._watched.get(peer):
+            watched.doubted = min(watched.doubted, now)
+
+    def sure(self, peer: PeerId) -> None:
+        """Something carries its link again."""
+        self._doubtful.discard(peer)
+        if watched := self._watched.get(peer):
+            watched.doubted = inf
+
+    def unlinked(self, peer: PeerId, now: float) -> None:
+        """Its link is quiet or gone: it is out, but for one proved just now by another way."""
+        if self._links.pop(peer, None) is None:
+            return
+        self._doubtful.discard(peer)
+        self._waiting.pop(peer, None)
+        if watched := self._watched.get(peer):
+            watched.live = now - watched.proved < defaults.FRESH_S
+            watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
+        self.version += 1
+        for other in self._said.get(peer, ()):  # of whom it was the last witness
+            known = self._watched.get(other)
+            if known and known.live and not self._witnesses(known):
+                known.doubted = min(known.doubted, now)
+
+    # What witnesses say.
+
+    def told(
+        self, by: PeerId, has: Iterable[PeerId], lost: Iterable[PeerId], now: float, *, whole: bool
+    ) -> None:
+        """A peer says with whom it has a link that answers; `whole`: with nobody else."""
+        said = self._said.setdefault(by, set())
+        has = set(has)
+        alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
+        for peer in sorted(said - has if whole else said.intersection(lost)):
+            said.discard(peer)
+            self._withdrawn(by, peer, alarms, now)
+        for peer in sorted(has - said)[: defaults.TESTIMONIES - len(said)]:
+            said.add(peer)
+            if (watched := self._watched.get(peer)) is None:
+                continue
+            watched.witnesses[by] = None
+            if not watched.live and alarms.take(now):
+                watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
+
+    def _withdrawn(self, by: PeerId, peer: PeerId, alarms: Bucket, now: float) -> None:
+        if (watched := self._watched.get(peer)) is None:
+            return
+        watched.witnesses.pop(by, None)
+        if watched.live and (alarms.take(now) or not self._witnesses(watched)):
+            at = max(now, watched.proved + defaults.RECHECK_S)
+            watched.doubted = min(watched.doubted, at)
+
+    def forget(self, by: PeerId) -> None:
+        """Its link is gone for good: what it said no longer counts."""
+        self._alarms.pop(by, None)
+        for peer in self._said.pop(by, ()):
+            if watched := self._watched.get(peer):
+                watched.witnesses.pop(by, None)
+
+    def _witnesses(self, watched: Watched) -> list[PeerId]:
+        """Those that count now, of each network one first."""
+        there = [by for by in watched.witnesses if self._answers(by)]
+        first = {self._links[by]: by for by in reversed(there)}.values()
+        return [*first, *(by for by in there if by not in first)]
+
+    def _networks(self, watched: Watched) -> int:
+        return len({self._links[by] for by in self._witnesses(watched)})
+
+    # Checks.
+
+    def next_checks(self, now: float) -> list[PeerId]:
+        """Whom to check now; each ends with `proved`, `failed` or `void`."""
+        self._expire(now)
+        alone = sum(w.live and not self._witnesses(w) for _, w in self._unlinked())
+        due = sorted(
+            (self._urgency(peer, watched), watched.rank, peer)
+            for peer, watched in self._watched.items()
+            if self._due(peer, watched) <= now
+        )
+        found: list[PeerId] = []
+        room = defaults.CHECKS_AT_ONCE - sum(w.checking for w in self._watched.values())
+        for urgency, _, peer in due:
+            if len(found) >= room or (urgency == _UNSEEN and alone >= defaults.ALONE):
+                break
+            if not self._budget.take(now):
+                break
+            alone += urgency == _UNSEEN
+            found.append(peer)
+            watched = self._watched[peer]
+            watched.checking = True
+            watched.turn += 1
+        return found
+
+    def next_due(self, now: float) -> float:
+        """When `next_checks` may have something, or somebody has been out of sight for too long."""
+        least = inf
+        for peer, watched in self._watched.items():
+            least = min(least, self._due(peer, watched), self._ends(peer, watched))
+        return max(least, now + defaults.TURN_S)
+
+    def _unlinked(self) -> Iterator[tuple[PeerId, Watched]]:
+        return ((p, w) for p, w in self._watched.items() if p not in self._links)
+
+    def _urgency(self, peer: PeerId, watched: Watched) -> int:
+        if watched.doubted < inf:
+            return _DOUBTED
+        witnesses = bool(self._witnesses(watched))
+        if watched.live:
+            return _SEEN if witnesses else _ALONE
+        return _TOLD_OF if witnesses else _UNSEEN
+
+    def _due(self, peer: PeerId, watched: Watched) -> float:
+        if watched.checking:
+            return inf
+        if watched.doubted < inf:
+            return watched.doubted
+        if peer in self._links:
+            return inf
+        if watched.live:
+            return watched.proved + defaults.PROVE_AGAIN_S[min(self._networks(watched), 2)]
+        return watched.tried + watched.pause
+
+    def _ends(self, peer: PeerId, watched: Watched) -> float:
+        """When it is out though it could not be checked: only without a witness."""
+        if peer in self._links or not watched.live or self._witnesses(watched):
+            return inf
+        if watched.doubted < inf:
+            return watched.doubted + defaults.CHECK_S
+        return watched.proved + defaults.FRESH_S
+
+    def _expire(self, now: float) -> None:
+        for peer, watched in self._unlinked():
+            if not watched.checking and self._ends(peer, watched) < now:
+                self._out(watched, now)
+
+    def _out(self, watched: Watched, now: float) -> None:
+        self.version += watched.live
+        watched.live, watched.doubted, watched.tried, watched.first = False, inf, now, inf
+
+    def helpers(self, peer: PeerId) -> list[PeerId]:
+        """Whom to ask for a proof, in this order: its witnesses, then others, who may know one."""
+        watched = self._watched.get(peer)
+        if watched is None:
+            return []
+        witnesses = self._witnesses(watched)
+        others = [by for by in self._links if by != peer and by not in witnesses]
+        turn = watched.turn * defaults.ASKED % max(len(others), 1)
+        return [*witnesses[: defaults.ASKED], *others[turn:], *others[:turn]][: defaults.ASKED_MOST]
+
+    def witness(self, peer: PeerId, but: PeerId) -> PeerId | None:
+        """One who says that it has a link with a member, for somebody else who asks."""
+        watched = self._watched.get(peer)
+        there = [] if watched is None else self._witnesses(watched)
+        return next((by for by in there if by != but), None)
+
+    def is_doubted(self, peer: PeerId) -> bool:
+        """Whether there is reason to think that it no longer answers."""
+        watched = self._watched.get(peer)
+        return watched is not None and watched.doubted < inf
+
+    def has_failed(self, peer: PeerId) -> bool:
+        """Whether checks of it have found nothing several times."""
+        watched = self._watched.get(peer)
+        return watched is not None and watched.pause >= defaults.ASK_SELF_S
+
+    def proved(self, peer: PeerId, now: float, rivals: Iterable[PeerId] = ()) -> None:
+        """It has signed what this node drew for it. `rivals` (see `linked`) publish an address of
+        its own."""
+        if (watched := self._watched.get(peer)) is None:
+            return
+        watched.checking, watched.doubted = False, inf
+        watched.pause = defaults.CHECK_PAUSE[0]
+        watched.first = min(watched.first, now)
+        if peer in self._links:
+            self.version += bool(self._waiting)  # somebody may have waited for this
+        elif not watched.live and self._wait_for(rivals, now, watched.first):
+            watched.tried = now
+            return
+        else:
+            self.version += not watched.live or bool(self._waiting)
+        watched.live, watched.proved = True, now
+
+    def _wait_for(self, rivals: Iterable[PeerId], now: float, since: float | None = None) -> bool:
+        """Whether one of them is live and has not shown it since; it is checked now."""
+        unsure = self._unsure(now if since is None else since, rivals)
+        for peer in unsure:
+            self._watched[peer].doubted = min(self._watched[peer].doubted, now)
+        return bool(unsure)
+
+    def _unsure(self, since: float, rivals: Iterable[PeerId]) -> list[PeerId]:
+        return [
+            peer
+            for peer in rivals
+            if (watched := self._watched.get(peer)) is not None
+            and (peer in self._links or watched.live)
+            and watched.proved < since
+        ]
+
+    def failed(self, peer: PeerId, now: float) -> None:
+        """Nobody brought a proof. Of a peer with a link that link decides."""
+        if watched := self._watched.get(peer):
+            watched.checking = False
+            if peer in self._links:
+                watched.doubted, watched.proved = inf, -inf
+                return
+            if not watched.live:
+                watched.pause = min(2 * watched.pause, defaults.CHECK_PAUSE[1])
+            self._out(watched, now)
+
+    def void(self, peer: PeerId) -> None:
+        """The check means nothing: this node itself stood still meanwhile."""
+        if watched := self._watched.get(peer):
+            watched.checking = False
+
+
+# What is checked first.
+_DOUBTED, _ALONE, _TOLD_OF, _SEEN, _UNSEEN = range(5)

@@ -1,0 +1,265 @@
+"""Finding out which members answer: what the links of this node and of its peers say, and checks.
+
+The trio shell of `liveness.py`. Its questions go over links that are there; only a member that
+nobody could bring a proof of is dialled, briefly. Spec: docs/spec/liveness.md.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgpack
+import trio
+
+from ..transport.calls import Answer, Call, Refusal, Reply
+from ..transport.endpoint import Endpoint
+from ..transport.errors import DialFailed, TransportError
+from ..transport.frame import Priority
+from ..transport.host import Host
+from ..transport.identity import SIGNATURE_BYTES, Identity, PeerId, verify
+from ..transport.link import Link
+from ..transport.place import is_public, network
+from ..transport.rates import Bucket, Rate
+from . import defaults
+from .errors import BadRecord
+from .liveness import Liveness
+from .membermessages import read_find, read_links
+from .roster import Roster
+
+DOMAIN = "shoal/alive/1"
+
+
+class Probing:
+    """Keeps the `liveness` of one node. `Membership` tells it which links there are."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        identity: Identity,
+        roster: Roster,
+        *,
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called when somebody else is live than before."""
+        self.liveness = Liveness(identity.peer)
+        self._host = host
+        self._endpoint = endpoint
+        self._identity = identity
+        self._roster = roster
+        self._changed = changed
+        self._links: dict[PeerId, Link] = {}
+        self._told: set[PeerId] = set()  # of whom we have said that their links answer
+        self._told_at = -defaults.TELL_S
+        self._paces: dict[Link, dict[str, Bucket]] = {}
+        self._news = trio.Event()
+        self._dialling = trio.CapacityLimiter(1)
+        endpoint.handle("live.links", self._on_links)
+        endpoint.handle("live.find", self._on_find)
+        endpoint.handle("live.prove", self._on_prove)
+        endpoint.on_link_doubt(self._doubt)
+
+    # What the own links say.
+
+    def begin(self, link: Link) -> None:
+        """Records are exchanged over a link from now on."""
+        self._links[link.peer] = link
+        self._post(link, whole=True, has=self._told - {link.peer}, lost=set())
+        host, port = link.status.address[0], link.identities.port
+        rivals = [peer for peer in self._roster.at(host, port) if peer != link.peer]
+        self.liveness.linked(link.peer, _place(link), self._host.now(), rivals)
+        self.wake()
+
+    def back(self, link: Link) -> None:
+        """It answers again."""
+        if self._links.get(link.peer) is link:
+            self.liveness.linked(link.peer, _place(link), self._host.now())
+            self.wake()
+
+    def quiet(self, link: Link) -> None:
+        """It has not answered for a while."""
+        if self._links.get(link.peer) is link:
+            self.liveness.unlinked(link.peer, self._host.now())
+            self.wake()
+
+    def ended(self, link: Link) -> None:
+        """It is gone for good."""
+        self._paces.pop(link, None)
+        if self._links.get(link.peer) is link:
+            del self._links[link.peer]
+            self.liveness.unlinked(link.peer, self._host.now())
+        if link.peer not in self._links:
+            self.liveness.forget(link.peer)
+            self.wake()
+
+    def _doubt(self, link: Link, doubt: bool) -> None:
+        if self._links.get(link.peer) is not link:
+            return
+        if doubt:
+            self.liveness.doubt(link.peer, self._host.now())
+        else:
+            self.liveness.sure(link.peer)
+        self.wake()
+
+    # Running.
+
+    async def run(self) -> None:
+        """Tell, and check who is due, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            version = self.liveness.version
+            while True:
+                now = self._host.now()
+                self.liveness.watch(self._roster.authors())
+                for peer in self.liveness.next_checks(now):
+                    nursery.start_soon(self._check, peer)
+                if self.liveness.version != version:
+                    version = self.liveness.version
+                    self._changed()
+                due = min(self._tell(now), self.liveness.next_due(now))
+                with trio.move_on_after(due - now):
+                    await self._news.wait()
+                await trio.sleep(defaults.TURN_S)
+
+    def wake(self) -> None:
+        """Others may be known than before."""
+        self._news.set()
+        self._news = trio.Event()
+
+    # Telling.
+
+    def _tell(self, now: float) -> float:
+        """Say with whom links answer, at once where nothing was said of late; when to look next."""
+        there = self.liveness.answering()
+        has, lost = there - self._told, self._told - there
+        if not has and not lost:
+            return now + _LONG_S
+        if (at := self._told_at + defaults.TELL_S) > now:
+            return at
+        self._told, self._told_at = there, now
+        for link in self._links.values():
+            self._post(link, whole=False, has=has - {link.peer}, lost=lost - {link.peer})
+        return now + _LONG_S
+
+    def _post(self, link: Link, *, whole: bool, has: set[PeerId], lost: set[PeerId]) -> None:
+        if not (whole or has or lost):
+            return
+        body = msgpack.packb([whole, sorted(has), sorted(lost)])
+        with suppress(TransportError):  # the link just ended
+            link.post("live.links", payload=body, priority=Priority.CONTROL)
+
+    def _on_links(self, call: Call) -> Answer:
+        link, now = self._endpoint.link(call.peer), self._host.now()
+        if link is None or not self._allows(link, "links", defaults.TOLD, now):
+            return Refusal("too-often", "such messages come too often")
+        try:
+            whole, has, lost = read_links(call.payload)
+        except BadRecord as error:
+            link.close(error.code, error.message)
+            return Refusal(error.code, error.message)
+        self.liveness.told(call.peer, has, lost, now, whole=whole)
+        self.wake()
+        return Reply()
+
+    def _allows(self, link: Link, what: str, rate: tuple[float, float], now: float) -> bool:
+        paces = self._paces.setdefault(link, {})
+        return paces.setdefault(what, Bucket(Rate(*rate), now)).take(now)
+
+    # Checks.
+
+    async def _check(self, peer: PeerId) -> None:
+        """Ask several at once for a proof that a member answers."""
+        nonce, began = self._host.entropy(defaults.NONCE_BYTES), self._host.now()
+        proved = await self._ask_around(peer, nonce)
+        now = self._host.now()
+        if proved:
+            self._roster.answered(peer, now)
+            self.liveness.proved(peer, now, self._roster.neighbours(peer))
+        elif now - began > defaults.CHECK_S + defaults.STALL_S:
+            self.liveness.void(peer)
+        else:
+            self.liveness.failed(peer, now)
+        self.wake()
+
+    async def _ask_around(self, peer: PeerId, nonce: bytes) -> bool:
+        """Whether somebody brought its signature in time. Where nobody doubts it, one is likely
+        to do."""
+        helpers = iter(self.liveness.helpers(peer))
+        question = msgpack.packb([peer, nonce, True])
+        apart = 0.0 if self.liveness.is_doubted(peer) else defaults.NEXT_S
+        proved = False
+
+        async def ask(after: float) -> None:
+            await trio.sleep(after)
+            for helper in helpers:
+                if (link := self._links.get(helper)) is not None:
+                    take(await self._question(link, "live.find", question, defaults.CHECK_S))
+
+        async def ask_itself() -> None:
+            async with self._dialling:
+                with suppress(DialFailed):
+                    where = self._roster.where(peer)
+                    await ask_over(await self._endpoint.ask(peer, where, timeout=defaults.CHECK_S))
+
+        async def ask_over(link: Link) -> None:
+            take(await self._question(link, "live.prove", nonce, defaults.PROVE_S))
+
+        def take(proof: bytes) -> None:
+            nonlocal proved
+            if proof and verify(peer, DOMAIN, nonce, proof):
+                proved = True
+                nursery.cancel_scope.cancel()
+
+        with trio.move_on_after(defaults.CHECK_S):
+            async with trio.open_nursery() as nursery:
+                own = self._links.get(peer)
+                if own is not None and own.connected:
+                    nursery.start_soon(ask_over, own)
+                for number in range(defaults.ASKED):
+                    nursery.start_soon(ask, number * apart)
+                if self.liveness.has_failed(peer):
+                    nursery.start_soon(ask_itself)
+        return proved
+
+    async def _question(self, link: Link, method: str, payload: bytes, timeout: float) -> bytes:
+        """The signature in the answer, not verified; nothing where there is none."""
+        try:
+            reply = await link.call(method, payload=payload, timeout=timeout)
+        except TransportError:
+            return b""
+        return bytes(reply.payload) if len(reply.payload) == SIGNATURE_BYTES else b""
+
+    async def _on_find(self, call: Call) -> Answer:
+        """A peer wants a proof of a member: over the own link with it, or through a witness."""
+        asker = self._endpoint.link(call.peer)
+        if asker is None or not self._allows(asker, "find", defaults.FINDS, self._host.now()):
+            return Refusal("too-often", "such questions come too often")
+        try:
+            peer, nonce, further = read_find(call.payload)
+        except BadRecord as error:
+            return Refusal(error.code, error.message)
+        proof = b""
+        if (link := self._links.get(peer)) is not None:
+            proof = await self._question(link, "live.prove", nonce, defaults.PROVE_S)
+        elif further and (by := self.liveness.witness(peer, but=call.peer)) is not None:
+            question = msgpack.packb([peer, nonce, False])
+            proof = await self._question(self._links[by], "live.find", question, defaults.CHECK_S)
+        if not proof:
+            return Refusal("no-proof", "it does not answer here")
+        return Reply(payload=proof)
+
+    def _on_prove(self, call: Call) -> Answer:
+        """Somebody wants to know whether this node answers."""
+        asker = self._endpoint.link(call.peer)
+        if asker is None or not self._allows(asker, "prove", defaults.PROOFS, self._host.now()):
+            return Refusal("too-often", "such questions come too often")
+        if len(call.payload) != defaults.NONCE_BYTES:
+            return Refusal("bad-record", "a number to sign has a wrong size")
+        return Reply(payload=self._identity.sign(DOMAIN, bytes(call.payload)))
+
+
+_LONG_S = 60.0
+
+
+def _place(link: Link) -> str:
+    """What counts as one witness: a network of the internet; of those at home each peer."""
+    ip = link.status.address[0]
+    return network(ip) if is_public(ip) else link.peer

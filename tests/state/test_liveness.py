@@ -1,0 +1,295 @@
+"""Who is live, by the own links, by what witnesses say, and by proofs: without a network."""
+
+from hashlib import sha256
+from itertools import pairwise
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state.liveness import Liveness
+from shoal.transport.identity import PeerId, peer_id_of
+
+OWN, A, B, C, D, X, Y, Z = (peer_id_of(sha256(bytes([n])).digest()) for n in range(8))
+PLACES = {A: "30.0.1.0/24", B: "30.0.2.0/24", C: "30.0.3.0/24", D: "30.0.3.0/24"}
+
+
+@pytest.fixture
+def node() -> Liveness:
+    """It knows all, and is linked with A, B, C and D."""
+    made = Liveness(OWN)
+    made.watch({OWN, A, B, C, D, X, Y, Z})
+    for peer, place in PLACES.items():
+        made.linked(peer, place, 0.0)
+    return made
+
+
+def prove(node: Liveness, now: float, *peers: PeerId) -> None:
+    """All checks that are due at that time; of these peers a proof comes."""
+    for peer in node.next_checks(now):
+        if peer in peers:
+            node.proved(peer, now)
+        else:
+            node.failed(peer, now + defaults.CHECK_S)
+
+
+def is_due(node: Liveness, peer: PeerId, now: float) -> bool:
+    """Whether a check of it begins now."""
+    return peer in node.next_checks(now)
+
+
+def test_who_has_a_link_that_answers_is_live(node: Liveness) -> None:
+    assert list(node.live()) == [A, B, C, D]
+    version = node.version
+    node.unlinked(A, 5.0)
+    assert list(node.live()) == [B, C, D] and node.version > version
+    node.linked(A, "", 6.0)
+    assert set(node.live()) == {A, B, C, D}
+
+
+def test_only_a_proof_makes_a_member_live(node: Liveness) -> None:
+    node.told(A, [X, Y], [], 1.0, whole=True)
+    node.told(B, [X, Y], [], 1.0, whole=True)
+    assert not node.is_live(X)
+    assert {X, Y} <= set(node.next_checks(1.0))
+    node.proved(X, 1.1)
+    node.failed(Y, 2.0)
+    assert node.is_live(X) and not node.is_live(Y)
+
+
+def test_a_member_without_a_link_is_proved_again_the_oftener_the_fewer_see_it(
+    node: Liveness,
+) -> None:
+    prove(node, 0.0, X, Y, Z)
+    node.told(A, [Y, Z], [], 0.0, whole=True)
+    node.told(B, [Z], [], 0.0, whole=True)
+    alone, one, more = defaults.PROVE_AGAIN_S
+    due: dict[PeerId, float] = {}
+    for tick in range(int(more) * 2 + 2):
+        for peer in node.next_checks(tick / 2):
+            due.setdefault(peer, tick / 2)
+            node.proved(peer, tick / 2)
+    assert due == {X: alone, Y: one, Z: more}
+
+
+def test_witnesses_of_one_network_count_as_one(node: Liveness) -> None:
+    prove(node, 0.0, X, Y)
+    node.told(C, [X], [], 0.0, whole=True)
+    node.told(D, [X], [], 0.0, whole=True)
+    node.told(B, [Y], [], 0.0, whole=True)
+    node.told(D, [X, Y], [], 0.0, whole=True)
+    due = node.next_checks(defaults.PROVE_AGAIN_S[1])
+    assert X in due and Y not in due
+    assert node.helpers(Y)[:2] in ([B, D], [D, B])
+    assert set(node.helpers(X)[:2]) == {C, D}  # both are asked before others
+
+
+def test_a_witness_that_takes_it_back_brings_about_a_check_and_no_more(node: Liveness) -> None:
+    prove(node, 0.0, X)
+    node.told(A, [X], [], 1.0, whole=True)
+    node.told(B, [X], [], 1.0, whole=True)
+    node.told(A, [], [X], 2.0, whole=False)
+    assert node.is_live(X)
+    assert is_due(node, X, 2.0) and node.is_doubted(X)
+    node.proved(X, 2.1)
+    assert node.is_live(X) and X not in node.next_checks(2.2)
+    node.told(B, [], [X], 5.0, whole=False)
+    assert is_due(node, X, 5.0)
+    node.failed(X, 6.0)
+    assert not node.is_live(X)
+    assert X in node.next_checks(6.0 + defaults.CHECK_PAUSE[0])  # and not for good
+    node.proved(X, 7.1)
+    assert node.is_live(X)
+
+
+def test_rumours_bring_about_so_many_checks_and_no_more(
+    node: Liveness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checks() -> int:
+        fresh = Liveness(OWN)
+        fresh.watch({A, B, X})
+        fresh.linked(A, "a", 0.0)
+        fresh.linked(B, "b", 0.0)
+        fresh.told(B, [X], [], 0.0, whole=True)
+        prove(fresh, 0.0, X)
+        begun = 0
+        for tick in range(1, 600):
+            now = tick / 10
+            fresh.told(A, [X], [], now, whole=False)
+            fresh.told(A, [], [X], now, whole=False)
+            for peer in fresh.next_checks(now):
+                begun += peer == X
+                fresh.proved(peer, now)
+        assert fresh.is_live(X)
+        return begun
+
+    within = 60 / defaults.RECHECK_S
+    assert checks() <= within
+    monkeypatch.setattr(defaults, "RECHECK_S", 0.0)
+    assert checks() > 2 * within  # the twin
+
+
+def test_one_witness_cannot_use_up_the_checks_of_others(
+    node: Liveness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_checked() -> bool:
+        crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(300)]
+        fresh = Liveness(OWN)
+        fresh.watch({A, B, C, X, *crowd})
+        for peer in (A, B, C):
+            fresh.linked(peer, peer, 0.0)
+        fresh.told(A, crowd, [], 0.0, whole=True)
+        fresh.told(C, [*crowd, X], [], 0.0, whole=True)
+        fresh.told(B, [X], [], 0.0, whole=True)
+        for tick in range(100):  # with time for all of them to be proved
+            prove(fresh, tick, X, *crowd)
+        assert all(map(fresh.is_live, crowd))
+        found: set[PeerId] = set()
+        for peer in crowd:
+            fresh.told(A, [], [peer], 200.0, whole=False)
+        fresh.told(B, [], [X], 200.0, whole=False)
+        for _ in range(3):
+            found |= set(fresh.next_checks(200.0))
+            for peer in found:
+                fresh.proved(peer, 200.0)
+        return X in found
+
+    monkeypatch.setattr(defaults, "CHECKS", (100.0, 16.0))
+    assert is_checked()
+    monkeypatch.setattr(defaults, "ALARMS", (1e9, 1e9))
+    assert not is_checked()  # the twin: who is first in the order of ranks, and X is not
+
+
+def test_what_one_witness_may_say_is_bounded(node: Liveness) -> None:
+    crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(1000)]
+    node.told(A, crowd[:700], [], 0.0, whole=True)
+    node.told(A, crowd[700:], [], 0.0, whole=False)
+    assert len(node._said[A]) == defaults.TESTIMONIES
+    node.forget(A)
+    assert not node._said
+
+
+def test_a_link_without_a_path_is_checked_through_others_before_it_counts_as_gone(
+    node: Liveness,
+) -> None:
+    node.told(B, [A], [], 0.0, whole=True)
+    node.doubt(A, 10.0)
+    assert node.is_live(A) and A not in node.answering()
+    assert is_due(node, A, 10.0) and node.helpers(A)[0] == B
+    node.proved(A, 10.1)
+    node.unlinked(A, 11.0)
+    assert node.is_live(A)  # by the proof; its link is quiet
+    node.linked(A, PLACES[A], 12.0)
+    node.doubt(A, 20.0)
+    assert is_due(node, A, 20.0)
+    node.failed(A, 21.0)
+    assert node.is_live(A)  # its link decides
+    node.unlinked(A, 21.0)
+    assert not node.is_live(A)
+
+
+def test_a_link_that_goes_on_is_in_no_doubt(node: Liveness) -> None:
+    node.doubt(A, 10.0)
+    node.sure(A)
+    assert A in node.answering() and not is_due(node, A, 10.0)
+
+
+def test_who_lost_the_last_witness_is_checked_or_out_soon(node: Liveness) -> None:
+    prove(node, 0.0, X, Y)
+    node.told(A, [X, Y], [], 0.0, whole=True)
+    node.unlinked(A, 5.0)
+    assert set(node.next_checks(5.0)) >= {X, Y}
+    node.proved(X, 5.2)
+    node.void(Y)  # our own loop stood still: nothing is known yet
+    assert node.is_live(Y)
+    node._budget._level, node._budget._at = 0.0, 10.0  # no more checks for now
+    node.next_checks(5.0 + defaults.CHECK_S + 0.1)
+    assert node.is_live(X) and not node.is_live(Y)
+
+
+def test_a_check_during_which_this_node_stood_still_says_nothing(node: Liveness) -> None:
+    prove(node, 0.0, X)
+    node.told(A, [X], [], 0.0, whole=True)
+    node.told(A, [], [X], 5.0, whole=False)
+    assert is_due(node, X, 5.0)
+    node.void(X)
+    assert node.is_live(X) and is_due(node, X, 5.1)
+
+
+def test_who_is_gone_is_looked_for_ever_more_seldom(node: Liveness) -> None:
+    tried = []
+    now = 0.0
+    while now < 400.0:
+        for peer in node.next_checks(now):
+            node.failed(peer, now)
+            if peer == X:
+                tried.append(now)
+        now = max(node.next_due(now), now + 0.1)
+    pauses = [round(b - a) for a, b in pairwise(tried)]
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60, 60, 60]
+    assert node.has_failed(X)
+
+
+def test_one_that_came_back_as_another_waits_until_it_is_known_who_is_gone(
+    node: Liveness,
+) -> None:
+    prove(node, 0.0, X)
+    node.told(A, [X], [], 0.0, whole=True)
+    assert is_due(node, Y, 3.5)
+    node.proved(Y, 3.6, rivals=[X])
+    assert node.is_live(X) and not node.is_live(Y)
+    assert is_due(node, X, 3.6)
+    node.failed(X, 4.6)
+    assert not node.is_live(X)
+    assert is_due(node, Y, 4.7)
+    node.proved(Y, 4.8, rivals=[X])
+    assert node.is_live(Y)
+
+
+def test_two_homes_that_count_alike_are_both_listed(node: Liveness) -> None:
+    prove(node, 0.0, X)
+    node.told(A, [X, Y], [], 0.0, whole=True)
+    node.proved(Y, 1.5, rivals=[X])
+    node.proved(X, 1.7, rivals=[Y])
+    node.proved(Y, 3.0, rivals=[X])
+    assert node.is_live(X) and node.is_live(Y)
+
+
+def test_one_that_comes_back_as_another_with_a_link_waits_as_well(node: Liveness) -> None:
+    node.linked(X, "x", 10.0, rivals=[A])
+    assert node.is_live(A) and not node.is_live(X)
+    assert is_due(node, A, 10.0)
+    node.failed(A, 11.0)
+    assert node.is_live(A) and not node.is_live(X)  # the link of A decides
+    version = node.version
+    node.unlinked(A, 14.0)
+    assert node.is_live(X) and not node.is_live(A) and node.version > version
+
+
+def test_a_liar_at_anothers_address_delays_but_itself(node: Liveness) -> None:
+    node.linked(X, "x", 10.0, rivals=[A])
+    assert is_due(node, A, 10.0)
+    version = node.version
+    node.proved(A, 10.1)
+    assert node.is_live(A) and node.is_live(X) and node.version > version
+    node.linked(A, PLACES[A], 20.0)
+    assert node.is_live(A)
+
+
+def test_who_is_no_longer_known_is_not_live(node: Liveness) -> None:
+    prove(node, 0.0, X)
+    version = node.version
+    node.watch({A, B, C, D})
+    assert not node.is_live(X) and node.version > version
+
+
+def test_without_any_witness_only_so_many_are_followed() -> None:
+    crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(200)]
+    node = Liveness(OWN)
+    node.watch({A, *crowd})
+    node.linked(A, "a", 0.0)
+    for tick in range(400):
+        now = tick / 10
+        for peer in node.next_checks(now):
+            node.proved(peer, now)
+        assert len(list(node.live())) <= 1 + defaults.ALONE
+    assert len(list(node.live())) == 1 + defaults.ALONE  # and they stay

@@ -1,0 +1,309 @@
+"""Members that not everybody is linked with: told of, proved, doubted, lied about."""
+
+from collections import Counter
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.state import defaults, probing
+from shoal.state.liveness import Liveness
+from shoal.state.roster import Roster
+from shoal.transport.calls import Call, Refusal, Reply
+from shoal.transport.frame import Priority
+from shoal.transport.identity import PeerId
+from tests.state.fake_net import FakeNet, FakeNode
+
+
+@pytest.fixture
+async def net(nursery: trio.Nursery) -> FakeNet:
+    return FakeNet(nursery)
+
+
+async def star(net: FakeNet, hubs: int, leaves: int, settle: float = 5.0) -> list[FakeNode]:
+    """Hubs that are linked with everybody, and leaves that are linked with the hubs alone."""
+    nodes = [FakeNode(net, number, links=0) for number in range(1, hubs + leaves + 1)]
+    for number, node in enumerate(nodes):
+        net.nursery.start_soon(node.run, *nodes[: min(number, hubs)])
+    await trio.sleep(settle)
+    return nodes
+
+
+def silence(node: FakeNode, quiet: bool = True) -> None:
+    """Its machine no longer answers: nobody is told, what is asked of it waits."""
+    node.scope.cancel()
+    for other in node.net.by_peer.values():
+        for peer, link in other.all_links.items():
+            if node.peer in (peer, other.peer):
+                link.connected = False
+
+
+def notice(node: FakeNode, by: FakeNode) -> None:
+    """`by` notices what a link does: nothing carries it."""
+    link: Any = by.endpoint.all_links[node.peer]
+    for callback in by.endpoint.doubt:
+        callback(link, True)
+
+
+def give_up(node: FakeNode, by: FakeNode) -> None:
+    """`by` has heard nothing of it for too long."""
+    link: Any = by.endpoint.all_links[node.peer]
+    link.quiet = True
+    for callback in by.endpoint.quiet:
+        callback(link)
+
+
+@pytest.mark.trio
+async def test_who_is_linked_with_few_lists_all(net: FakeNet, autojump_clock: MockClock) -> None:
+    nodes = await star(net, 2, 8)
+    everybody = {node.peer for node in nodes}
+    for node in nodes[2:]:
+        assert set(node.endpoint.all_links) == {nodes[0].peer, nodes[1].peer}
+        assert node.members == everybody
+
+
+@pytest.mark.trio
+async def test_a_dead_member_is_listed_by_nobody_soon(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 2, 6)
+    dead = nodes[-1]
+    silence(dead)
+    for hub in nodes[:2]:
+        notice(dead, by=hub)
+    await trio.sleep(defaults.TELL_S + defaults.CHECK_S + 0.2)
+    assert all(dead.peer not in node.members for node in nodes[2:-1])
+    assert all(dead.peer in hub.members for hub in nodes[:2])  # their own links decide
+    for hub in nodes[:2]:
+        give_up(dead, by=hub)
+        assert dead.peer not in hub.members
+
+
+@pytest.mark.trio
+async def test_a_link_that_fails_alone_takes_nobody_out(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """One hub cannot reach a leaf; the other can, and brings the proof."""
+    nodes = await star(net, 2, 4)
+    leaf, hub = nodes[-1], nodes[0]
+    for one, other in ((hub, leaf), (leaf, hub)):
+        one.endpoint.all_links[other.peer].connected = False
+        notice(other, by=one)
+    await trio.sleep(0.5)
+    give_up(leaf, by=hub)
+    assert leaf.peer in hub.members
+    for _ in range(200):
+        await trio.sleep(0.1)
+        assert all(leaf.peer in node.members for node in nodes[:-1])
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("checked", [True, False])
+async def test_a_liar_takes_nobody_out(
+    checked: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub that everybody hears of a leaf from says that the leaf is gone, over and over."""
+    nodes = await star(net, 2, 4)
+    liar, leaf = nodes[0], nodes[-1]
+    if not checked:  # the twin: rumours are believed
+        withdrawn = Liveness._withdrawn
+
+        def believe(self: Liveness, by: PeerId, peer: PeerId, *more: Any) -> None:
+            withdrawn(self, by, peer, *more)
+            self.failed(peer, trio.current_time())
+
+        monkeypatch.setattr(Liveness, "_withdrawn", believe)
+    out = 0
+    for turn in range(300):
+        for node in nodes[2:-1]:
+            has, lost = ([leaf.peer], []) if turn % 2 else ([], [leaf.peer])
+            link: Any = liar.endpoint.all_links[node.peer]
+            link.post(
+                "live.links", payload=msgpack.packb([False, has, lost]), priority=Priority.CONTROL
+            )
+        await trio.sleep(0.1)
+        out += sum(leaf.peer not in node.members for node in nodes[2:-1])
+    assert (out == 0) == checked
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("verified", [True, False])
+async def test_a_liar_keeps_no_ghost(
+    verified: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub goes on to say that it has a link with a dead leaf, and answers for it."""
+    nodes = await star(net, 2, 4)
+    liar, honest, dead = nodes[0], nodes[1], nodes[-1]
+    if not verified:  # the twin
+        monkeypatch.setattr(probing, "verify", lambda *_: True)
+    silence(dead)
+    liar.endpoint.handle("live.find", lambda call: Reply(payload=bytes(64)))
+    notice(dead, by=honest)
+    await trio.sleep(2)
+    give_up(dead, by=honest)
+    await trio.sleep(60)
+    listing = [dead.peer in node.members for node in nodes[2:-1]]
+    assert not any(listing) if verified else all(listing)
+
+
+@pytest.mark.trio
+async def test_an_old_proof_is_none(net: FakeNet, autojump_clock: MockClock) -> None:
+    nodes = await star(net, 2, 3)
+    liar, honest, dead = nodes[0], nodes[1], nodes[-1]
+    old = dead.identity.sign(probing.DOMAIN, bytes(defaults.NONCE_BYTES))
+    silence(dead)
+    liar.endpoint.handle("live.find", lambda call: Reply(payload=old))
+    for hub in (liar, honest):
+        notice(dead, by=hub)
+    await trio.sleep(3)
+    assert all(dead.peer not in node.members for node in nodes[2:-1])
+
+
+@pytest.mark.trio
+async def test_nobody_is_lost_while_this_node_stood_still(
+    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that ends long after its time means nothing."""
+
+    async def outs(stall: float) -> int:
+        monkeypatch.setattr(defaults, "STALL_S", stall)
+        nodes = await star(net, 2, 3)
+        late, leaf = nodes[2], nodes[-1]
+        asked = probing.Probing._ask_around
+        waits = iter([3.0])
+
+        async def slow(self: probing.Probing, peer: PeerId, nonce: bytes) -> bool:
+            wait = next(waits, None) if self.liveness._own == late.peer else None
+            if wait is not None:
+                await trio.sleep(wait)
+                return False
+            return await asked(self, peer, nonce)
+
+        monkeypatch.setattr(probing.Probing, "_ask_around", slow)
+        notice(leaf, by=nodes[0])
+        out = 0
+        for _ in range(60):
+            await trio.sleep(0.1)
+            out += leaf.peer not in late.members
+        monkeypatch.setattr(probing.Probing, "_ask_around", asked)
+        for node in nodes:
+            node.die()
+        return out
+
+    assert await outs(0.5) == 0
+    assert await outs(1e9) > 0  # the twin
+
+
+@pytest.mark.trio
+async def test_who_has_no_link_asks_a_witness_but_only_one_step_further(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 2, 3)
+    one, two = nodes[2], nodes[3]
+    nonce = bytes(defaults.NONCE_BYTES)
+    link: Any = nodes[0].endpoint.all_links[one.peer]
+
+    async def asked(further: bool) -> bool:
+        question = msgpack.packb([two.peer, nonce, further])
+        proof = await link._own.net.by_peer[one.peer].serve(nodes[0].peer, "live.find", question)
+        return isinstance(proof, Reply)
+
+    assert await asked(True)
+    assert not await asked(False)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("method", ["live.links", "live.find", "live.prove"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\x91" * 5000,
+        b"x" * 300_000,
+        msgpack.packb([True]),
+        msgpack.packb([1, [], []]),
+        msgpack.packb([True, [1], []]),
+        msgpack.packb([True, [], {}]),
+        msgpack.packb(["x", b"short", True]),
+        msgpack.packb({"a": "b"}),
+    ],
+)
+async def test_nonsense_is_refused(
+    method: str, payload: bytes, net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 1, 2)
+    answer = nodes[0].endpoint.serve(nodes[1].peer, method, payload)
+    if not isinstance(answer, (Reply, Refusal)):
+        answer = await answer
+    assert isinstance(answer, Refusal) and answer.code == "bad-record"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("method", "rate", "payload"),
+    [
+        ("live.links", "TOLD", msgpack.packb([False, [], []])),
+        ("live.find", "FINDS", msgpack.packb(["nobody", bytes(16), True])),
+        ("live.prove", "PROOFS", bytes(16)),
+    ],
+)
+async def test_a_flood_is_refused(
+    method: str, rate: str, payload: bytes, net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 1, 2)
+    codes: Counter[str] = Counter()
+    for _ in range(1000):
+        answer = nodes[0].endpoint._handlers[method](Call(nodes[1].peer, {}, payload))
+        if not isinstance(answer, (Reply, Refusal)):
+            answer = await answer
+        codes[getattr(answer, "code", "")] += 1
+    assert codes["too-often"] >= 1000 - getattr(defaults, rate)[0] - 1
+    assert len(codes) == 2
+    other = nodes[0].endpoint._handlers[method](Call(nodes[2].peer, {}, payload))
+    if not isinstance(other, (Reply, Refusal)):
+        other = await other
+    assert getattr(other, "code", "") != "too-often"
+
+
+@pytest.mark.trio
+async def test_a_member_that_nobody_else_reaches_is_dialled(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """All that are asked keep still about one that is there."""
+    nodes = await star(net, 2, 3, settle=0.0)
+    for hub in nodes[:2]:
+        hub.endpoint.handle("live.find", lambda call: Refusal("no-proof", "no"))
+    await trio.sleep(30)
+    assert all(nodes[-1].peer in node.members for node in nodes)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("compared", [True, False])
+async def test_a_machine_that_comes_back_as_another_peer_is_listed_once(
+    compared: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compared:  # the twin: nobody looks who published that address before
+        monkeypatch.setattr(Roster, "at", lambda *_: [])
+        monkeypatch.setattr(Roster, "neighbours", lambda *_: [])
+    nodes = await star(net, 2, 4)
+    old = nodes[-1]
+    silence(old)
+    new = FakeNode(net, 50, links=0)
+    new.address, new.endpoint.port = old.address, old.endpoint.port
+    net.at[old.ip, old.endpoint.port] = new.endpoint
+    new.directory.publish(addresses=(str(new.address).replace(old.peer, new.peer),))
+    for hub in nodes[:2]:
+        notice(old, by=hub)
+    net.nursery.start_soon(new.run, *nodes[:2])
+    both = 0
+    for tick in range(100):
+        await trio.sleep(0.05)
+        if tick == 60:
+            for hub in nodes[:2]:
+                give_up(old, by=hub)
+        both += sum({old.peer, new.peer} <= node.members for node in nodes[:-1])
+    assert (both == 0) == compared
+    assert all(new.peer in node.members for node in nodes[:-1])
