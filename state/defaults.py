@@ -57,7 +57,7 @@ NEXT_S = 0.25  # seconds after which the next is asked where there is no hurry
 ASKED_MOST = 6  # for one proof
 TURN_S = 0.05  # seconds, at least, between two rounds of checks
 TELL_S = 0.25  # seconds, at least, between two times of telling with whom links answer
-TOLD = (64.0, 8.0)  # such messages of one peer taken at once, and per second
+LINKS_TOLD = (64.0, 8.0)  # such messages of one peer taken at once, and per second
 LINKS_BYTES = 64 * 2**10  # of one such message
 FINDS = (128.0, 16.0)  # proofs that one peer may ask for by us, at once and per second
 PROOFS = (256.0, 32.0)  # proofs that one peer may ask of us, at once and per second
@@ -127,7 +127,7 @@ AUTHOR_BURST_S = 64.0  # seconds of it at once
 ENTRY_COST = 2**10  # bytes that an entry counts besides its own
 
 # Documents in memory.
-DOCUMENTS = 512
+DOCUMENTS = 64
 DOCUMENTS_BYTES = 64 * 2**20
 TAKEN_BYTES = 256 * 2**10  # bytes of entries taken in or read at once
 LOADED_BYTES = 64 * 2**10  # bytes of entries made into a document at once

@@ -148,7 +148,7 @@ class Probing:
 
     def _on_links(self, call: Call) -> Answer:
         link, now = self._endpoint.link(call.peer), self._host.now()
-        if link is None or not self._allows(link, "links", defaults.TOLD, now):
+        if link is None or not self._allows(link, "links", defaults.LINKS_TOLD, now):
             return Refusal("too-often", "such messages come too often")
         try:
             whole, has, lost = read_links(call.payload)

@@ -175,7 +175,7 @@ class Gateway:
     async def _start(self, talk: _Talk) -> None:
         """Open a chain, where none is open."""
         while talk.run is None:
-            run = await self._some_run(talk, talk.lost)
+            run = await self._some_run(talk)
             try:
                 await self._open(talk, run, run.peers)
             except Refused:
@@ -183,18 +183,20 @@ class Gateway:
                     raise talk.refused[next(reversed(talk.refused))] from None
         await talk.answer.begin(talk.run.route)
 
-    async def _some_run(self, talk: _Talk, without: Collection[str]) -> Run:
+    async def _some_run(self, talk: _Talk) -> Run:
         """`_next_run`; where members are too few for a chain, others are looked for."""
-        with suppress(NoRoute):
-            return self._next_run(talk, without)
         version = self._directory.version
-        if await self._seek(talk.model.root):
-            with trio.move_on_after(SEEK_TIME):
-                while True:
-                    with suppress(NoRoute):
-                        return self._next_run(talk, without)
-                    version = await self._directory.changed(version)
-        return self._next_run(talk, without)
+        try:
+            return self._next_run(talk, talk.lost)
+        except NoRoute:
+            if not await self._seek(talk.model.root):
+                raise
+        with trio.move_on_after(SEEK_TIME):
+            while True:
+                with suppress(NoRoute):
+                    return self._next_run(talk, talk.lost)
+                version = await self._directory.changed(version)
+        return self._next_run(talk, talk.lost)
 
     def _next_run(self, talk: _Talk, without: Collection[str]) -> Run:
         """A session over the best chain for what is still to do. Raises NoRoute."""
@@ -257,7 +259,7 @@ class Gateway:
         for without in self._suspects(before, error):
             while len(talk.refused) < most:
                 try:
-                    run = await self._some_run(talk, {*talk.lost, *without})
+                    run = self._next_run(talk, {*talk.lost, *without})
                 except (NoRoute, SessionError):
                     break
                 try:

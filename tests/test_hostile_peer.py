@@ -28,7 +28,7 @@ from shoal.transport import frame as wire
 from shoal.transport.address import Address
 from shoal.transport.calls import Call, Reply
 from shoal.transport.endpoint import Endpoint
-from shoal.transport.errors import TransportError
+from shoal.transport.errors import CallRefused, TransportError
 from shoal.transport.frame import Priority
 from shoal.transport.hello import OpenSwarm
 from shoal.transport.host import Host
@@ -461,10 +461,20 @@ async def test_many_who_ask_what_a_node_has_cost_it_one_look(
         foe = await endpoint(nursery, Identity.from_seed(b"h" * 32))
         link = await foe.dial(Address(LOOPBACK, first.endpoint.port), timeout=10)
         header = {"root": first.library.names()["tiny"]}
+        busy = 0
+
+        async def ask() -> None:
+            nonlocal busy
+            try:
+                await link.call("blob.have", header, timeout=10)
+            except CallRefused as refused:
+                assert refused.code == "busy"
+                busy += 1
+
         async with trio.open_nursery() as calls:
             for _ in range(100):
-                calls.start_soon(partial(link.call, "blob.have", header, timeout=10))
-        assert looks <= 2
+                calls.start_soon(ask)
+        assert looks <= 2 and 0 < busy < 50
         nursery.cancel_scope.cancel()
 
 

@@ -245,7 +245,7 @@ async def test_nonsense_is_refused(
 @pytest.mark.parametrize(
     ("method", "rate", "payload"),
     [
-        ("live.links", "TOLD", msgpack.packb([False, [], []])),
+        ("live.links", "LINKS_TOLD", msgpack.packb([False, [], []])),
         ("live.find", "FINDS", msgpack.packb(["nobody", bytes(16), True])),
         ("live.prove", "PROOFS", bytes(16)),
     ],
