@@ -20,7 +20,7 @@ from ..dht.proving import Proving
 from ..dht.quota import Quota
 from ..dht.scrub import Scrub
 from ..state.defaults import ADDRESSES
-from ..state.errors import StateError
+from ..state.errors import StateError, StoreRefused
 from ..state.membership import Membership
 from ..state.record import Capacity
 from ..state.service import State
@@ -56,7 +56,7 @@ from .discovery import Discovery
 from .embedded import embedded_folder, import_embedded
 from .errors import NodeError
 from .fetchprogress import FetchProgress
-from .folder import disk_errors, open_folder, remember_port, remembered_port
+from .folder import disk_error, disk_errors, open_folder, remember_port, remembered_port
 from .health import Condition, Health
 from .holdings import Holdings
 from .modeloperations import ModelOperations
@@ -465,6 +465,9 @@ class Node:
     def _state_trouble(self, condition: str, error: StateError | None) -> None:
         if error is None:
             self.health.clear(condition)
+        elif isinstance(error, StoreRefused):
+            trouble = disk_error(self.config.folder, error.error)
+            self.health.report(condition, trouble.message, hint=trouble.hint)
         else:
             self.health.report(condition, error.message, hint=error.hint)
 

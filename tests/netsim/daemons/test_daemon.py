@@ -152,6 +152,7 @@ def test_a_crash_and_a_restart_keep_the_identity() -> None:
         assert shard["layers"] == "3:6", "from the chunks on its disk"
         for daemon in (a, c):
             await daemon.until(lambda status: status["peers"] == 2)
+        await trio.sleep(2)  # what it serves is told behind that it is back
         assert (await c.generate(PROMPT))["text"] == text
 
     run(body)
