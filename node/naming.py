@@ -22,12 +22,13 @@ def names_of(dht: Dht, library: Library, directory: Directory, told_of: Models) 
             yield from (shard.root for shard in record.shards)
 
     def told() -> Iterator[tuple[PeerId, NameBody]]:
-        members = directory.members()
-        for peer, record in members.items():
+        said = set[tuple[PeerId, str]]()
+        for peer, record in directory.members().items():
+            said |= {(peer, model.name) for model in record.models}
             yield from ((peer, body) for body in name_bodies(record.models))
         for root in told_of.roots():
             for peer, model in told_of.told_of(root):
-                if peer not in members:
+                if (peer, model.name) not in said:
                     yield from ((peer, body) for body in name_bodies([model]))
 
     return Names(dht, own=dht.peer, here=library.names, known=known, told=told)
