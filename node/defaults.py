@@ -46,6 +46,7 @@ STALL = 0.05  # seconds a step of a task may hold the event loop before it is co
 # The DHT.
 ASK_TIMEOUT = 4.0  # seconds for a link to somebody who is asked a few questions
 SAY_PAUSE = 1.0  # seconds between two looks at what this node says of itself
+SAY_LOOK = 30.0  # seconds between them where nothing changes
 LEAVE_TIME = 1.5  # seconds in which a node that ends takes back what it said
 PEER_ADDRESSES = 8  # addresses of this node in a record of the DHT
 SHARD_RECORDS = 4  # shards of one model that are told of there

@@ -34,7 +34,7 @@ class StateOperations:
         """The feeds, each in an event, with their facts where an author is asked for."""
         count = 0
         facts = request.get("author") is not None
-        for view in self._chosen(request):
+        for view in await self._chosen(request):
             await emit(await self._event(view, facts=facts))
             count += 1
         views = self._node.state.views
@@ -48,7 +48,7 @@ class StateOperations:
     async def export(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         """All feeds with their facts, each in an event."""
         count = 0
-        for view in self._chosen(request):
+        for view in await self._chosen(request):
             await emit(await self._event(view, facts=True))
             count += 1
         return {"feeds": count}
@@ -56,7 +56,7 @@ class StateOperations:
     async def log(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         """Each change of the facts asked for in an event, feed by feed."""
         key, count = _text(request, "key"), 0
-        for view in self._chosen(request):
+        for view in await self._chosen(request):
             async for said in self._node.state.inspection.history(view):
                 for changed, value in said.changes.items():
                     if key is None or changed == key:
@@ -84,7 +84,7 @@ class StateOperations:
             "damaged": [_name(name) for name in found.damaged],
         }
 
-    def _chosen(self, request: dict[str, Any]) -> list[FeedView]:
+    async def _chosen(self, request: dict[str, Any]) -> list[FeedView]:
         """Those of a kind and of authors whose id ends or begins so, where such are asked for."""
         kind, author = _text(request, "kind"), _text(request, "author")
         if kind is not None and kind not in KINDS:
@@ -94,7 +94,7 @@ class StateOperations:
         author = self._node.identity.peer if author == "me" else author
         found = [
             view
-            for view in self._node.state.inspection.feeds()
+            async for view in self._node.state.inspection.feeds()
             if (kind is None or view.name.kind == kind)
             and (author is None or _is(view.name.author, author))
         ]

@@ -6,7 +6,7 @@ from typing import Any
 import trio
 
 from ..state.errors import FeedFull
-from ..state.kinds import part_of_root
+from ..state.kinds import all_parts, part_of_root
 from ..state.membership import Membership
 from ..state.record import MemberRecord
 from ..state.service import State
@@ -18,6 +18,7 @@ from .health import Health
 
 Fact = tuple[str, int, str]
 """Kind, part and key."""
+_WHOLLY_SAID = ("models", "shards")  # kinds of feeds that hold nothing else
 
 
 class Stating:
@@ -33,7 +34,8 @@ class Stating:
         """Keep the facts true until cancelled."""
         version = -1
         while True:
-            version = await self._directory.changed(version)
+            with trio.move_on_after(defaults.SAY_LOOK):  # what was said earlier may come from peers
+                version = await self._directory.changed(version)
             self._say(dict(facts(self._directory.own())))
             if self._state.contested:
                 self._health.report(
@@ -44,23 +46,35 @@ class Stating:
             await trio.sleep(defaults.SAY_PAUSE)
 
     def _say(self, wanted: dict[Fact, Mapping[str, Any]]) -> None:
-        try:
-            for fact in [*self._said.keys() - wanted.keys()]:
-                self._set(fact, None)
-                del self._said[fact]
-            for fact, value in wanted.items():
-                before = self._said.get(fact, {})
-                if before != value and not _is_busier(before, value):
-                    self._set(fact, value)
-                    self._said[fact] = value
-        except FeedFull as error:
-            self._health.report("state", error.message)
-        else:
+        failed: FeedFull | None = None
+        stale = [fact for fact in self._held() if fact not in wanted]
+        for fact, value in [*((fact, None) for fact in stale), *wanted.items()]:
+            before = self._said.get(fact, {})
+            if value is not None and (before == value or _is_busier(before, value)):
+                continue
+            try:
+                self._set(fact, value)
+            except FeedFull as error:  # the others are said all the same
+                failed = error
+        if failed is None:
             self._health.clear("state")
+        else:
+            self._health.report("state", failed.message)
+
+    def _held(self) -> Iterator[Fact]:
+        """The facts that this node's feeds hold, also those that it said in an earlier run."""
+        for kind, part in all_parts():
+            if kind in _WHOLLY_SAID:
+                for key in self._state.keys(kind, part=part):
+                    yield kind, part, key
 
     def _set(self, fact: Fact, value: Mapping[str, Any] | None) -> None:
         kind, part, key = fact
         self._state.set(kind, key, value, part=part)
+        if value is None:
+            self._said.pop(fact, None)
+        else:
+            self._said[fact] = value
 
 
 def _is_busier(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:

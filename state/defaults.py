@@ -130,6 +130,7 @@ ENTRY_COST = 2**10  # bytes that an entry counts besides its own
 DOCUMENTS = 64
 DOCUMENTS_BYTES = 64 * 2**20
 TAKEN_BYTES = 256 * 2**10  # bytes of entries taken in or read at once
+DROPPED_AT_ONCE = 256  # authors of whom all goes
 LOADED_BYTES = 64 * 2**10  # bytes of entries made into a document at once
 
 # The exchange of feeds: when.

@@ -9,6 +9,7 @@ waits for it or for the archive.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from typing import Any, Protocol
 
@@ -287,8 +288,11 @@ class Exchange:
             answer = await self._ask_digest(peer, Compare(digest.top(), digest.roots()))
         pairs = dict(self._differing(known, answer.buckets or {}))
         theirs = await self._ask_heads(peer, pairs)
+        if self._peers.get(peer) is not known:
+            raise Unanswered  # it has gone with its answer: nothing is remembered of it
         self._hear(peer, list(theirs.values()), self._network.now())
-        self._post(peer, list(self._beyond(pairs, theirs)))
+        # It remembers no more of one peer, and looks for the rest itself.
+        self._post(peer, list(islice(self._beyond(pairs, theirs), defaults.TOLD)))
         lacking = {
             (head.plot, bucket_of(head.key)) for head in theirs.values() if self.replica.lacks(head)
         }

@@ -1,6 +1,6 @@
 """Looking into the state for people: what a feed says and has said, and whether it is whole."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +12,8 @@ from ..transport.identity import peer_id_of, public_key_of
 from . import defaults
 from .document import Document
 from .entry import FORKED, Entry, FeedName, Head, client_of
-from .errors import BadUpdate
-from .keeper import Keeper
+from .errors import BadUpdate, StateError
+from .keeper import Keeper, Lost
 from .kinds import KINDS, all_parts
 from .replica import Replica
 from .replication import Replication
@@ -56,16 +56,24 @@ class Inspection:
     """Of one node's state."""
 
     def __init__(
-        self, host: Host, replica: Replica, replication: Replication, keeper: Keeper
+        self,
+        host: Host,
+        replica: Replica,
+        replication: Replication,
+        keeper: Keeper,
+        lost: Lost,
     ) -> None:
+        """`lost` is told which feeds are not stored any more."""
         self._host = host
         self._replica = replica
         self._replication = replication
         self._keeper = keeper
+        self._lost = lost
 
-    def feeds(self) -> Iterator[FeedView]:
+    async def feeds(self) -> AsyncIterator[FeedView]:
         """All feeds of which there is anything, by author."""
         for key in dict.fromkeys((self._replica.own, *self._replica.authors.keys())):
+            await trio.lowlevel.checkpoint()
             for plot in all_parts():
                 feed = self._replica.feed(key, plot)
                 if feed is not None and feed.head is not None:
@@ -105,9 +113,16 @@ class Inspection:
             seq += len(entries)
 
     async def verified(self) -> Verified:
-        """Read all that is stored, check every signature and chain. Raises StoreRefused."""
+        """Read all that is stored, check every signature and chain. Raises StoreRefused, StateError
+        `no-store` where the disk has not let it be opened."""
+        try:
+            return await self._verified()
+        except trio.ClosedResourceError:
+            raise StateError("no-store", "the store of the state is not open") from None
+
+    async def _verified(self) -> Verified:
         found = Verified()
-        async for batch in self._keeper.load():
+        async for batch in self._keeper.load(found.damaged):
             for feed in batch:
                 found.feeds += 1
                 found.entries += len(feed.entries)
@@ -117,7 +132,7 @@ class Inspection:
         if found.damaged:
             authors = {name.author for name in found.damaged}
             await self._keeper.drop(sorted(authors))
-            self._replica.lost(authors)
+            self._lost(found.damaged)
         return found
 
 

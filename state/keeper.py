@@ -10,6 +10,7 @@ a new one begun; feeds that are damaged in a sound file are dropped. Both are to
 from peers again.
 """
 
+import errno
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -98,8 +99,8 @@ class Keeper:
             except DatabaseDamaged as error:
                 await self._put_aside(error)
                 store = await self._opened()
-        except OSError as error:
-            raise StoreRefused(self._path, error) from error
+        except (OSError, DatabaseDamaged) as error:
+            raise self._refusal(error) from error
         self.closed_cleanly = store.closed_cleanly
         self._ended = False
 
@@ -252,8 +253,9 @@ class Keeper:
 
     # Reading.
 
-    async def load(self) -> AsyncIterator[list[StoredFeed]]:
-        """Every feed with its entries, some at a time; damaged ones are dropped and told of.
+    async def load(self, damaged: list[FeedName] | None = None) -> AsyncIterator[list[StoredFeed]]:
+        """Every feed with its entries, some at a time; damaged ones are dropped and told of, and
+        put into `damaged`.
 
         Where all is told to be lost meanwhile, that goes for what came before as well. Raises
         StoreRefused where the disk does not give them.
@@ -263,6 +265,8 @@ class Keeper:
             batch = await self._batch(after)
             if batch.damaged:
                 self._lost(batch.damaged)
+                if damaged is not None:
+                    damaged += batch.damaged
             if batch.feeds:
                 yield batch.feeds
             after = batch.after
@@ -318,5 +322,11 @@ class Keeper:
                 except DatabaseDamaged as error:
                     await self._put_aside(error)
                     return await self._host.offload(work, await self._opened(), *args)
-            except OSError as error:
-                raise StoreRefused(self._path, error) from error
+            except (OSError, DatabaseDamaged) as error:
+                raise self._refusal(error) from error
+
+    def _refusal(self, error: OSError | DatabaseDamaged) -> StoreRefused:
+        """A disk that damages a new file as well takes nothing."""
+        if isinstance(error, DatabaseDamaged):
+            error = OSError(errno.EIO, error.message)
+        return StoreRefused(self._path, error)

@@ -17,7 +17,7 @@ from .archive import Archive, Stored
 from .authors import Authors, Change
 from .digest import HASH_BYTES, Digest, Plot
 from .entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
-from .errors import BadEntry, StateError
+from .errors import BadEntry, BadOrder, StateError
 from .feed import Feed, Outcome, Verdict
 from .gossip import Item, Pulled, Told, told
 from .wanted import Place
@@ -122,6 +122,13 @@ class Replica:
         self.newcomers.clear()
         await self.archive.drop(list(found))
 
+    def restart(self, archive: Archive) -> None:
+        """Begin with nothing, where an archive failed while it was read."""
+        for key in tuple(self._feeds):
+            self._clear(key)
+        self.newcomers.clear()
+        self.archive = archive
+
     def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
         """Take up what the archive has of an author who is kept."""
         for name, head, size, _ in feeds:
@@ -211,7 +218,7 @@ class Replica:
         """A feed of this node's own, for its writer: its document stays in memory."""
         feed = self._feeds.setdefault(self.own, {}).setdefault(_plot(name), Feed(name))
         await self._load(feed)
-        return feed
+        return self._feeds.setdefault(self.own, {}).setdefault(_plot(name), feed)
 
     async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> Taken:
         """Entries of this node's own feeds, in their order. They are in the archive when it
@@ -325,7 +332,7 @@ class Replica:
         batch.entries, batch.verdicts, batch.size = [], [], 0
         if entries:
             try:
-                await self.archive.put(entries)
+                await self._put(entries)
             except StateError:
                 for feed, _ in verdicts:  # what is here is more than what is kept: again from there
                     self._unlearn(feed)
@@ -349,6 +356,21 @@ class Replica:
         for key in keys:
             await self._weigh(key)
 
+    async def _put(self, entries: Sequence[Entry]) -> None:
+        """A feed of which the archive has something else keeps out no other: what others have of
+        its author counts. An own one is its writer's to begin anew: raises BadOrder."""
+        try:
+            await self.archive.put(entries)
+            return
+        except BadOrder:
+            if any(public_key_of(entry.name.author) == self.own for entry in entries):
+                raise
+        for name in dict.fromkeys(entry.name for entry in entries):
+            try:
+                await self.archive.put([entry for entry in entries if entry.name == name])
+            except BadOrder:
+                await self._lose(public_key_of(name.author))
+
     # Whose feeds.
 
     async def linked(self, peer: PeerId) -> None:
@@ -368,12 +390,12 @@ class Replica:
 
     async def _apply(self, change: Change) -> None:
         self.newcomers |= dict.fromkeys(change.added)
-        dropped = [peer_id_of(key) for key in change.dropped]
-        for key in change.dropped:
-            self.newcomers.pop(key, None)
-            self._clear(key)
-        if dropped:
-            await self.archive.drop(dropped)
+        for start in range(0, len(change.dropped), defaults.DROPPED_AT_ONCE):
+            some = change.dropped[start : start + defaults.DROPPED_AT_ONCE]
+            for key in some:
+                self.newcomers.pop(key, None)
+                self._clear(key)
+            await self.archive.drop([peer_id_of(key) for key in some])  # others run meanwhile
 
     def _clear(self, key: bytes) -> None:
         for plot, feed in self._feeds.pop(key, {}).items():
@@ -406,8 +428,10 @@ class Replica:
         self._remember(feed)
 
     def _unlearn(self, feed: Feed) -> None:
+        """It is more here than in the archive. An own one stays as it is, for its writer has it:
+        nobody is told of it, and what is written next begins an epoch."""
         key, plot = public_key_of(feed.name.author), _plot(feed.name)
-        if self.feed(key, plot) is feed:
+        if key != self.own and self.feed(key, plot) is feed:
             del self._feeds[key][plot]
             self.digest.set(key, plot, None)
             self._forget(feed)

@@ -149,6 +149,8 @@ class Replication:
                 if error.code == "bad-message":
                     self.blame(call.peer, error)
                 return Refusal(error.code, error.message)
+            except trio.ClosedResourceError:  # the store has closed before the links have
+                return Refusal("ended", "this node is ending")
 
         return answer
 

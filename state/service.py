@@ -4,7 +4,8 @@ A fact goes one way: `set` → the writer makes it an entry → the store has it
 told → each replica checks it, keeps it, and its views change.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from ..transport.endpoint import Endpoint
 from ..transport.host import Host
 from ..transport.identity import Identity, PeerId, public_key_of
 from . import defaults
-from .archive import Archive, MemoryArchive
+from .archive import MemoryArchive
+from .digest import Plot
 from .entry import FeedName
-from .errors import BadOrder, StoreRefused
+from .errors import BadOrder, FeedFull, StoreRefused
+from .feed import Feed
 from .inspection import Inspection
 from .keeper import DISK, Keeper, Trouble
 from .kept import KeptArchive
@@ -47,7 +50,7 @@ class State:
         self._keeper = Keeper(host, folder, trouble=trouble, lost=self._lost)
         self.replica = Replica(identity.peer, KeptArchive(identity.peer, self._keeper))
         self.replication = Replication(host, endpoint, self.replica)
-        self.inspection = Inspection(host, self.replica, self.replication, self._keeper)
+        self.inspection = Inspection(host, self.replica, self.replication, self._keeper, self._lost)
         self.views = Views()
         self.replica.watchers.append(self.views)
         self._writer: Writer | None = None
@@ -67,11 +70,15 @@ class State:
         self._writer.set(kind, part, key, value)
         self._due.set()
 
+    def keys(self, kind: str, *, part: int = 0) -> Collection[str]:
+        """Of the facts that a feed of this node holds, or is about to."""
+        assert self._writer is not None, "the state is not running"
+        return self._writer.keys(kind, part)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. Started when what was stored is known and facts can be set."""
         async with trio.open_nursery() as nursery:
-            await self._open(nursery)
-            await self._begin()
+            self._begin(await self._open(nursery))
             await nursery.start(self.replication.run)
             task_status.started()
             nursery.start_soon(self._show)
@@ -79,24 +86,28 @@ class State:
             nursery.start_soon(self._vouch)
             await trio.sleep_forever()
 
-    async def _open(self, nursery: trio.Nursery) -> None:
-        """A disk that does not even open the store leaves a node without memory of earlier runs."""
+    async def _open(self, nursery: trio.Nursery) -> dict[FeedName, Feed]:
+        """The own feeds as they were stored. A disk that does not open the store, or fails while it
+        is read, leaves a node without memory of earlier runs."""
         try:
             await nursery.start(self._keep)
             await self.replica.restore()
+            return await self._own_feeds()
         except StoreRefused as refused:
             self._trouble(DISK, refused)
-            archive: Archive = MemoryArchive()
-            self.replica.archive = archive
-            await self.replica.restore()
+            self.replica.restart(MemoryArchive())
+            return await self._own_feeds()
+
+    async def _own_feeds(self) -> dict[FeedName, Feed]:
+        names = [FeedName(self._identity.peer, kind, part) for kind, part in all_parts()]
+        for name in names:
+            await self.replica.own_feed(name)  # where one is damaged, all are lost and begin anew
+        return {name: await self.replica.own_feed(name) for name in names}
 
     async def _keep(self, *, task_status: trio.TaskStatus[None]) -> None:
         await self._keeper.run(task_status=task_status)
 
-    async def _begin(self) -> None:
-        own = self._identity.peer
-        names = [FeedName(own, kind, part) for kind, part in all_parts()]
-        feeds = {name: await self.replica.own_feed(name) for name in names}
+    def _begin(self, feeds: Mapping[FeedName, Feed]) -> None:
         writer = self._writer = Writer(
             self._identity,
             feeds.__getitem__,
@@ -124,21 +135,26 @@ class State:
 
     async def _show(self) -> None:
         """Let the views say what was stored before this run."""
+        later = []
         for author in tuple(self.replica.authors.keys()):
-            for plot in all_parts():
-                await self._show_feed(author, plot)
+            await trio.lowlevel.checkpoint()
+            later += [(author, plot) for plot in all_parts() if not await self._shown(author, plot)]
+        while later:
+            await trio.sleep(defaults.REFUSED_PAUSE)
+            later = [each for each in later if not await self._shown(*each)]
 
-    async def _show_feed(self, author: bytes, plot: tuple[str, int]) -> None:
+    async def _shown(self, author: bytes, plot: Plot) -> bool:
+        """Whether nothing is left to show of a feed: a disk that refuses may give it later."""
         feed = self.replica.feed(author, plot)
         if feed is None or feed.head is None:
-            return
+            return True
         async with self.replication.turn():
             try:
                 facts = await self.replica.facts(author, plot)
             except StoreRefused:
-                return  # what comes anew is shown all the same
+                return False
             self.views.restored(feed.name, facts)
-        await trio.lowlevel.checkpoint()
+        return True
 
     async def _write(self) -> None:
         """Own facts become entries, together where several come at once."""
@@ -171,8 +187,10 @@ class State:
             stale = len(vouched & seen.keys()) * 2 < len(vouched)
             few = len(vouched) < defaults.VOUCHED_ENOUGH and not seen.keys() <= vouched
             if stale or few:
-                vouched = set(sorted(seen, key=seen.__getitem__)[-defaults.AUTHOR_VOUCHED :])
-                self.set("member", VOUCHES, write_vouches(map(public_key_of, vouched)))
+                some = set(sorted(seen, key=seen.__getitem__)[-defaults.AUTHOR_VOUCHED :])
+                with suppress(FeedFull):  # it has forked
+                    self.set("member", VOUCHES, write_vouches(map(public_key_of, some)))
+                    vouched = some
 
 
 _LEAST_WAIT = 0.01  # seconds; a wait of a rounding error would never end on a stopped clock

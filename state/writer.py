@@ -7,7 +7,7 @@ stored, and an epoch of this key from elsewhere is answered with a later one. No
 stores what `flush` gives, calls `stored`, and only then tells others.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +104,13 @@ class Writer:
         if packed is not None and not own.room_for(key, packed):
             raise FeedFull("feed-full", f"this node's `{kind}` feed has no room for more")
         own.put(key, packed)
+
+    def keys(self, kind: str, part: int) -> Collection[str]:
+        """Of the facts that a feed shall hold, those of earlier runs among them."""
+        own = self._find(FeedName(self._identity.peer, kind, part))
+        document = own.feed.document
+        earlier = document.facts() if document is not None and not own.epoch else {}
+        return own.facts.keys() | (earlier.keys() - own.changed.keys())
 
     def reported(self, peer: PeerId, linked: int) -> None:
         """A peer has shown its heads of our feeds, and what was lacking here has come.

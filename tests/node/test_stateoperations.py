@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.netsim.daemons.daemon import DaemonHandle
+from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.world import World
+from shoal.node.defaults import SAY_LOOK
 from shoal.node.errors import ControlError
 from shoal.state.defaults import WRITE_HOLD
-from shoal.state.record import ModelName
+from shoal.state.entry import NO_PARENT, Proof, seal_entry
+from shoal.state.record import ModelName, ShardRecord
 from shoal.state.views.models import model_fact
 
 
@@ -122,8 +124,38 @@ async def test_a_name_that_only_a_feed_says(world: World) -> None:
     _, second = await pair(world)
     third = await world.host("c").start(bootstrap=[second], engine=False)
     await trio.sleep(WRITE_HOLD + 10)
+    third.node.stating._held = lambda: iter(())  # else it takes back what its record does not say
     third.node.state.set("models", "far", model_fact(ModelName("far", "ab" * 32, 6, 1000)))
     await trio.sleep(10)
     (meaning,) = second.node.names.near("far")
     assert meaning.root == "ab" * 32
     assert meaning.vouchers[0].peer == third.node.identity.peer
+
+
+async def test_what_was_served_in_an_earlier_run_is_taken_back(world: World) -> None:
+    first, second = await pair(world)
+    peer = first.node.identity.peer
+    assert second.node.state.views.placements.of(peer)
+    await first.host.crash()
+    first.host.program = Daemon(bootstrap=[second], engine=False)
+    again = await first.host.restart()
+    assert again.node.identity.peer == peer
+    await trio.sleep(WRITE_HOLD + SAY_LOOK + 10)
+    assert not second.node.state.views.placements.of(peer)
+
+
+async def test_a_feed_that_takes_nothing_silences_no_other(world: World) -> None:
+    node = (await world.host("a").start(engine=False)).node
+    feed = node.state.replica.feed(node.identity.public_key, ("models", 0))
+    assert feed is not None
+    pair = [seal_entry(node.identity, "models", 0, epoch=1, seq=0, parent=NO_PARENT, made=made,
+                       update=b"") for made in (1, 2)]  # fmt: skip
+    feed.fork(Proof.of(*pair))
+    root = "ab" * 32
+    shard = ShardRecord(root, True, 0, 6, True, "float32", 100)
+    node.directory.publish(models=(ModelName("tiny", root, 6, 1000),), shards=(shard,))
+    await trio.sleep(WRITE_HOLD + 10)
+    assert node.state.views.placements.of(node.identity.peer)
+    node.directory.publish(shards=())
+    await trio.sleep(5)
+    assert not node.state.views.placements.of(node.identity.peer)

@@ -1,5 +1,6 @@
 """Two nodes, and a few more, tell and ask each other until they have the same."""
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from shoal.state.errors import BadMessage, StateError
 from shoal.state.exchange import DIGEST, HEADS, NEWS, PULL, Exchange
 from shoal.state.gossip import Ask, Compare, Heads, Pulled, Told, encode_heads
 from shoal.state.replica import VOUCHES, write_vouches
+from shoal.transport.identity import PeerId
 from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_once, facts_of, link
 
 JOBS = ("jobs", 0)
@@ -346,3 +348,42 @@ async def neighbours() -> None:
 
 def test_a_few_are_told_and_change_slowly() -> None:
     at_once(neighbours())
+
+
+async def tells_one_that_has_nothing() -> None:
+    net, (one, two) = await linked(2)
+    plots = [("shards", part) for part in range(16)]
+    for number in range(200):
+        key = sha256(number.to_bytes(2)).digest()
+        for plot in plots:
+            one.replica.digest.set(key, plot, Head(1, 0, key))
+    assert len(plots) * 200 > defaults.TOLD
+    await one.exchange.compare(two.peer)
+    posts = [method for *_, method in net.posts if method == NEWS]
+    assert len(posts) == defaults.TOLD // defaults.NEWS_HEADS
+
+
+def test_no_more_is_told_at_once_than_is_remembered() -> None:
+    at_once(tells_one_that_has_nothing())
+
+
+async def gone_with_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (one, two) = await linked(2)
+    await two.write(a={"v": 1})
+    real = one.call
+
+    async def call(peer: PeerId, method: str, payload: bytes) -> bytes:
+        answer = await real(peer, method, payload)
+        if method == HEADS:
+            one.exchange.link_lost(peer)
+        return answer
+
+    monkeypatch.setattr(one, "call", call)
+    await one.exchange.compare(two.peer)
+    assert not one.exchange.next_pulls() and not one.exchange.wanted._tellers
+
+
+def test_a_peer_that_goes_with_its_answer_is_not_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once(gone_with_its_answer(monkeypatch))

@@ -8,10 +8,12 @@ import trio
 
 from shoal.state import defaults
 from shoal.state.entry import FeedName
+from shoal.state.errors import StateError
 from shoal.state.inspection import readable
 from shoal.state.store import Store
 from shoal.state.stored import entry_sum
 from shoal.transport.identity import Identity
+from tests.state.chains import identity
 from tests.state.test_service import MODEL, Swarm, run
 
 
@@ -48,7 +50,9 @@ def test_a_history() -> None:
             one.state.set("models", "tiny", value)
             await trio.sleep(3)
         look = two.state.inspection
-        (view,) = [v for v in look.feeds() if v.name == FeedName(one.identity.peer, "models", 0)]
+        (view,) = [
+            v async for v in look.feeds() if v.name == FeedName(one.identity.peer, "models", 0)
+        ]
         said = [said async for said in look.history(view)]
         tiny = [each.changes["tiny"] for each in said if "tiny" in each.changes]
         assert [value and value["layers"] for value in tiny] == [6, 7, None]
@@ -93,3 +97,39 @@ def _forge(store: Store, author: Identity) -> None:
     forged = sealed[:60] + bytes([sealed[60] ^ 1]) + sealed[61:]
     total = entry_sum(author.public_key, feed, epoch, seq, forged)
     database.run("UPDATE entries SET sealed = ?, sum = ? WHERE id = ?", forged, total, at)
+
+
+def test_a_store_that_was_never_opened_is_not_whole() -> None:
+    async def body(swarm: Swarm) -> None:
+        one = await swarm.node()
+        await one.stop()
+        assert one._machine.disk is not None
+        one._machine.disk.read_only = True
+        await one.start()
+        with pytest.raises(StateError) as caught:
+            await one.state.inspection.verified()
+        assert caught.value.code == "no-store"
+
+    run(body)
+
+
+def test_looking_through_many_authors_holds_nobody_up() -> None:
+    async def body(swarm: Swarm) -> None:
+        one = await swarm.node()
+        for number in range(100, 600):
+            await one.state.replica.linked(identity(number).peer)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            assert [view async for view in one.state.inspection.feeds()] == []
+            nursery.cancel_scope.cancel()
+        assert turns > 100
+
+    run(body)

@@ -1,15 +1,15 @@
 """What comes in, what it changes, what others may be told."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
 
 from shoal.state import defaults
 from shoal.state.archive import MemoryArchive
-from shoal.state.authors import Authors
+from shoal.state.authors import Authors, Change
 from shoal.state.entry import FORKED, Entry, FeedName
-from shoal.state.errors import BadEntry
+from shoal.state.errors import BadEntry, BadOrder
 from shoal.state.feed import Feed, Outcome, Verdict
 from shoal.state.gossip import Item, told
 from shoal.state.replica import VOUCHES, Replica, Taken, read_vouches, write_vouches
@@ -323,3 +323,53 @@ def test_a_writer_admits_what_is_stored() -> None:
         return [(each, feed.admit(each)) for each in entries]
 
     assert at_once(it.write([entry], admit)).news == {(me.key, MEMBER): entry.head}
+
+
+class _Drops(MemoryArchive):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropped: list[int] = []
+
+    async def drop(self, authors: Collection[PeerId]) -> None:
+        self.dropped.append(len(authors))
+        await super().drop(authors)
+
+
+def test_many_authors_go_in_steps() -> None:
+    """Others run between: whoever vouched for thousands takes all of it back at once."""
+    archive = _Drops()
+    it = Replica(Writer(1).peer, archive)
+    count = 2 * defaults.DROPPED_AT_ONCE + 1
+    change = Change(dropped=tuple(number.to_bytes(32) for number in range(count)))
+    at_once(it._apply(change))
+    assert archive.dropped == [defaults.DROPPED_AT_ONCE] * 2 + [1]
+
+
+class _Other(MemoryArchive):
+    """It has something else of an author, until that is dropped."""
+
+    def __init__(self, author: PeerId) -> None:
+        super().__init__()
+        self.other: set[PeerId] = {author}
+
+    async def put(self, entries: Sequence[Entry]) -> None:
+        if any(entry.name.author in self.other for entry in entries):
+            raise BadOrder("does not follow what is stored")
+        await super().put(entries)
+
+    async def drop(self, authors: Collection[PeerId]) -> None:
+        self.other -= set(authors)
+        await super().drop(authors)
+
+
+def test_a_feed_of_which_the_archive_has_something_else_keeps_out_no_other() -> None:
+    it = Replica(Writer(1).peer, _Other(A.peer))
+    one, two = Writer(11), Writer(12)
+    for writer in (one, two):
+        at_once(it.linked(writer.peer))
+    entries = one.write(a={"v": 1}), two.write(a={"v": 1})
+    take(it, *entries)
+    assert it.head(two.key, MEMBER) == entries[1].head
+    assert it.head(one.key, MEMBER) is None
+    take(it, *entries)
+    assert it.head(one.key, MEMBER) == entries[0].head, "what others have counts"

@@ -1,5 +1,6 @@
 """The state of a node, all its parts together: stores on simulated disks, links in memory."""
 
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,14 +15,20 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host as Machine
 from shoal.netsim.world import World
 from shoal.state import defaults
+from shoal.state.entry import Proof
 from shoal.state.errors import StateError
+from shoal.state.exchange import PULL
+from shoal.state.gossip import encode_heads, told
 from shoal.state.keeper import DISK
 from shoal.state.record import ModelName
 from shoal.state.service import State
+from shoal.state.store import Store
 from shoal.state.views.models import model_fact
+from shoal.transport.calls import Refusal
 from shoal.transport.endpoint import Endpoint
+from shoal.transport.errors import DatabaseDamaged
 from shoal.transport.identity import Identity
-from tests.state.chains import identity
+from tests.state.chains import chain, identity
 from tests.state.fake_net import FakeEndpoint, FakeNet
 
 ROOT = "ab" * 32
@@ -303,5 +310,145 @@ def test_nobody_sets_what_has_no_room() -> None:
         one = await swarm.node()
         with pytest.raises(StateError, match="has over"):
             one.state.set("models", "x", {"long": "y" * defaults.FACT_BYTES})
+
+    run(body)
+
+
+def test_a_forked_feed_of_its_own_ends_nothing() -> None:
+    """Its key was used twice: what it says of itself goes nowhere, the node goes on."""
+
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        feed = one.state.replica.feed(one.identity.public_key, ("member", 0))
+        assert feed is not None
+        feed.fork(Proof.of(chain(1, 1)[0], chain(1, 1, salt=b"other")[0]))
+        swarm.connect(one, two)
+        two.state.set("models", "other", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 2 * defaults.VOUCH_LOOK)
+        assert one.names(two) == ["other"]
+
+    run(body)
+
+
+def test_own_entries_that_the_disk_refuses_to_take_back() -> None:
+    """The store is gone and the new disk is full: what this node once wrote is with the others."""
+
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        one.state.set("models", "early", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        await one.stop()
+        anew = await swarm.node(one.identity)
+        anew.fill()
+        swarm.connect(anew, two)
+        await trio.sleep(5)
+        anew.state.set("models", "late", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 5)
+        assert anew.troubles[DISK].code == "disk-full"
+        anew.empty()
+        await trio.sleep(20)
+        assert two.names(one) == anew.names() == ["early", "late"]
+        anew.state.set("models", "later", MODEL)
+        await trio.sleep(3)
+        assert two.names(one) == ["early", "late", "later"]
+
+    run(body)
+
+
+@pytest.mark.parametrize("good", range(8))
+def test_a_disk_that_fails_while_it_begins(good: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many reads of entries it gives none: the node begins without memory."""
+    reads = 0
+
+    def entries(self: Store, *args: Any) -> list[bytes]:
+        nonlocal reads
+        reads += 1
+        if failing and reads > good:
+            raise OSError(errno.EIO, "bad block")
+        return real(self, *args)
+
+    real, failing = Store.entries, False
+    monkeypatch.setattr(Store, "entries", entries)
+
+    async def body(swarm: Swarm) -> None:
+        nonlocal reads, failing
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        one.state.set("models", "mine", MODEL)
+        one.state.set("usage", "me", {"requests": 1})
+        two.state.set("models", "other", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 10)
+        await one.stop()
+        reads, failing = 0, True
+        await one.start()
+        swarm.connect(one, two)
+        one.state.set("models", "more", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 5)
+        failing = False
+        await trio.sleep(20)
+        assert one.names(two) == ["other"]
+        assert "more" in two.names(one)
+
+    run(body)
+
+
+def test_what_comes_once_it_has_ended_is_refused() -> None:
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        one.state.set("models", "mine", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        one._scope.cancel()
+        await trio.sleep(0.1)
+        asked = encode_heads([told(one.identity.public_key, ("models", 0), None)])
+        answer = await one.endpoint.serve(two.identity.peer, PULL, asked)
+        assert isinstance(answer, Refusal) and answer.code == "ended"
+
+    run(body)
+
+
+def test_a_disk_that_damages_each_new_file_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing, real = False, Store.commit
+
+    def commit(self: Store, works: Any) -> Any:
+        if failing:
+            raise DatabaseDamaged("a page is not what was written")
+        return real(self, works)
+
+    monkeypatch.setattr(Store, "commit", commit)
+
+    async def body(swarm: Swarm) -> None:
+        nonlocal failing
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        failing = True
+        one.state.set("models", "mine", MODEL)
+        await trio.sleep(10)
+        assert one.names() == two.names(one) == [] and one.troubles[DISK].code == "disk-error"
+        failing = False
+        await trio.sleep(20)
+        assert one.names() == two.names(one) == ["mine"]
+
+    run(body)
+
+
+def test_own_feeds_that_are_found_damaged_are_written_anew() -> None:
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        one.state.set("models", "mine", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 10)
+        before = two.epoch(one)
+        store = one.state._keeper._store
+        assert store is not None
+        store._database.run("UPDATE entries SET sealed = x'00'")
+        found = await one.state.inspection.verified()
+        assert one.identity.peer in {name.author for name in found.damaged}
+        await trio.sleep(5)
+        assert two.epoch(one) > before and two.names(one) == ["mine"]
+        assert not (await one.state.inspection.verified()).damaged
+        assert one.names(two) == two.names() == []
 
     run(body)
