@@ -86,7 +86,7 @@ class Swarm:
     def knowing(self) -> int:
         """How many know every other one."""
         others = len(self.hosts) - 1
-        return sum(len(d.node.directory.everybody()) >= others for d in self.daemons)
+        return sum(len(d.node.membership.everybody()) >= others for d in self.daemons)
 
     def mean_links(self) -> float:
         return sum(len(d.node.endpoint.links()) for d in self.daemons) / len(self.hosts)

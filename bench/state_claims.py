@@ -121,7 +121,8 @@ class Node:
         )
         if isinstance(self.claimant, ByClock):
             self.claimant.void = self.void
-        self.claimant.noticed_all(self.clock())
+        for job in self.claimant.known():
+            self.claimant.noticed(job, self.clock())
         self.job = ""
         self.turn = object()  # of what it is doing
 

@@ -12,6 +12,7 @@ import click
 from . import render
 from .errors import CommandError
 from .options import Commands, data_flag, data_option, example, json_option
+from .pull import dropped
 
 
 @click.group(cls=Commands, epilog=example("shoal blob add ./data.bin", "shoal blob list"))
@@ -88,7 +89,8 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
     if answer["fetched"]:
         peers, took = render.count(answer["peers"], "peer"), answer["seconds"]
         whence = f"{render.size(answer['fetched'])} from {peers} in {took:.1f} s"
-    click.echo(f"wrote {render.size(answer['size'])}: {whence}")
+    wrote = f"wrote {render.size(answer['size'])}: {whence}"
+    click.echo("\n".join([wrote, *dropped(answer["liars"])]))
 
 
 def check_folder(folder: Path) -> None:

@@ -18,3 +18,7 @@ DEMO_TOKENS = 80
 DEMO_PROMPT = "And it came to pass in those days"
 DEMO_START_TIMEOUT = 60.0  # seconds for all daemons of a demo to be ready
 DEMO_STOP_TIMEOUT = 5.0  # seconds before a demo's daemon is killed
+JOBS_BATCH = 64  # prompts in one request (node/defaults.py)
+JOBS_BATCH_BYTES = 512 * 2**10  # of one request
+JOBS_FILE_LIMIT = 64 * 2**20  # bytes of a file of prompts
+JOBS_FULL_PAUSE = 5.0  # seconds until it is tried again to submit more than there is room for

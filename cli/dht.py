@@ -53,8 +53,16 @@ def rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("links", f"{answer['links']} for look-ups alone"),
         ("stored", f"{render.count(stored['records'], 'record')} of others, "
                    f"{render.size(stored['bytes'])} of {render.size(stored['limit'])}"),
+        ("refused", f"of what others asked and brought: {_codes(answer['refused'])}"),
+        ("disbelieved", f"of what others answered: {_codes(answer['disbelieved'])}"),
         ("own", f"{render.count(len(own), 'record')}, {_walk(answer['walk'])}"),
     ]  # fmt: skip
+
+
+def _codes(counts: dict[str, int]) -> str:
+    """How often what, the most frequent first."""
+    listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} {render.safe(code, 32)}" for code, count in listed) or "nothing"
 
 
 def _network(answer: dict[str, Any]) -> str:

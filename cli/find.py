@@ -10,7 +10,7 @@ from . import render
 from .options import data_option, example, json_option
 
 HEADS = ("KIND", "SAYS", "BY", "AGE", "TOLD BY")
-PATH_HEADS = ("ASKED", "NEAR", "AFTER", "TOOK", "ANSWER")
+PATH_HEADS = ("ASKED", "PATH", "NEAR", "AFTER", "TOOK", "ANSWER")
 
 
 @click.command(
@@ -102,6 +102,7 @@ def step_row(step: dict[str, Any]) -> list[str]:
     took = "-" if step["took_ms"] is None else f"{step['took_ms']:.1f} ms"
     return [
         render.safe(step["peer"]),
+        str(step["path"] + 1),
         render.count(step["shared"], "bit"),
         f"{step['at_ms']:.1f} ms",
         took,

@@ -21,6 +21,8 @@ from . import (
     doctor,
     errors,
     find,
+    group,
+    job,
     model,
     node,
     options,
@@ -29,6 +31,7 @@ from . import (
     sim,
     state,
     status,
+    usage,
 )
 
 
@@ -48,8 +51,9 @@ def shoal(context: click.Context) -> None:
 
 
 for _command in (
-    node.node, node.join, node.invite, node.stop, model.model, blob.blob, run.run,
+    node.node, node.join, node.invite, node.stop, group.group, model.model, blob.blob, run.run,
     status.status, status.peers, doctor.doctor, find.find, dht.dht, state.state,
+    job.job, usage.usage,
     demo.demo, sim.sim,
 ):  # fmt: skip
     shoal.add_command(_command)

@@ -51,25 +51,31 @@ def join(code: str, parent_fd: int | None, **options: Any) -> None:
 
 
 @click.command(
-    short_help="Print a code to join by.", epilog=example("shoal invite", "shoal invite --uses 5")
+    short_help="Print a code to join by.",
+    epilog=example("shoal invite", "shoal invite --uses 5 --role client"),
 )
 @data_option
 @click.option("--uses", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="How many nodes may join by the code.")  # fmt: skip
+@click.option("--role", type=click.Choice(("client", "operator", "owner")),
+              help="What joiners may do in a private swarm (default: operator, where an owner "
+              "invites; an operator invites clients).")  # fmt: skip
 @click.option("--address", metavar="IP:PORT", help="Where joiners reach this node "
               "(default: its first address).")  # fmt: skip
 @json_option
-def invite(data: Path, uses: int, address: str | None, as_json: bool) -> None:
+def invite(data: Path, uses: int, role: str | None, address: str | None, as_json: bool) -> None:
     """Print a short code by which another machine can join.
 
     The code is valid for 24 hours and holds this node's address and the fingerprint of its key.
+    This node has to run when it is used. `shoal group` lists the codes that are outstanding in a
+    private swarm, `shoal group uninvite CODE` takes one back.
     """
     import json
     import sys
 
     from .client import request
 
-    answer = request(data, "invite", uses=uses, address=address)
+    answer = request(data, "invite", uses=uses, role=role, address=address)
     if as_json:
         click.echo(json.dumps(answer))
         return

@@ -148,6 +148,10 @@ def node_options(command: Command) -> Command:
                      help="Threads of the engine (default: one a core)."),
         click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]),
                      default="auto", show_default=True, help="Precision of the layers held."),
+        click.option("--state", type=click.Choice(["auto", "all", "needed"]),
+                     default="auto", show_default=True,
+                     help="Keep all that the nodes say of themselves, or what this one needs; "
+                     "auto: all with 4 GiB of memory and of free disk."),
         click.option("--links", type=click.IntRange(2, 512), metavar="N", default=64,
                      show_default=True,
                      help="Dial members of the swarm up to so many links."),
@@ -171,8 +175,12 @@ def node_options(command: Command) -> Command:
                      "well; may be repeated."),
         click.option("--browsers", type=_Parsed("browsers"), metavar="IP:PORT",
                      help="Let browsers in there (default: none): a page to join by, and WebRTC."),
+        click.option("--jobs/--no-jobs", "jobs", default=None,
+                     help="Do jobs that anybody in the swarm submits, one at a time and only while "
+                     "nobody waits for an answer of this node; they cost its computing time, its "
+                     "electricity and some traffic (default: while it serves layers)."),
         click.option("--private", is_flag=True,
-                     help="Make a swarm key: only invited nodes are let in."),
+                     help="Found a private swarm: only invited nodes are let in."),
         click.option("--parent-fd", type=int, hidden=True),
     ]  # fmt: skip
     for option in reversed(options):

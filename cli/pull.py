@@ -86,11 +86,15 @@ def report(answer: dict[str, Any], data: Path) -> str:
         nodes = render.count(peers, "node")
         got = f"{render.size(answer['fetched'])} from {nodes} in {answer['seconds']:.1f} s"
     lines = [f"{name}: {got}, root {render.safe(answer['root'], 64)}"]
-    if answer["liars"]:
-        lied = ", ".join(render.safe(peer) for peer in answer["liars"][:4])
-        lines.append(f"sent wrong bytes and was dropped: {lied}")
+    lines += dropped(answer["liars"])
     lines.append(f"serve it with `shoal node --model {name}{data_flag(data)}`")
     return "\n".join(lines)
+
+
+def dropped(liars: list[str]) -> list[str]:
+    """Who sent wrong bytes, in a line; none where nobody did."""
+    lied = ", ".join(render.safe(peer) for peer in liars[:4])
+    return [f"sent wrong bytes and was dropped: {lied}"] if liars else []
 
 
 def vouched(vouchers: list[dict[str, Any]]) -> str:

@@ -46,7 +46,7 @@ def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> No
     from .client import request
 
     if prompt == "-":
-        prompt = _read_prompt()
+        prompt = read_prompt()
     if not prompt:
         raise CommandError("failed", "the prompt is empty", hint=PROMPT_HINT)
     options["stop"] = list(options["stop"])
@@ -60,7 +60,8 @@ def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> No
         printer.finish(answer)
 
 
-def _read_prompt() -> str:
+def read_prompt() -> str:
+    """The prompt on standard input. Raises CommandError."""
     data = sys.stdin.buffer.read(defaults.PROMPT_LIMIT + 1)
     if len(data) > defaults.PROMPT_LIMIT:
         raise CommandError(

@@ -11,6 +11,7 @@ from . import render
 from .options import Commands, data_option, example, json_option
 
 FEED_HEADS = ("AUTHOR", "KIND", "ENTRIES", "SIZE", "BEGUN")
+PARTS = 16  # of `shards`, by the first hex digit of the model's root
 AUTHOR_LETTERS = 12  # the last of a peer id: the first are everybody's
 
 kind_option = click.option(
@@ -45,13 +46,16 @@ def show(kind: str | None, author: str | None, data: Path, as_json: bool) -> Non
             json.dumps({"feeds": feeds, **{k: v for k, v in answer.items() if k != "feeds"}})
         )
         return
+    kept = kept_line(answer.get("keeps"), answer.get("alone"))
     if not feeds:
-        click.echo("nothing is known yet: a node writes some seconds after its start")
+        click.echo(kept or "nothing is known yet: a node writes some seconds after its start")
         return
     click.echo(render.table(FEED_HEADS, [feed_row(feed, answer["own"]) for feed in feeds]))
     for feed in feeds:
         for key, value in feed.get("facts", {}).items():
             click.echo(f"{feed['kind']}  {render.safe(key)}  {_shown(value)}")
+    if kept:
+        click.echo(kept)
 
 
 @state.command(epilog=example("shoal state log", "shoal state log tiny --kind models"))
@@ -125,6 +129,26 @@ def export(kind: str | None, author: str | None, data: Path) -> None:
     """
     feeds, _ = _feeds("state_export", data, kind, author)
     click.echo(json.dumps({"feeds": feeds}, indent=1, ensure_ascii=False))
+
+
+def kept_line(keeps: dict[str, list[int]] | None, alone: dict[str, list[int]] | None) -> str:
+    """What a node keeps of others that does not keep all, and what of that no linked peer keeps,
+    so that nobody tells of it; empty where there is nothing to say."""
+    lines = []
+    if keeps is not None:
+        lines.append(f"this node keeps {_plots(keeps)} of others, as it needs them "
+                     "(`--state all`: all)")  # fmt: skip
+    if alone:
+        lines.append(f"no node that it is linked with keeps {_plots(alone)}")
+    return "\n".join(lines)
+
+
+def _plots(keeps: dict[str, list[int]]) -> str:
+    words = []
+    for kind, parts in keeps.items():
+        some = kind == "shards" and len(parts) < PARTS
+        words.append(" ".join([kind, *(f"{part:x}" for part in parts if some)]))
+    return ", ".join(words)
 
 
 def feed_row(feed: dict[str, Any], own: str) -> list[str]:

@@ -36,7 +36,7 @@ def status(data: Path, links: bool, as_json: bool) -> None:
 def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
     """The answer of `status` as names and values."""
     safe = render.safe
-    swarm = "private" if answer["private"] else "open"
+    swarm = swarm_line(answer)
     rows = [
         ("peer", safe(answer["peer"])),
         ("version", f"{safe(answer['version'])}, up {render.duration(answer['uptime_s'])}"),
@@ -57,6 +57,17 @@ def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         hint = f" ({safe(item['hint'], 200)})" if item["hint"] else ""
         rows.append(("health", safe(item["sentence"], 300) + hint))
     return rows
+
+
+def swarm_line(answer: dict[str, Any]) -> str:
+    """Open, or private and what this node is in it."""
+    if not answer["private"]:
+        return "open"
+    place = answer["group"]
+    if place is None or place["role"] is None:
+        return "private, no member of it"
+    article = "a" if place["role"] == "client" else "an"
+    return f"private, {article} {place['role']} of {place['members']}"
 
 
 def _plural(word: str, count: int) -> str:

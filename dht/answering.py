@@ -1,6 +1,7 @@
 """Answers what others ask of a node that serves: who is near a key, what is stored there; and
 keeps what they bring. Wire: docs/spec/dht.md."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import trio
@@ -47,11 +48,13 @@ class Answering:
         self._places = Rates(Rate(*defaults.PLACES), Rate(*defaults.PLACES_ALL))
         self._stores = Rates(Rate(*defaults.STORES), Rate(*defaults.STORES_ALL))
         self._stored = Rates(Rate(*defaults.STORED), Rate(*defaults.STORED_ALL))
+        self.refused: Counter[str] = Counter()
+        """How often something that others asked or brought was refused, by code."""
 
     async def on_find(self, call: Call) -> Answer:
         """`dht.find`."""
         if not self._finds.take(call.peer, self._host.now()):
-            return Refusal("busy", "questions come too often")
+            return self._refuse("busy", "questions come too often")
         began = await self._turns.take()
         answer = self._find(call, began)
         self._turns.took(began)
@@ -61,12 +64,12 @@ class Answering:
         try:
             find = Find.decode(bytes(call.payload))
         except BadMessage as error:
-            return Refusal(error.code, error.message)
+            return self._refuse(error.code, error.message)
         places = (*find.keys, *find.near)
         if not self._places.take(call.peer, now, len(places)):
-            return Refusal("busy", "too many keys are asked for")
+            return self._refuse("busy", "too many keys are asked for")
         if not self._serves():
-            return Refusal("not-serving", "this node keeps no records of others")
+            return self._refuse("not-serving", "this node keeps no records of others")
         self._note(call.peer, find.serves)
         found = Found(
             self._store.find(find.keys, now, most=find.most, kinds=find.kinds),
@@ -82,16 +85,16 @@ class Answering:
     async def on_store(self, call: Call) -> Answer:
         """`dht.store`."""
         if not self._stores.take(call.peer, self._host.now()):
-            return Refusal("busy", "stores come too often")
+            return self._refuse("busy", "stores come too often")
         began = await self._turns.take()
         try:
             store = Store.decode(bytes(call.payload))
         except BadMessage as error:
             self._turns.took(began)
             self._stores.take(call.peer, self._host.now(), defaults.STORE_FAULT)
-            return Refusal(error.code, error.message)
+            return self._refuse(error.code, error.message)
         if not self._serves():
-            return Refusal("not-serving", "this node keeps no records of others")
+            return self._refuse("not-serving", "this node keeps no records of others")
         self._note(call.peer, store.serves)
         link = self._link(call.peer)
         source = met_at(link.address[0] if link is not None else "")
@@ -107,7 +110,12 @@ class Answering:
                 if self._host.now() - began > defaults.TURN:
                     break
             self._turns.took(began)
+        self.refused.update(filter(None, codes))
         return Reply(payload=encode_codes(codes))
+
+    def _refuse(self, code: str, message: str) -> Refusal:
+        self.refused[code] += 1
+        return Refusal(code, message)
 
     def _keep(self, sender: PeerId, source: str, age: int, sealed: bytes) -> str:
         now = self._host.now()

@@ -5,7 +5,7 @@ which it was seen to be; those that others name are only tried. No address is be
 than the link it came by: a peer from afar cannot make this node knock at its owner's machines.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -55,6 +55,8 @@ class Asking:
         self._met: OrderedDict[str, str] = OrderedDict()  # in which network who answered was met
         self.messages = 0
         """Questions sent so far."""
+        self.disbelieved: Counter[str] = Counter()
+        """How often an answer was none, by what was wrong with it."""
 
     async def find(self, contact: Contact, find: Find, by: Sequence[PeerId] = ()) -> Found:
         """`dht.find`; `by` are those who named the contact, where it is not from the table. Raises
@@ -136,8 +138,13 @@ class Asking:
         return NoAnswer(error.code)
 
     def _lied(self, contact: Contact) -> NoAnswer:
-        self._table.forget(contact.peer)
+        self.disbelieve(contact.peer, "bad-message")
         return NoAnswer("bad-message")
+
+    def disbelieve(self, peer: PeerId, code: str) -> None:
+        """It sent what is no answer: it is in the table no longer."""
+        self.disbelieved[code] += 1
+        self._table.forget(peer)
 
     def _believed(self, listed: Iterable[Contact], near: Nearness) -> tuple[Contact, ...]:
         """Contacts of an answer, with the addresses that may be dialled."""

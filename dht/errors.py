@@ -17,6 +17,11 @@ from pathlib import Path
 
 from ..transport.errors import ShoalError
 
+OTHERS_HINT = (
+    "whoever made this model made it wrong, or to deceive; "
+    "`shoal find NAME` shows who offers others of its name"
+)
+
 
 class ModelError(ShoalError):
     """Something is wrong with a model; `code` is a short fixed word, the rest is for people."""

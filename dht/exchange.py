@@ -8,7 +8,7 @@ far.
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import trio
 
@@ -40,6 +40,8 @@ from .transfer import Transfer
 from .tree import Tree
 
 T = TypeVar("T")
+_LIES: Final = ("bad-manifest", "bad-blob")
+"""What is wrong with a content itself, whoever gives its chunks: nothing of it is kept."""
 
 
 def _unreported(peer: PeerId, digest: str) -> None:
@@ -120,8 +122,8 @@ class Exchange:
 
         async def find(obtaining: Obtaining) -> Manifest:
             gate = trio.Semaphore(MANIFESTS_AT_ONCE)
-            data = await obtaining.get(partial(_ask_manifest, gate=gate), root)
-            found = await self._library.save(data)
+            ask = partial(_ask_manifest, gate=gate)
+            found = await self._library.save(await obtaining.get(ask, root))
             await self._library.usage.note_fetched(root)
             return found
 
@@ -172,10 +174,14 @@ class Exchange:
                     self._obtaining.discard(obtaining)
                     nursery.cancel_scope.cancel()
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # else both stay, with 64 MiB of a manifest, until garbage is collected
+        lied = f"; {obtaining.liars} sent something else" if obtaining.liars else ""
         raise FetchFailed(
             "no-source",
-            f"no linked peer gave {what} for {patience:g} s",
+            f"no linked peer gave {what} for {patience:g} s{lied}",
             hint="`shoal peers` shows who is linked",
         )
 
@@ -242,6 +248,10 @@ class Exchange:
         self._fetches.setdefault(root, []).append(fetch)
         try:
             return await fetch.run()
+        except ModelError as error:
+            if error.code in _LIES and self.quota is not None:
+                await self.quota.drop(root)
+            raise
         finally:
             self._fetches[root].remove(fetch)
             if not self._fetches[root]:

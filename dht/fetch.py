@@ -30,7 +30,7 @@ from .defaults import (
     TICK,
     VAIN_LIMIT,
 )
-from .errors import ChunkCorrupt, DiskFull, FetchFailed, ModelError
+from .errors import OTHERS_HINT, ChunkCorrupt, DiskFull, FetchFailed, ModelError
 from .intake import Arrival, Intake
 from .library import Library
 from .ranges import read_ranges
@@ -370,6 +370,7 @@ class Fetch:
                 "bad-manifest" if self._content.kind == "model" else "bad-blob",
                 f"chunk {digest[:16]} of {self._content.name} has {len(payload)} bytes, its "
                 f"root says {self._wanted[digest]}",
+                hint=OTHERS_HINT if self._content.kind == "model" else None,
             )
         elif isinstance(error, ChunkCorrupt):
             self._drop_liar(peer, digest)

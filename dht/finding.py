@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from ..transport.identity import PeerId
 from . import defaults
+from .candidate import Step
+from .foundrecords import FoundRecord
 from .key import Key
-from .lookup import FoundRecord, Step
 from .walk import cells
 
 

@@ -21,11 +21,11 @@ from ..transport.link import Link
 from ..transport.rates import Rate, Rates
 from . import defaults, kvsearch
 from .finding import Found
+from .foundrecords import FoundRecord
 from .key import Key
 from .kvchain import Chain
 from .kvheld import HeldChains, Layers
 from .kvsearch import SHORT, PrefixSearch
-from .lookup import FoundRecord
 from .record import Body, KvBody
 
 

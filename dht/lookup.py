@@ -11,19 +11,18 @@ answers go in.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import inf
 from typing import Final
 
-from ..transport.address import Address
 from ..transport.identity import PeerId
 from . import defaults
+from .candidate import Candidate, LookupPath, Step
 from .contact import Contact, merged
-from .errors import BadRecord
+from .foundrecords import FoundRecord, FoundRecords
 from .key import SPACE, Key, key_at, point
 from .messages import Find, Found
-from .record import Record, open_record, time_code
 from .table import lot
 
 _THERE: Final = ("busy", "not-serving", "unknown-method", "bad-message")
@@ -69,61 +68,6 @@ class Query:
     by: tuple[PeerId, ...] = ()  # who named it; nobody: the own table
 
 
-@dataclass(slots=True)
-class Step:
-    """One query, and what came of it: for people who want to see the way."""
-
-    contact: Contact
-    path: int
-    hop: int  # 1 for contacts of the own table
-    asked: float
-    answered: float | None = None
-    outcome: str = ""  # "" under way, "records", "contacts", "nothing", "failed", or a code
-    records: int = 0
-    contacts: int = 0  # that were new
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRecord:
-    """A record, how long nobody had heard of it from its author (s), who handed it out."""
-
-    record: Record
-    age: float
-    by: PeerId
-
-
-@dataclass(slots=True, eq=False)
-class _Candidate:
-    contact: Contact
-    path: int
-    hop: int
-    distance: int
-    lot: int
-    accounts: dict[int, Contact]  # by path, where it is said to be
-    by: list["_Candidate"] = field(default_factory=list)  # who named it; nobody: the own table
-    step: Step | None = None
-    tried: frozenset[Address] = frozenset()  # before, in vain
-    lost: bool = False  # it was not found where it was said to be
-    late: bool = False  # or failed
-    good: int = 0  # of those that it named have answered
-    bad: int = 0  # are late or have failed
-
-    @property
-    def doubt(self) -> int:
-        """How many contacts, beyond some, the most credible of those who named it named in vain."""
-        return min((max(one.bad - min(one.good, defaults.CREDIT), 0) for one in self.by), default=0)
-
-
-@dataclass(slots=True)
-class _Path:
-    waiting: list[_Candidate] = field(default_factory=list)
-    asked: list[_Candidate] = field(default_factory=list)  # and not answered yet
-    queries: int = 0  # so far
-    heard: int = 0  # contacts
-    begun: bool = False
-    sure: bool = False  # the first of it, under way, should do
-
-
 class Lookup:
     """Of `keys`, which lie within `radius` of the first; without `enough`, of nodes."""
 
@@ -157,12 +101,11 @@ class Lookup:
         self._enough = enough
         self._most = most
         self._kinds = kinds
-        self._paths = [_Path() for _ in range(self.settings.paths)]
-        self._known: dict[PeerId, _Candidate] = {}
+        self._paths = [LookupPath() for _ in range(self.settings.paths)]
+        self._known: dict[PeerId, Candidate] = {}
         self._networks: Counter[str] = Counter()  # of those that were asked
-        self._records: dict[tuple[PeerId, Key, str], FoundRecord] = {}
-        self._witnesses: dict[Key, set[PeerId]] = {key: set() for key in self.keys}
-        self._answered: list[_Candidate] = []
+        self._records = FoundRecords(self.keys)
+        self._answered: list[Candidate] = []
         self._inside = 0  # nodes of the region that answered
         self._named = 0  # nodes of the region that were heard of
         self._quiet = 0  # answers in a row without a new node of the region
@@ -185,27 +128,21 @@ class Lookup:
 
     def found(self, key: Key) -> list[FoundRecord]:
         """What is known of a key, the latest of each author and slot; withdrawn ones not."""
-        return [
-            each
-            for each in self._records.values()
-            if each.record.key == key and not each.record.gone
-        ]
+        return self._records.of(key)
 
     def gone(self, key: Key) -> list[FoundRecord]:
         """Records under a key that say that something is withdrawn."""
-        return [
-            each for each in self._records.values() if each.record.key == key and each.record.gone
-        ]
+        return self._records.gone(key)
 
     def region(self) -> list[Contact]:
         """Nodes of the region: those that answered, and those in the own table or named by two
         that are not in doubt, nearest first; at least the `K` nearest, the others' word for them
         where need be."""
-        alive = [each for each in self._known.values() if not self._dead(each)]
+        alive = [each for each in self._known.values() if not each.dead]
         alive.sort(key=lambda each: each.distance)
         if self.settings.doubt:
-            sure = [each for each in alive if self._sure(each)]
-            rest = [each for each in alive if not self._sure(each)]
+            sure = [each for each in alive if each.sure]
+            rest = [each for each in alive if not each.sure]
             rest.sort(key=lambda each: each.doubt)
             alive = sure + rest[: max(defaults.K - len(sure), 0)]
         alive.sort(key=lambda each: each.distance)
@@ -215,23 +152,9 @@ class Lookup:
             if index < defaults.K or each.distance <= self.radius
         ]
 
-    @staticmethod
-    def _sure(each: _Candidate) -> bool:
-        answered = each.step is not None and each.step.answered is not None
-        return answered or not each.by or (len(each.by) > 1 and each.doubt == 0)
-
     def answerers(self) -> list[Contact]:
         """Who answered, nearest first."""
         return [each.contact for each in sorted(self._answered, key=lambda each: each.distance)]
-
-    @staticmethod
-    def _dead(each: _Candidate) -> bool:
-        return each.step is not None and each.step.outcome not in (
-            "",
-            "records",
-            "contacts",
-            "nothing",
-        )
 
     # Asking.
 
@@ -266,38 +189,18 @@ class Lookup:
         least, most = defaults.LATE_S
         return min(max(defaults.LATE_FACTOR * self._slowest, least), most)
 
-    def _prompt(self, path: _Path, now: float) -> int:
+    def _prompt(self, path: LookupPath, now: float) -> int:
         """Queries under way that are not late."""
-        return sum(not self._older(each, self.settings.hedge, now) for each in path.asked)
-
-    @staticmethod
-    def _older(each: _Candidate, seconds: float, now: float) -> bool:
-        return each.step is not None and each.step.asked + seconds <= now
+        return sum(not each.older(self.settings.hedge, now) for each in path.asked)
 
     def _mark_late(self, now: float) -> None:
         for path in self._paths:
             for each in path.asked:
-                if not each.late and self._older(each, self.settings.hedge, now):
-                    self._in_vain(each)
+                if not each.late and each.older(self.settings.hedge, now):
+                    each.in_vain()
                     path.sure = False
 
-    @staticmethod
-    def _in_vain(each: _Candidate) -> None:
-        """It is late, or has failed: that is held against who named it."""
-        if not each.late:
-            each.late = True
-            for one in each.by:
-                one.bad += 1
-
-    @staticmethod
-    def _made_good(each: _Candidate) -> None:
-        """It has answered."""
-        for one in each.by:
-            one.good += 1
-            one.bad -= each.late
-        each.late = False
-
-    def _ask(self, path: _Path, chosen: _Candidate, now: float) -> Query:
+    def _ask(self, path: LookupPath, chosen: Candidate, now: float) -> Query:
         path.waiting.remove(chosen)
         path.asked.append(chosen)
         path.queries += 1
@@ -311,7 +214,7 @@ class Lookup:
         by = tuple(one.contact.peer for one in chosen.by)
         return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves), by)
 
-    def _should_do(self, one: _Candidate) -> bool:
+    def _should_do(self, one: Candidate) -> bool:
         """Whether it should have what is looked for, and is there: then nobody else of its path is
         asked beside it."""
         inside = one.distance <= self.radius
@@ -322,7 +225,7 @@ class Lookup:
         offset = int.from_bytes(self._entropy(32)) % max(min(int(self.radius), SPACE - 1), 1)
         return key_at(self._at ^ offset)
 
-    def _choose(self, path: _Path) -> _Candidate | None:
+    def _choose(self, path: LookupPath) -> Candidate | None:
         if not path.waiting or not self._affordable(path) or self._settled():
             return None
         if self.settings.by_lot:
@@ -334,7 +237,7 @@ class Lookup:
         chosen = min(promising, key=self._nearness, default=None)
         return None if chosen is None else self._credible(chosen)
 
-    def _affordable(self, path: _Path) -> bool:
+    def _affordable(self, path: LookupPath) -> bool:
         """Whether a query is left beside those that are kept for other paths, while they need
         them."""
         share = self.settings.queries // len(self._paths) if self.settings.shares else 0
@@ -345,7 +248,7 @@ class Lookup:
         )
         return len(self.steps) + kept < self.settings.queries
 
-    def _credible(self, each: _Candidate) -> _Candidate | None:
+    def _credible(self, each: Candidate) -> Candidate | None:
         """Not one in doubt, where enough have answered already."""
         if self.settings.by_lot:
             left = self._inside >= self._thin() and self._doubt(each) > 0
@@ -353,26 +256,26 @@ class Lookup:
             left = len(self._answered) >= defaults.K and self._doubt(each) > defaults.DOUBT_MOST
         return None if left else each
 
-    def _drawn(self, each: _Candidate) -> tuple[int, int, bool, int]:
+    def _drawn(self, each: Candidate) -> tuple[int, int, bool, int]:
         linked = self._linked(each.contact.peer)
         return self._doubt(each), self._crowd(each), not linked, each.lot
 
-    def _nearness(self, each: _Candidate) -> tuple[int, int, int, int]:
+    def _nearness(self, each: Candidate) -> tuple[int, int, int, int]:
         bonus = defaults.LINKED_BITS if self._linked(each.contact.peer) else 0
         bits = each.distance.bit_length() - bonus
         return self._doubt(each), self._crowd(each), bits, each.distance
 
-    def _doubt(self, each: _Candidate) -> int:
+    def _doubt(self, each: Candidate) -> int:
         return each.doubt if self.settings.doubt else 0
 
-    def _crowd(self, each: _Candidate) -> int:
+    def _crowd(self, each: Candidate) -> int:
         """How often its networks were asked beyond what is usual."""
         if not self.settings.subnet_limits:
             return 0
         asked = max((self._networks[name] for name in each.contact.networks), default=0)
         return max(asked - defaults.SUBNET_ASKED + 1, 0)
 
-    def _promising(self, each: _Candidate) -> bool:
+    def _promising(self, each: Candidate) -> bool:
         """Whether fewer than `K` that are nearer have answered."""
         return sum(other.distance < each.distance for other in self._answered) < defaults.K
 
@@ -395,23 +298,13 @@ class Lookup:
     def _satisfied(self) -> bool:
         if not self._enough:
             return self._settled()
-        authors: dict[Key, set[PeerId]] = {key: set() for key in self.keys}
-        for each in self._records.values():
-            if not each.record.gone:
-                authors[each.record.key].add(each.record.author)
-        several = min(self._enough, defaults.WITNESSES) if self.settings.witnesses else 1
-        return all(
-            len(found) >= self._enough and len(self._witnesses[key]) >= several
-            for key, found in authors.items()
-        )
+        return self._records.enough(self._enough, witnesses=self.settings.witnesses)
 
     def _awaited(self) -> bool:
         """Whether an answer under way may still come soon."""
         patience = self._patience()
         return any(
-            not self._older(each, patience, self._now)
-            for path in self._paths
-            for each in path.asked
+            not each.older(patience, self._now) for path in self._paths for each in path.asked
         )
 
     def _exhausted(self) -> bool:
@@ -425,13 +318,13 @@ class Lookup:
         one = self._close(contact, now)
         if one is None or one.step is None:
             return ""
-        code = self._take_records(contact, found, wall)
+        code = self._records.take(contact.peer, found, wall)
         if code:
             one.step.outcome = code
-            self._in_vain(one)
+            one.in_vain()
             return code
         self._answered.append(one)
-        self._made_good(one)
+        one.made_good()
         took = now - one.step.asked
         self._slowest = took if self._slowest == inf else max(self._slowest, took)
         self._inside += one.distance <= self.radius
@@ -441,7 +334,9 @@ class Lookup:
                 self._hear(each, one.path, one.hop + 1, one)
         self._quiet = 0 if self._named > inside else self._quiet + 1
         one.step.contacts = len(self._known) - before
-        one.step.records = sum(map(len, found.records))
+        one.step.handed = {
+            key: len(listed) for key, listed in zip(self.keys, found.records, strict=True)
+        }
         one.step.outcome = (
             "records" if one.step.records else "contacts" if one.step.contacts else "nothing"
         )
@@ -453,11 +348,11 @@ class Lookup:
         if one is not None and one.step is not None:
             one.step.outcome = outcome
             if outcome != "busy":
-                self._in_vain(one)
+                one.in_vain()
             one.lost = outcome not in _THERE
             self._elsewhere(one)
 
-    def _close(self, contact: Contact, now: float) -> _Candidate | None:
+    def _close(self, contact: Contact, now: float) -> Candidate | None:
         one = self._known.get(contact.peer)
         if one is None or one.step is None or one.step.answered is not None:
             return None
@@ -467,38 +362,18 @@ class Lookup:
         path.sure = False
         return one
 
-    def _take_records(self, contact: Contact, found: Found, wall: float) -> str:
-        taken: list[FoundRecord] = []
-        for key, listed in zip(self.keys, found.records, strict=True):
-            for aged in listed:
-                try:
-                    record = open_record(aged.sealed)
-                except BadRecord as error:
-                    return error.code
-                if record.key != key:
-                    return "bad-type"
-                if aged.age < record.ttl and not time_code(record, wall):
-                    taken.append(FoundRecord(record, float(aged.age), contact.peer))
-        for each in taken:
-            if not each.record.gone:
-                self._witnesses[each.record.key].add(contact.peer)
-            old = self._records.get(each.record.place)
-            if old is None or (each.record.made, -each.age) > (old.record.made, -old.age):
-                self._records[each.record.place] = each
-        return ""
-
-    def _hear(self, contact: Contact, path: int, hop: int, by: _Candidate | None) -> None:
+    def _hear(self, contact: Contact, path: int, hop: int, by: Candidate | None) -> None:
         """A contact belongs to the path that heard of it first."""
         known = self._known.get(contact.peer)
         if known is not None:
-            self._hear_again(known, by)
+            known.named_by(by)
             self._hear_where(known, contact, path)
             return
         heard = self._paths[path].heard if self.settings.shares else len(self._known)
         share = len(self._paths) if self.settings.shares else 1
         if contact.peer == self._own or heard >= defaults.LOOKUP_CONTACTS // share:
             return
-        candidate = _Candidate(
+        candidate = Candidate(
             contact,
             path,
             hop,
@@ -513,15 +388,7 @@ class Lookup:
         self._paths[path].heard += 1
         self._paths[path].waiting.append(candidate)
 
-    @staticmethod
-    def _hear_again(known: _Candidate, by: _Candidate | None) -> None:
-        """Another names it too; one of the own table needs no such word."""
-        if by is None or by is known or not known.by:
-            return
-        known.by.append(by)
-        by.bad += known.late
-
-    def _hear_where(self, one: _Candidate, contact: Contact, path: int) -> None:
+    def _hear_where(self, one: Candidate, contact: Contact, path: int) -> None:
         """Another path may know better where it is: else a liar that speaks first sends all paths
         to where nobody answers."""
         if path in one.accounts or not self.settings.accounts:
@@ -532,7 +399,7 @@ class Lookup:
         else:
             self._elsewhere(one)
 
-    def _elsewhere(self, one: _Candidate) -> None:
+    def _elsewhere(self, one: Candidate) -> None:
         """One that was not found is asked where else it is said to be."""
         tried = one.tried | set(one.contact.addresses)
         for path, account in one.accounts.items():

@@ -29,7 +29,7 @@ from .defaults import (
     TENSORS_LIMIT,
     TOKENIZER_LIMIT,
 )
-from .errors import ModelError
+from .errors import OTHERS_HINT, ModelError
 
 FORMAT = "shoal-model/1"
 FILE_LIMITS = {  # the files a model may carry, in bytes
@@ -133,17 +133,13 @@ class Tensor:
     chunks: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        _check_roles(self.roles)
-        if self.dtype not in ITEM_BYTES:
-            raise _bad(f"dtype `{_brief(self.dtype)}` of `{self.roles[0]}` is not supported")
-        if len(self.shape) > DIMS_LIMIT or not all(1 <= n < DIM_LIMIT for n in self.shape):
-            raise _bad(f"the shape of `{self.roles[0]}` is out of range")
+        _check_tensor(self.roles, self.dtype, self.shape)
         _check_chunks(self.roles[0], self.size, self.chunks)
 
     @property
     def size(self) -> int:
         """Bytes."""
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        return _tensor_bytes(self.dtype, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +294,7 @@ def chunk_sizes(item: Tensor | Blob) -> Iterable[tuple[str, int]]:
 
 
 def _bad(why: str) -> ModelError:
-    return ModelError("bad-manifest", f"the manifest is not a valid one: {why}")
+    return ModelError("bad-manifest", f"the manifest is not a valid one: {why}", hint=OTHERS_HINT)
 
 
 def _brief(value: object) -> str:
@@ -316,9 +312,25 @@ def _check_roles(roles: Sequence[str]) -> None:
         raise _bad("only the embedding and the head may be one tensor")
 
 
-def _check_chunks(what: str, size: int, chunks: Sequence[str]) -> None:
-    if not 0 < size <= CHUNKS_LIMIT * CHUNK or len(chunks) != -(-size // CHUNK):
+def _check_tensor(roles: Sequence[str], dtype: str, shape: Sequence[int]) -> None:
+    _check_roles(roles)
+    if dtype not in ITEM_BYTES:
+        raise _bad(f"dtype `{_brief(dtype)}` of `{roles[0]}` is not supported")
+    if len(shape) > DIMS_LIMIT or not all(1 <= n < DIM_LIMIT for n in shape):
+        raise _bad(f"the shape of `{roles[0]}` is out of range")
+
+
+def _tensor_bytes(dtype: str, shape: Sequence[int]) -> int:
+    return math.prod(shape) * ITEM_BYTES[dtype]
+
+
+def _check_count(what: str, size: int, chunks: int) -> None:
+    if not 0 < size <= CHUNKS_LIMIT * CHUNK or chunks != -(-size // CHUNK):
         raise _bad(f"the chunks of {what} do not add up to its {size} bytes")
+
+
+def _check_chunks(what: str, size: int, chunks: Sequence[str]) -> None:
+    _check_count(what, size, len(chunks))
     for digest in chunks:
         if not is_digest(digest):
             raise _bad(f"`{_brief(digest)}` is no digest")
@@ -328,9 +340,11 @@ def _join(chunks: Iterable[str]) -> bytes:
     return bytes.fromhex("".join(chunks))
 
 
-def _split(data: object) -> tuple[str, ...]:
+def _split(data: object, what: str, size: int) -> tuple[str, ...]:
+    """As many as `size` bytes have: a list without end would take ten times its bytes."""
     if not isinstance(data, bytes) or len(data) % 32:
         raise _bad("a chunk list is no sequence of 32-byte digests")
+    _check_count(what, size, len(data) // 32)
     text = data.hex()
     return tuple(text[i : i + 64] for i in range(0, len(text), 64))
 
@@ -365,7 +379,7 @@ def _read_files(reader: canonical.Reader) -> dict[str, Blob]:
         size = value.get("size")
         if type(size) is not int:
             raise reader.fail("a file's size is no number")
-        files[name] = Blob(size, _split(value.get("chunks")))
+        files[name] = Blob(size, _split(value.get("chunks"), "a file", size))
     return files
 
 
@@ -379,4 +393,6 @@ def _read_tensor(value: object) -> Tensor:
         raise _bad("a tensor's shape is no list of numbers")
     if not isinstance(dtype, str):
         raise _bad("a tensor's dtype is no text")
-    return Tensor(tuple(roles), dtype, tuple(shape), _split(value["chunks"]))
+    _check_tensor(roles, dtype, shape)
+    chunks = _split(value["chunks"], roles[0], _tensor_bytes(dtype, shape))
+    return Tensor(tuple(roles), dtype, tuple(shape), chunks)

@@ -50,6 +50,11 @@ class Obtaining:
         self._in_vain: Counter[PeerId] = Counter()
         self._scopes: dict[trio.CancelScope, PeerId] = {}
 
+    @property
+    def liars(self) -> int:
+        """How many sent something else than they were asked for."""
+        return len(self._liars)
+
     def quiet(self, peer: PeerId) -> None:
         """It is not heard of any more, so not waited for."""
         for scope, asked in self._scopes.items():

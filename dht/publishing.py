@@ -175,8 +175,8 @@ class Publishing:
         except NoAnswer as error:
             walk.failed(query, self._host.now(), error.code)
         else:
-            if walk.answered(query, found, self._host.now(), self._host.wall()):
-                self._table.forget(query.contact.peer)
+            if code := walk.answered(query, found, self._host.now(), self._host.wall()):
+                self._asking.disbelieve(query.contact.peer, code)
         waker.event.set()
 
     async def _store(self, walk: Walk, query: StoreQuery, waker: "_Waker") -> None:

@@ -98,6 +98,13 @@ class Quota:
             finally:
                 self._proof.over()
 
+    async def drop(self, root: str) -> None:
+        """A content that was fetched and is no good: nothing of it stays. What the owner added
+        does."""
+        async with self._deciding:
+            if root in self._library.usage.fetched and self._library.knows(root):
+                await self._evict(root)
+
     async def _go(self, lacking: int, needed: int) -> list[str]:
         assert self.limit is not None
         candidates = await self._candidates()

@@ -101,8 +101,8 @@ class Searching:
         else:
             await self._check(aged for listed in found.records for aged in listed)
             now, wall = self._host.now(), self._host.wall()
-            if lookup.answered(contact, found, now, wall):
-                self._table.forget(contact.peer)
+            if code := lookup.answered(contact, found, now, wall):
+                self._asking.disbelieve(contact.peer, code)
         search.news.set()
 
     async def _check(self, records: Iterable[Aged]) -> None:

@@ -22,11 +22,13 @@ from . import defaults
 from .answering import Answering
 from .asking import Asking
 from .brieflinks import BriefLinks, Connect
+from .candidate import Step
 from .contact import Contact
 from .finding import Found, Gathering, regions
+from .foundrecords import FoundRecord
 from .joining import Joining
 from .key import SPACE, Key, node_key
-from .lookup import FoundRecord, LookupSettings, Step
+from .lookup import LookupSettings
 from .mode import ModeRule
 from .ownrecords import OwnRecords
 from .persistence import Lasting, Shelf, Trouble
@@ -343,6 +345,8 @@ class Dht:
                 "bytes": self._store.bytes,
                 "limit": self._store.limit,
             },
+            "refused": dict(self._answering.refused),
+            "disbelieved": dict(self._asking.disbelieved),
             "own": [own.view(now) for own in self._records],
             "walk": None
             if last is None

@@ -68,6 +68,7 @@ class BlobOperations:
             "size": size,
             "fetched": report.size,
             "peers": len(report.by_peer),
+            "liars": list(report.liars),
             "seconds": node.host.now() - began,
         }
 

@@ -13,10 +13,12 @@ from ..transport.ladder import Ladder
 from ..transport.link import Link
 from . import defaults
 from .errors import NodeError
+from .grouping import JOIN
+from .handing import Handed, open_handed
 from .health import Health
 from .invite import Invitation
 
-NOT_ADMITTED = {"not-admitted", "wrong-swarm"}
+NOT_ADMITTED = {"not-admitted", "not-a-member", "revoked", "wrong-swarm"}
 
 
 class Bootstrap:
@@ -89,8 +91,11 @@ def _condition(address: Address) -> str:
     return f"bootstrap {address.host}:{address.port}"
 
 
-async def join(endpoint: Endpoint, invitation: Invitation) -> tuple[Link, bytes | None]:
-    """Join by a code; returns the link to the inviter, and the swarm's key if it is private.
+async def join(
+    endpoint: Endpoint, invitation: Invitation, box: bytes
+) -> tuple[Link, Handed | None]:
+    """Join by a code; returns the link to the inviter, and its group where it is in one. `box`: for
+    what the group will seal for this node.
 
     Raises NodeError: `unreachable`, `wrong-peer`, `invite-refused`.
     """
@@ -108,23 +113,23 @@ async def join(endpoint: Endpoint, invitation: Invitation) -> tuple[Link, bytes 
             f"the node at {where} is not the one that made this invitation",
             hint="ask for a new code; somebody else may be answering at that address",
         )
-    return link, await _fetch_key(link, where)
+    return link, await _redeem(link, where, box)
 
 
-async def _fetch_key(link: Link, where: str) -> bytes | None:
+async def _redeem(link: Link, where: str, box: bytes) -> Handed | None:
     try:
-        reply = await link.call("swarm.key", timeout=defaults.SWARM_KEY_TIMEOUT)
+        reply = await link.call(JOIN, payload=box, timeout=defaults.GRANT_TIMEOUT)
     except TransportError as error:
         raise NodeError(
-            "invite-refused", f"the node at {where} does not hand out its key: {error.message}",
+            "invite-refused", f"the node at {where} does not let this one join: {error.message}",
             hint="ask for a new code: `shoal invite` there",
         ) from None  # fmt: skip
-    key = bytes(reply.payload)
     if reply.header.get("private") is not True:
         return None
-    if len(key) != defaults.SWARM_KEY_SIZE:
-        raise NodeError("invite-refused", f"the node at {where} sent a key that is none")
-    return key
+    handed = open_handed(reply.payload)
+    if handed is None:
+        raise NodeError("invite-refused", f"the node at {where} told of a group that is none")
+    return handed
 
 
 def _join_failed(where: str, error: DialFailed) -> NodeError:

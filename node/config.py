@@ -45,7 +45,9 @@ class NodeConfig:
     port_443: bool = False  # listen on TCP 443 as well, for those who can go nowhere else
     browsers: tuple[str, int] | None = None  # IP address and port for browsers; None: no browsers
     rungs: Rungs = ALL_RUNGS  # the ways to others that this node takes
-    private: bool = False  # make a swarm key: only peers that prove it are let in
+    state: Literal["auto", "all", "needed"] = "auto"  # what is kept of the swarm's state
+    jobs: bool | None = None  # do others' jobs; None: while this node serves layers
+    private: bool = False  # found a group: only its members are let in
     runtime: Path | None = None  # where the control socket goes when `data` is too long for it
 
     @property
@@ -80,6 +82,10 @@ class DataFolder:
         return self.path / "swarm.key"
 
     @property
+    def group(self) -> Path:
+        return self.path / "group.json"
+
+    @property
     def invites(self) -> Path:
         return self.path / "invites.json"
 
@@ -90,6 +96,14 @@ class DataFolder:
     @property
     def state(self) -> Path:
         return self.path / "state"
+
+    @property
+    def results(self) -> Path:
+        return self.path / "jobs"
+
+    @property
+    def shelf(self) -> Path:
+        return self.path / "shelf"
 
     @property
     def library(self) -> Path:

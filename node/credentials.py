@@ -1,114 +1,165 @@
-"""Who is let in: the swarm's key, the invitations given out, and the call that hands the key on."""
+"""Who is let in: the private group of a data folder, and the invitations given out."""
 
 import trio
 
-from ..transport.calls import Call, Refusal, Reply
-from ..transport.endpoint import Endpoint
-from ..transport.hello import INVITATION, Admission, Invited, OpenSwarm, SwarmKey
+from ..state.group.admission import GroupAdmission
+from ..state.group.facts import Charter, Role
+from ..state.group.group import Group
+from ..state.group.secrets import Secrets
+from ..transport.hello import Admission, Invited, OpenSwarm
 from ..transport.host import Host
+from ..transport.identity import Identity
 from . import defaults
 from .config import DataFolder
 from .errors import NodeError
 from .folder import disk_errors
+from .handing import Handed, read_handed
 from .invite import SECRET, Invitation, InviteBook, decode_book, encode, fingerprint, invitation_key
 
 
 class Credentials:
     """The secrets of one data folder. Each file has mode 0600."""
 
-    def __init__(self, host: Host, folder: DataFolder, key: bytes | None, book: InviteBook) -> None:
+    def __init__(
+        self,
+        host: Host,
+        folder: DataFolder,
+        identity: Identity,
+        handed: Handed | None,
+        book: InviteBook,
+    ) -> None:
         self._host = host
         self._folder = folder
-        self._key = key
-        self._book = book
+        self._identity = identity
+        self.book = book
         self._saving = trio.Lock()
+        self._changed = trio.Event()
+        self.group: Group | None = None
+        if handed is not None:
+            self._take_up(handed)
 
     @classmethod
-    async def load(cls, host: Host, folder: DataFolder, *, private: bool) -> "Credentials":
-        """Read them; `private` makes a swarm key where there is none. Raises NodeError."""
-        key = await host.offload(_load_key, host, folder)
-        if key is None and private:
-            key = host.entropy(defaults.SWARM_KEY_SIZE)
-            await host.offload(host.files.write, folder.swarm_key, key)
+    async def load(
+        cls, host: Host, folder: DataFolder, identity: Identity, *, private: bool
+    ) -> "Credentials":
+        """Read them; `private` founds a group where there is none. Raises NodeError."""
+        handed = await host.offload(_load_group, host, folder)
+        if handed is None and private:
+            handed = Handed.founded(identity.peer, host.entropy)
+            await host.offload(host.files.write, folder.group, handed.as_file())
         data = await host.offload(_read_invites, host, folder)
-        return cls(host, folder, key, InviteBook(host.wall, decode_book(data) if data else ()))
+        book = InviteBook(host.wall, decode_book(data) if data else ())
+        return cls(host, folder, identity, handed, book)
+
+    def _take_up(self, handed: Handed) -> None:
+        charter = Charter(handed.founder, handed.nonce)
+        self.group = Group(charter, self._identity, Secrets(handed.keys))
+        self.group.secrets.on_change = self._changed.set
 
     @property
     def private(self) -> bool:
-        """Whether only who proves the swarm's key, or an invitation, is let in."""
-        return self._key is not None
+        """Whether only members of the group, and who was invited, are let in."""
+        return self.group is not None
+
+    @property
+    def handed(self) -> Handed | None:
+        """What a joiner gets to know of the group."""
+        if self.group is None:
+            return None
+        charter = self.group.charter
+        return Handed(charter.founder, charter.nonce, tuple(self.group.secrets.known()))
 
     def admission(self, invitation: Invitation | None) -> Admission:
         """What the endpoint checks; before a joiner knows the swarm, what it proves."""
         if invitation is not None:
             return Invited(invitation_key(invitation.secret))
-        if self._key is None:
-            return OpenSwarm(invitations=self._book)
-        return SwarmKey(self._key, self._book)
+        if self.group is None:
+            return OpenSwarm(invitations=self.book)
+        return GroupAdmission(self.group, self.book)
 
-    async def adopt(self, key: bytes | None) -> Admission:
-        """Keep the key that an inviter handed over; returns the admission from now on.
+    async def adopt(self, handed: Handed | None) -> Admission:
+        """Keep what an inviter handed over; returns the admission from now on.
 
-        Raises NodeError where the folder holds another swarm's key: it is never replaced.
+        Raises NodeError where the folder holds another group's: it is never replaced.
         """
-        if self._key is not None and key != self._key:
+        mine = self.group.charter if self.group is not None else None
+        if mine is not None and (handed is None or handed.charter != mine):
             raise NodeError(
                 "other-swarm",
                 f"`{self._folder.path}` belongs to another private swarm",
                 hint="join with another folder: `shoal join CODE --data DIR`",
             )
-        if key is not None:
-            with disk_errors(self._folder):
-                await self._host.offload(self._host.files.write, self._folder.swarm_key, key)
-        self._key = key
+        if handed is not None and self.group is None:
+            self._take_up(handed)
+        elif handed is not None and self.group is not None:
+            for number, secret in handed.keys:
+                self.group.secrets.add(number, secret)
+        if self.group is not None:
+            await self.save_group()
         return self.admission(None)
 
-    async def invite(self, public_key: bytes, host: str, port: int, uses: int) -> tuple[str, float]:
+    async def run(self) -> None:
+        """Keep the file of the group's secrets as they are, until cancelled. Raises NodeError."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            if self.group is not None:
+                self.group.secrets.on_change = self._changed.set
+            await self.save_group()
+
+    async def save_group(self) -> None:
+        """Write what is known of the group. Raises NodeError `disk`."""
+        async with self._saving:
+            handed = self.handed
+            if handed is not None:
+                with disk_errors(self._folder):
+                    write = self._host.files.write
+                    await self._host.offload(write, self._folder.group, handed.as_file())
+
+    async def invite(
+        self, public_key: bytes, host: str, port: int, uses: int, role: Role = Role.OPERATOR
+    ) -> tuple[str, float]:
         """A fresh code and its end (wall seconds). Raises NodeError where there are too many."""
         secret = self._host.entropy(SECRET)
         code = encode(Invitation(host, port, fingerprint(public_key), secret))
-        expires = self._book.add(secret, uses, defaults.INVITE_LIFETIME)
+        expires = self.book.add(secret, uses, defaults.INVITE_LIFETIME, role)
         await self.save()
         return code, expires
 
     async def save(self) -> None:
         """Write the invitations that still let somebody in. Raises NodeError `disk`."""
         async with self._saving:  # two writes of one file must not overtake each other
-            data = self._book.encode()
+            data = self.book.encode()
             with disk_errors(self._folder):
                 await self._host.offload(self._host.files.write, self._folder.invites, data)
 
-    def answer_swarm_key(self, endpoint: Endpoint) -> None:
-        """Hand the key to peers that an invitation admitted, and to nobody else."""
 
-        async def on_swarm_key(call: Call) -> Reply | Refusal:
-            link = endpoint.link(call.peer)
-            if link is None or link.status.admitted.kind != INVITATION:
-                return Refusal("not-invited", "the key goes to invited nodes only")
-            await self.save()  # a join was taken off when the hello was accepted
-            return Reply({"private": self.private}, self._key or b"")
-
-        endpoint.handle("swarm.key", on_swarm_key)
-
-
-def _load_key(host: Host, folder: DataFolder) -> bytes | None:
+def _load_group(host: Host, folder: DataFolder) -> Handed | None:
+    if host.files.size(folder.swarm_key) is not None:
+        raise NodeError(
+            "old-swarm-key",
+            f"`{folder.swarm_key}` is of an earlier version: private swarms have members now",
+            hint="remove it, found the swarm again with `shoal node --private`, and invite the "
+            "others anew with `shoal invite`",
+        )
     try:
-        key = host.files.read(folder.swarm_key, limit=defaults.SMALL_FILE_LIMIT)
+        data = host.files.read(folder.group, limit=defaults.GROUP_FILE_LIMIT)
     except FileNotFoundError:
         return None
-    if host.files.mode(folder.swarm_key) & 0o077:
+    if host.files.mode(folder.group) & 0o077:
         raise NodeError(
             "open-key",
-            f"other users may read the swarm's key `{folder.swarm_key}`",
-            hint=f"`chmod 600 {folder.swarm_key}`, and make a new swarm if somebody may have",
+            f"other users may read the group's secrets in `{folder.group}`",
+            hint=f"`chmod 600 {folder.group}`, and `shoal group rotate` if somebody may have",
         )
-    if len(key) != defaults.SWARM_KEY_SIZE:
+    handed = read_handed(data)
+    if handed is None:
         raise NodeError(
             "bad-file",
-            f"`{folder.swarm_key}` is no swarm key: it has {len(key)} bytes",
+            f"`{folder.group}` holds no private group",
             hint="restore it from a copy, or remove it and join again by a code",
         )
-    return key
+    return handed
 
 
 def _read_invites(host: Host, folder: DataFolder) -> bytes | None:

@@ -12,15 +12,15 @@ import trio
 from trio import TaskStatus
 
 from .. import __version__
-from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.kvindex import KvIndex
 from ..dht.library import Library
 from ..dht.proving import Proving
 from ..dht.quota import Quota
 from ..dht.scrub import Scrub
-from ..state.defaults import ADDRESSES
 from ..state.errors import StateError, StoreRefused
+from ..state.group.sealing import box_of
+from ..state.listing import Listing
 from ..state.membership import Membership
 from ..state.record import Capacity
 from ..state.service import State
@@ -29,22 +29,19 @@ from ..tasks.engine.errors import EngineUnavailable
 from ..tasks.engine.families import check_model
 from ..tasks.engine.process import EngineProcess
 from ..tasks.gateway import Gateway
-from ..tasks.models import Models, holders
+from ..tasks.models import Models
 from ..tasks.probe import probe
 from ..tasks.serving import NO_TORCH, RestartingEngine, Serving, ServingSettings
 from ..tasks.stage import Stage
 from ..transport.address import Address
-from ..transport.defaults import HTTPS_PORT
 from ..transport.endpoint import Endpoint
-from ..transport.errors import AddressInUse
 from ..transport.host import Host
-from ..transport.identity import Identity, PeerId, load_or_create_identity
+from ..transport.identity import IDENTITY_FILE, Identity, PeerId, load_or_create_identity
 from ..transport.ladder import Ladder
 from ..transport.link import Link
 from ..transport.relay.defaults import RelayLimits
 from ..transport.shaper import Cap, Caps, Shaper
 from . import defaults
-from .addresses import own_addresses
 from .bloboperations import BlobOperations
 from .bootstrap import Bootstrap, join
 from .browsers import serve_browsers
@@ -53,12 +50,17 @@ from .control import ControlServer
 from .credentials import Credentials
 from .diagnosis import Diagnosis
 from .discovery import Discovery
-from .embedded import embedded_folder, import_embedded
-from .errors import NodeError
+from .draining import drain
+from .embedded import EmbeddedModel
 from .fetchprogress import FetchProgress
-from .folder import disk_error, disk_errors, open_folder, remember_port, remembered_port
+from .folder import disk_error, disk_errors, open_folder
+from .grouping import Grouping
+from .groupoperations import GroupOperations
 from .health import Condition, Health
 from .holdings import Holdings
+from .joboperations import JobOperations
+from .keeping import Keeping, keeps_all
+from .listening import Listening
 from .modeloperations import ModelOperations
 from .naming import names_of
 from .operations import Operations
@@ -67,7 +69,7 @@ from .remembering import Remembering
 from .seeking import Seeking
 from .stall import StallGuard
 from .stateoperations import StateOperations
-from .stating import Stating
+from .working import Working
 
 
 class ManagedEngine(RestartingEngine, Protocol):
@@ -80,7 +82,6 @@ EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, thread
 Say = Callable[[str], None]
 ShowFetch = Callable[[tuple[int, int] | None], None]  # bytes done, and of how many; None: none runs
 NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
-OWN_FIRST = 4  # addresses of interfaces that are published before those that others found
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 
 
@@ -145,7 +146,6 @@ class Node:
         self.library = library
         self.capacity = capacity
         self.began = host.now()
-        self.addresses: list[Address] = []
         self.health = Health(self._tell)
         self.stalls = StallGuard(host, defaults.STALL)
         self._say = say
@@ -158,8 +158,7 @@ class Node:
             admission=credentials.admission(config.invitation),
             shaper=_capped(config, host.now()),
         )
-        credentials.answer_swarm_key(self.endpoint)
-        self.directory = Membership(
+        self.membership = Membership(
             host, self.endpoint, identity, links=config.links, connect=self._connect
         )
         self.ladder = Ladder(
@@ -172,10 +171,20 @@ class Node:
             foreign=config.libp2p_relays,
         )
         self.state = State(
-            host, self.endpoint, identity, config.folder.state, trouble=self._state_trouble
+            host,
+            self.endpoint,
+            identity,
+            config.folder.state,
+            trouble=self._state_trouble,
+            keeps=None if keeps_all(host, config) else (),
         )
-        self.stating = Stating(self.state, self.directory, self.health)
+        self.directory = Listing(host, self.membership, self.state)
+        self.keeping = Keeping(library, self.directory, self.state)
+        self.grouping = Grouping(
+            self.state, credentials, self.endpoint, self.membership, self.health
+        )
         self.discovery = Discovery(host, identity, self.ladder, self.directory, self.health, config)
+        self.listening = Listening(host, config, self.endpoint, self.ladder, self.directory, say)
         self.diagnosis = Diagnosis(
             self.ladder, config.listen, host.interfaces, port_443=config.port_443
         )
@@ -208,12 +217,13 @@ class Node:
                 not (self.gateway.sessions or self.stage.sessions or self.exchange.fetching())
             ),
         )
+        self.embedded = EmbeddedModel(host, library, self.directory, self.holdings, self.health)
         self.models = Models(
             host,
             library,
             self.exchange,
             self.directory,
-            restore=self._restore,
+            restore=self.embedded.restore,
             find=self.names.resolve,
         )
 
@@ -221,12 +231,18 @@ class Node:
     async def prepare(cls, host: Host, config: NodeConfig, say: Say) -> "Node":
         """Read or make what the data folder holds: identity, keys, library, measurements."""
         with disk_errors(config.folder):
+            known = await host.offload(host.files.size, config.data / IDENTITY_FILE)
             identity = await load_or_create_identity(host, config.data)
-            credentials = await Credentials.load(host, config.folder, private=config.private)
+            credentials = await Credentials.load(
+                host, config.folder, identity, private=config.private
+            )
             library = Library(host, config.folder.library, check_config=check_model)
             await library.open()
             capacity = await probe(host, config.data, memory=config.memory)
-        return cls(host, config, identity, credentials, library, capacity, say)
+        node = cls(host, config, identity, credentials, library, capacity, say)
+        if known is None:
+            node.state.hold = 0.0  # nobody can have more of its feeds than it has
+        return node
 
     def show_fetches(self, bar: ShowFetch | None) -> None:
         """How far it is with what it fetches to serve goes there, not into lines."""
@@ -246,7 +262,9 @@ class Node:
         self.engine = make(host, threads, memory) if there else None
         self.capacity = replace(self.capacity, engine=self.engine is not None)
         self.stage = Stage(host, courier, self.engine)
-        seeking = Seeking(host, self.discovery.dht, self.directory, self.providers)
+        seeking = Seeking(
+            host, self.discovery.dht, self.directory, self.providers, self.keeping.look
+        )
         self.gateway = Gateway(host, courier, self.directory, self.models, seek=seeking.seek)
         settings = ServingSettings(memory, config.model, config.layers, config.dtype)
         self.serving = Serving(
@@ -258,16 +276,22 @@ class Node:
             self.directory,
             settings,
             no_engine=NO_TORCH if factory is None else NO_ENGINE,
-            restore=self._restore,
+            restore=self.embedded.restore,
             find=self.names.resolve,
         )
-
+        self.grouping.serving = self.serving
         self.discovery.speed = lambda: self.stage.speed.tokens_per_s
+        self.working = Working(self)
+        self.keeping.chooses = self.engine is not None and config.model is None
+        self.keeping.works = self.working.does_jobs
+        self.keeping.look()
         operations = {
             **Operations(self).table(),
             **ModelOperations(self).table(),
             **BlobOperations(self).table(),
             **StateOperations(self).table(),
+            **GroupOperations(self).table(),
+            **JobOperations(self).table(),
         }
         self.control = ControlServer(host, config.folder, config.runtime, operations)
 
@@ -277,14 +301,12 @@ class Node:
         """Start the parts, from the ground up; end when told to stop, running requests first."""
         with self.stalls.watching():
             async with trio.open_nursery() as nursery:
-                await self._listen(nursery)
+                await self.listening.start(nursery)
                 await self._start_parts(nursery)
                 task_status.started(self)
                 nursery.start_soon(self._enter_swarm, nursery)
                 await self._stop.wait()
-                await self._drain()
-                await self.discovery.leave()
-                await self.remembering.write()
+                await drain(self)
                 nursery.cancel_scope.cancel()
 
     @property
@@ -295,40 +317,6 @@ class Node:
         """End cleanly: no new requests, running ones get `DRAIN_TIME`, then all is closed."""
         self._stop.set()
 
-    async def _listen(self, nursery: trio.Nursery) -> None:
-        config, folder = self.config, self.config.folder
-        with disk_errors(folder):
-            remembered = await remembered_port(self.host, folder) if config.port is None else 0
-        try:
-            port = await self._bind(nursery, config.port or remembered)
-        except AddressInUse:
-            if not remembered:
-                raise NodeError(
-                    "port-in-use",
-                    f"port {config.port} on {config.listen} is in use",
-                    hint=f"`--listen {config.listen}:0` takes a free one",
-                ) from None
-            self._say(f"port {remembered} of the last time is in use, taking another one")
-            port = await self._bind(nursery, 0)
-        if config.port is None:
-            with disk_errors(folder):
-                await remember_port(self.host, folder, port)
-        self.addresses = self._places()
-        self.ladder.on_change(self._publish_addresses)
-
-    async def _bind(self, nursery: trio.Nursery, port: int) -> int:
-        listen = self.config.listen
-        places = ("0.0.0.0", "::") if listen == "0.0.0.0" else (listen,)
-        further = tuple((place, HTTPS_PORT) for place in places if self.config.port_443)
-
-        async def run(*, task_status: TaskStatus[int]) -> None:
-            await self.ladder.run(
-                self.config.listen, port, further=further, task_status=task_status
-            )
-
-        bound: int = await nursery.start(run)
-        return bound
-
     async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
         return await self.ladder.connect(peer, addresses, timeout=defaults.CONNECT_TIMEOUT)
 
@@ -338,33 +326,25 @@ class Node:
             addresses = self.directory.where(peer)
             await self.ladder.connect(peer, addresses, timeout=defaults.MEET_TIMEOUT)
 
-    def _publish_addresses(self) -> None:
-        self.addresses = self._places()
-        self.directory.publish(addresses=tuple(str(address) for address in self.addresses))
-
-    def _places(self) -> list[Address]:
-        """Addresses of the interfaces, and by which else this node can be reached, best first."""
-        config, port = self.config, self.endpoint.port
-        own = own_addresses(config.listen, port, self.identity.peer, self.host.interfaces())
-        first, others = own[:OWN_FIRST], own[OWN_FIRST:]  # these may be of virtual switches
-        found = dict.fromkeys([*first, *self.ladder.addresses(), *others])
-        return list(found)[:ADDRESSES]
-
     async def _start_parts(self, nursery: trio.Nursery) -> None:
-        await nursery.start(self.directory.run)
+        await nursery.start(self.membership.run)
         self.directory.publish(
-            addresses=tuple(str(address) for address in self.addresses),
+            addresses=tuple(str(address) for address in self.listening.addresses),
             version=__version__,
             capacity=self.capacity,
         )
         await self.holdings.announce()
+        await self.grouping.enter()
         await nursery.start(self.state.run)
-        nursery.start_soon(self.stating.run)
+        nursery.start_soon(self.grouping.run)
+        nursery.start_soon(self.credentials.run)
+        nursery.start_soon(self.keeping.run)
         await nursery.start(self.discovery.run)
         await nursery.start(self.kv.run)
         nursery.start_soon(self.holdings.announce_chunks)
         await nursery.start(self.models.run)
         await nursery.start(self.stage.run)
+        await nursery.start(self.working.run)
         if self.engine is not None:
             nursery.start_soon(self._run_engine, self.engine)
         page = ""
@@ -373,7 +353,7 @@ class Node:
             page = await nursery.start(start)
         await nursery.start(self.control.run)
         self._say(f"shoal {__version__}, peer {self.identity.peer}")
-        for address in self.addresses:
+        for address in self.listening.addresses:
             self._say(f"address {address}")
         if page:
             self._say(f"browsers {page}")
@@ -394,8 +374,11 @@ class Node:
     async def _enter_swarm(self, nursery: trio.Nursery) -> None:
         config = self.config
         if config.invitation is not None:
-            link, key = await join(self.endpoint, config.invitation)
-            self.endpoint.admission = await self.credentials.adopt(key)
+            link, handed = await join(self.endpoint, config.invitation, box_of(self.identity))
+            before = self.credentials.private
+            self.endpoint.admission = await self.credentials.adopt(handed)
+            if not before:
+                await self.grouping.enter()
             self._say(f"joined the swarm of {link.peer}")
         known = await self.remembering.known()
         bootstrap = Bootstrap(self.host, self.ladder, self.health)
@@ -404,61 +387,19 @@ class Node:
         nursery.start_soon(self.quota.run)
         nursery.start_soon(self.scrub.run)
         alone = not config.bootstrap and not known and config.invitation is None
-        names = self.library.names()
-        fresh = alone and not names and config.model in (None, defaults.EMBEDDED_MODEL)
-        if fresh or names.get(defaults.EMBEDDED_MODEL, "") not in {"", *self.library.roots()}:
-            await nursery.start(self._bring_embedded)
+        fresh = alone and config.model in (None, defaults.EMBEDDED_MODEL)
+        if self.embedded.is_needed(fresh=fresh):
+            await nursery.start(self.embedded.bring)
         if not alone:
             await self._meet_somebody()
         nursery.start_soon(self.serving.run)
         nursery.start_soon(self._watch_serving)
 
-    async def _bring_embedded(
-        self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Take the model of the package in, tried until it is; started after the first time."""
-        root = self.library.names().get(defaults.EMBEDDED_MODEL)
-        while True:
-            try:
-                if root is None:
-                    await import_embedded(self.library)
-                else:  # its manifest was damaged
-                    await self.library.restore(embedded_folder(), root)
-                await self.holdings.announce()
-                await self.holdings.announce_chunks()
-            except ModelError as error:
-                self.health.report("embedded-model", error.message, hint=error.hint)
-            else:
-                self.health.clear("embedded-model")
-                task_status.started()
-                return
-            task_status.started()
-            task_status = trio.TASK_STATUS_IGNORED
-            await trio.sleep(defaults.EMBEDDED_PAUSE)
-
-    async def _restore(self, root: str, digests: Sequence[str]) -> None:
-        """Chunks of the embedded model, from the package when no other member has them."""
-        if self.library.names().get(defaults.EMBEDDED_MODEL) != root:
-            return
-        if holders(root, self.directory):
-            return
-        if await self.host.offload(self.library.store.missing, digests):
-            await self.library.restore(embedded_folder(), root)
-
     async def _meet_somebody(self) -> None:
         """Give the swarm a moment to show itself: choosing before would mean choosing blindly."""
         with trio.move_on_after(defaults.MEETING_TIME):
-            while len(self.directory.members()) == 1:
-                await self.directory.changed(self.directory.version)
-
-    # The end.
-
-    async def _drain(self) -> None:
-        """Take no new work, let what runs end, for at most DRAIN_TIME."""
-        self.directory.publish(shards=())
-        with trio.move_on_after(defaults.DRAIN_TIME):
-            while self.control.clients or self.gateway.sessions or self.stage.sessions:  # noqa: ASYNC110
-                await trio.sleep(defaults.DRAIN_LOOK)
+            while not self.directory.has_met():  # noqa: ASYNC110
+                await trio.sleep(defaults.MEETING_LOOK)
 
     # What a person should know.
 

@@ -23,8 +23,10 @@ REMEMBER_PAUSE = 10.0  # seconds between two writes of the remembered peers
 MEET_TIMEOUT = 4.0  # seconds for a link to a live member that a request needs
 CONNECT_TIMEOUT = 15.0  # seconds for all ways to a member together
 BOOTSTRAP_TIMEOUT = 10.0  # seconds for one address to answer
-SWARM_KEY_TIMEOUT = 10.0  # seconds
-SWARM_KEY_SIZE = 32  # bytes
+GRANT_TIMEOUT = 45.0  # seconds until who invited has written down that we are a member
+GROUP_FILE_LIMIT = 64 << 10  # bytes
+REDEEMED = 256  # joins by a code that are under way at once
+JOINED = 4096  # members that are remembered to have come in by a code
 
 SMALL_FILE_LIMIT = 8192  # bytes of the port, pid, peers and control path files
 EMBEDDED_MODEL = "tiny"
@@ -32,7 +34,10 @@ EMBEDDED_PAUSE = 30.0  # seconds until it is tried again where there was no room
 
 BOOTSTRAP_PAUSE = 0.5  # seconds until an address that does not answer is tried again, doubled to
 BOOTSTRAP_PAUSE_MOST = 30.0  # seconds
-MEETING_TIME = 5.0  # seconds a joining node waits for a first member before it chooses layers
+MEETING_TIME = 5.0  # seconds a joining node waits for others, and what they say, before it chooses
+MEETING_LOOK = 0.1  # seconds between two looks
+OWN_FIRST = 4  # addresses of interfaces that are published before those that others found: the
+# further ones may be of virtual switches
 REMEMBERED_PEERS = 16  # addresses kept for the next start
 WATCH = 0.5  # seconds between two looks at what a component says of itself
 
@@ -41,12 +46,15 @@ RATE_SPAN = 1.0  # seconds between the two looks that make the rates of `shoal s
 MEASURING = 25.0  # seconds that `shoal doctor` waits for a measurement at most
 ALONE = 5.0  # seconds after its start that a node without a link is taken to be alone
 
+NEEDED_LOOK = 1.0  # seconds between two looks at what of the state is needed
+STATE_MEMORY = 4 * 2**30  # bytes: a machine with less keeps what it needs of the state
+STATE_DISK = 4 * 2**30  # bytes that are free: the same
+
 STALL = 0.05  # seconds a step of a task may hold the event loop before it is counted
 
 # The DHT.
 ASK_TIMEOUT = 4.0  # seconds for a link to somebody who is asked a few questions
 SAY_PAUSE = 1.0  # seconds between two looks at what this node says of itself
-SAY_LOOK = 30.0  # seconds between them where nothing changes
 LEAVE_TIME = 1.5  # seconds in which a node that ends takes back what it said
 PEER_ADDRESSES = 8  # addresses of this node in a record of the DHT
 SHARD_RECORDS = 4  # shards of one model that are told of there
@@ -72,3 +80,10 @@ PULL_PAUSE = 2.0  # seconds between them
 SHOW_TIME = 3.0  # seconds that `shoal model show` looks for who vouches
 VOUCHERS_SHOWN = 32  # of one model
 NAMED_LAYERS = 1_024  # of a model that a record of the DHT can name (dht/defaults.py)
+
+# Jobs and usage.
+JOBS_AT_ONCE = 64  # in one request
+JOBS_SHOWN = 1_000
+JOBS_COUNTED = 128  # that are looked at for that before others run
+CLAIMS_SHOWN = 64  # of one job
+USAGE_SHOWN = 1_000

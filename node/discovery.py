@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import trio
 
+from ..dht.foundrecords import FoundRecord
 from ..dht.key import Key
-from ..dht.lookup import FoundRecord
 from ..dht.record import BlobBody, Body, PeerBody, Record, ShardBody
 from ..dht.service import Dht, DhtSettings
 from ..state.directory import Directory
@@ -81,7 +81,7 @@ class Discovery:
         await self.dht.leave(defaults.LEAVE_TIME)
 
     def _say(self) -> None:
-        """Publish what this node's own member record says, withdraw what it says no more."""
+        """Publish what this node says of itself, withdraw what it says no more."""
         if self._leaving:
             return
         own = self._directory.own()
@@ -121,7 +121,7 @@ class Discovery:
     # The second path.
 
     def told_by_members(self, key: Key) -> Iterator[FoundRecord]:
-        """What members' own records say under a key: the same facts, by another way."""
+        """What members say themselves under a key: the same facts, by another way."""
         members = self._directory.members()
         learn(self._keys, members, defaults.MEMBERS_READ)
         for peer, (record, keys) in self._keys.items():
@@ -148,7 +148,7 @@ def learn(
 
 
 def bodies(member: MemberRecord) -> Iterable[Body]:
-    """What a member's record says, as records of the DHT would."""
+    """What a member says, as records of the DHT would."""
     yield PeerBody(member.peer, member.addresses[: defaults.PEER_ADDRESSES])
     for shard in member.shards[: defaults.SHARD_RECORDS]:
         yield ShardBody(

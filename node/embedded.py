@@ -1,12 +1,20 @@
 """The embedded model: what a first node serves, so that a fresh swarm answers at once."""
 
 import json
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+import trio
+
+from ..dht.errors import ModelError
 from ..dht.library import Library
+from ..state.directory import Directory
+from ..tasks.models import holders
 from ..transport.host import Host
 from . import defaults
+from .health import Health
+from .holdings import Holdings
 
 CONFIG_LIMIT = 1 << 20  # bytes of config.json
 
@@ -26,3 +34,53 @@ async def import_embedded(library: Library) -> str:
     """Take the embedded model into the library under its name; returns its root."""
     _, manifest = await library.add(embedded_folder(), defaults.EMBEDDED_MODEL)
     return manifest.root
+
+
+class EmbeddedModel:
+    """Of one node: brings it into the library, and mends it there."""
+
+    def __init__(
+        self, host: Host, library: Library, directory: Directory, holdings: Holdings, health: Health
+    ) -> None:
+        self._host = host
+        self._library = library
+        self._directory = directory
+        self._holdings = holdings
+        self._health = health
+
+    def is_needed(self, *, fresh: bool) -> bool:
+        """Whether it is to be brought: the manifest of a model that is in was damaged, or this is
+        the `fresh` first node of a swarm, and nothing is in."""
+        names = self._library.names()
+        known = names.get(defaults.EMBEDDED_MODEL, "")
+        return (fresh and not names) or known not in {"", *self._library.roots()}
+
+    async def bring(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take it in, tried until it is; started after the first time."""
+        root = self._library.names().get(defaults.EMBEDDED_MODEL)
+        while True:
+            try:
+                if root is None:
+                    await import_embedded(self._library)
+                else:  # its manifest was damaged
+                    await self._library.restore(embedded_folder(), root)
+                await self._holdings.announce()
+                await self._holdings.announce_chunks()
+            except ModelError as error:
+                self._health.report("embedded-model", error.message, hint=error.hint)
+            else:
+                self._health.clear("embedded-model")
+                task_status.started()
+                return
+            task_status.started()
+            task_status = trio.TASK_STATUS_IGNORED
+            await trio.sleep(defaults.EMBEDDED_PAUSE)
+
+    async def restore(self, root: str, digests: Sequence[str]) -> None:
+        """Chunks of it, from the package when no other member has them."""
+        if self._library.names().get(defaults.EMBEDDED_MODEL) != root:
+            return
+        if holders(root, self._directory):
+            return
+        if await self._host.offload(self._library.store.missing, digests):
+            await self._library.restore(embedded_folder(), root)

@@ -8,7 +8,7 @@ from ..dht.errors import ModelError
 from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..state.defaults import MODELS
-from ..state.membership import Membership
+from ..state.directory import Directory
 from ..state.record import ModelName
 from ..tasks.models import holders
 from ..transport.endpoint import Endpoint
@@ -24,7 +24,7 @@ class Holdings:
         self,
         library: Library,
         exchange: Exchange,
-        directory: Membership,
+        directory: Directory,
         endpoint: Endpoint,
         providers: Providers,
         health: Health,
@@ -78,14 +78,14 @@ class Holdings:
         return self._exchange.fetching() | served
 
     def evicted(self, root: str) -> None:
-        """It has made room on the disk: the swarm is told of it no longer."""
+        """It has made room on the disk, or was no good: the swarm is told of it no longer."""
         own = self._directory.own()
         self._directory.publish(
             models=tuple(model for model in own.models if model.root != root),
             holdings=tuple(held for held in own.holdings if held != root),
         )
         self._exchange.swarm.withdraw(root)
-        self._say(f"{root[:16]} made room on the disk")
+        self._say(f"{root[:16]} is no longer on this disk")
 
     def mended(self, again: int, lost: int) -> None:
         """Of chunks that were damaged on this disk, so many came again, and so many nobody had."""

@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from ..state.group.facts import ROLES, Role
 from ..transport.hello import invitation_ident
 from . import defaults
 from .errors import BadInvite, NodeError
@@ -129,11 +130,13 @@ def invitation_key(secret: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """One code that was given out: its key, its end (wall seconds), joins left."""
+    """One code that was given out: its key, its end (wall seconds), joins left, and the role that
+    it brings in a private group."""
 
     key: bytes
     expires: float
     uses: int
+    role: Role = Role.OPERATOR
 
 
 class InviteBook:
@@ -150,8 +153,26 @@ class InviteBook:
     ) -> None:
         self._wall = wall
         self._by_ident = {invitation_ident(item.key): item for item in outstanding}
+        self._redeemed: dict[bytes, Role] = {}  # what those brought that somebody came in by
 
-    def add(self, secret: bytes, uses: int, lifetime: float) -> float:
+    def outstanding(self) -> dict[bytes, Outstanding]:
+        """Those that still let somebody in, by the 8 bytes that name them."""
+        self._forget()
+        return dict(self._by_ident)
+
+    def remove(self, ident: bytes) -> bool:
+        """A code lets nobody in any more, and who has come in by it and did not join does not;
+        whether it did."""
+        self._forget()
+        redeemed = self._redeemed.pop(ident, None) is not None
+        return self._by_ident.pop(ident, None) is not None or redeemed
+
+    def role(self, ident: bytes) -> Role | None:
+        """What a code brings that somebody has come in by, used up or not; None: it was revoked
+        before, or nobody has."""
+        return self._redeemed.get(ident)
+
+    def add(self, secret: bytes, uses: int, lifetime: float, role: Role = Role.OPERATOR) -> float:
         """Remember a fresh code; returns its end (wall seconds).
 
         Raises NodeError when too many are outstanding.
@@ -164,7 +185,7 @@ class InviteBook:
                 hint="they end after 24 hours; `shoal invite --uses N` makes one code for N joins",
             )
         key, expires = invitation_key(secret), self._wall() + lifetime
-        self._by_ident[invitation_ident(key)] = Outstanding(key, expires, uses)
+        self._by_ident[invitation_ident(key)] = Outstanding(key, expires, uses, role)
         return expires
 
     def find(self, ident: bytes) -> bytes | None:
@@ -177,6 +198,9 @@ class InviteBook:
         """Take one join off a code."""
         if (item := self._by_ident.get(ident)) is not None:
             self._by_ident[ident] = replace(item, uses=item.uses - 1)
+            self._redeemed[ident] = item.role
+            if len(self._redeemed) > defaults.REDEEMED:
+                del self._redeemed[next(iter(self._redeemed))]
             self._forget()
 
     def _forget(self) -> None:
@@ -187,7 +211,12 @@ class InviteBook:
     def encode(self) -> bytes:
         """The book as JSON for the data folder."""
         items = [
-            {"key": item.key.hex(), "expires": item.expires, "uses": item.uses}
+            {
+                "key": item.key.hex(),
+                "expires": item.expires,
+                "uses": item.uses,
+                "role": item.role.word,
+            }
             for item in self._by_ident.values()
         ]
         return json.dumps({"version": 1, "invites": items}).encode()
@@ -198,7 +227,13 @@ def decode_book(data: bytes) -> list[Outstanding]:
     try:
         items = json.loads(data)["invites"][: defaults.INVITE_LIMIT]
         return [
-            Outstanding(bytes.fromhex(i["key"]), float(i["expires"]), int(i["uses"])) for i in items
+            Outstanding(
+                bytes.fromhex(item["key"]),
+                float(item["expires"]),
+                int(item["uses"]),
+                ROLES[item["role"]],
+            )
+            for item in items
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise NodeError(

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..dht.candidate import Step
 from ..dht.errors import ModelError
 from ..dht.finding import Found
+from ..dht.foundrecords import FoundRecord
 from ..dht.key import Key, distance, key_text, node_key, parse_key, record_key
-from ..dht.lookup import FoundRecord, Step
 from ..dht.manifest import is_digest
 from ..dht.names import Asked, Meaning, read, spelled
 from ..dht.record import BlobBody, NameBody, PeerBody, ShardBody
@@ -173,15 +174,16 @@ def step_view(step: Step, key: Key, began: float) -> dict[str, Any]:
         "path": step.path,
         "at_ms": (step.asked - began) * 1000,
         "took_ms": took,
-        "answer": _answer(step),
-        "records": step.records,
+        "answer": _answer(step, key),
+        "records": step.handed.get(key, 0),
         "contacts": step.contacts,
     }
 
 
-def _answer(step: Step) -> str:
+def _answer(step: Step, key: Key) -> str:
+    """Of one key, where several were asked for in one question."""
     if step.answered is None:
         return "not yet"
     if step.outcome in ("records", "contacts", "nothing"):
-        return f"records: {step.records}, new contacts: {step.contacts}"
+        return f"records: {step.handed.get(key, 0)}, new contacts: {step.contacts}"
     return step.outcome

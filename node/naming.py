@@ -14,7 +14,7 @@ from .defaults import NAMED_LAYERS
 
 
 def names_of(dht: Dht, library: Library, directory: Directory, told_of: Models) -> Names:
-    """The names of one node. `told_of`: what all say, members of its view or not."""
+    """The names of one node. `told_of`: what all say, members that answer or not."""
 
     def known() -> Iterable[str]:
         yield from library.roots()
@@ -22,14 +22,9 @@ def names_of(dht: Dht, library: Library, directory: Directory, told_of: Models) 
             yield from (shard.root for shard in record.shards)
 
     def told() -> Iterator[tuple[PeerId, NameBody]]:
-        said = set[tuple[PeerId, str]]()
-        for peer, record in directory.members().items():
-            said |= {(peer, model.name) for model in record.models}
-            yield from ((peer, body) for body in name_bodies(record.models))
         for root in told_of.roots():
             for peer, model in told_of.told_of(root):
-                if (peer, model.name) not in said:
-                    yield from ((peer, body) for body in name_bodies([model]))
+                yield from ((peer, body) for body in name_bodies([model]))
 
     return Names(dht, own=dht.peer, here=library.names, known=known, told=told)
 

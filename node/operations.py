@@ -14,11 +14,13 @@ from ..tasks.generation import GatewayEvent, GenerateRequest, Routed, Summary
 from ..tasks.routing import Hop
 from ..transport.address import Address
 from ..transport.errors import TransportError
+from ..transport.host import Host
 from ..transport.place import nearness_at
 from . import defaults, linkviews, views
 from .control import Emit, Operation, only_shoal_error
 from .diagnosis import finding_view
 from .errors import ControlError
+from .groupoperations import invited_role, status_view
 from .lookups import Lookups
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class Operations:
             "uptime_s": self._host.now() - node.began,
             "addresses": list(own.addresses),
             "private": node.credentials.private,
+            "group": status_view(node),
             "reach": finding_view(node.diagnosis.verdict()),
             "relays": linkviews.relay_views(node.ladder, self._host.now()),
             "relaying": linkviews.relaying_view(node.ladder),
@@ -161,31 +164,24 @@ class Operations:
         return _summary_view(summary) | {"seed": asked.sampling.seed, "nodes": stages}
 
     def _generate_request(self, request: dict[str, Any]) -> GenerateRequest:
-        seed = maybe(request, "seed", lambda r, k: _whole(r, k, 0, 2**64 - 1))
-        if seed is None:
-            seed = int.from_bytes(self._host.entropy(8), "big")
         return GenerateRequest(
             model=text_of(request, "model", NAME_LIMIT),
             prompt=text_of(request, "prompt", defaults.CONTROL_REQUEST_LIMIT),
             raw=request.get("raw") is True,
-            max_tokens=maybe(request, "max_tokens", lambda r, k: _whole(r, k, 1, 2**24)),
-            sampling=Sampling(
-                temperature=_number(request, "temperature", 0.0, 100.0, 0.0),
-                top_k=_whole({"top_k": 0, **request}, "top_k", 0, 2**31),
-                top_p=_number(request, "top_p", 0.0, 1.0, 1.0),
-                seed=seed,
-            ),
-            stop=_texts(request, "stop"),
+            max_tokens=maybe(request, "max_tokens", lambda r, k: number_of(r, k, 1, 2**24)),
+            sampling=sampling_of(request, self._host),
+            stop=texts_of(request, "stop"),
         )
 
     async def invite(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         node = self._node
-        uses = _whole({"uses": defaults.INVITE_USES, **request}, "uses", 1, 1000)
+        uses = number_of({"uses": defaults.INVITE_USES, **request}, "uses", 1, 1000)
         text = maybe(request, "address", lambda r, k: text_of(r, k, 400))
         address = _parse_address(text) if text else self._best_address()
+        role = invited_role(node, request)
         try:
             code, expires = await node.credentials.invite(
-                node.identity.public_key, address.host, address.port, uses
+                node.identity.public_key, address.host, address.port, uses, role
             )
         except ValueError:
             raise ControlError(
@@ -197,18 +193,19 @@ class Operations:
             "code": code,
             "expires": expires,
             "uses": uses,
+            "role": role.word if node.credentials.private else None,
             "address": f"{address.host}:{address.port}",
             "near": nearness_at(address.host).name.lower(),
         }
 
     def _best_address(self) -> Address:
-        if not self._node.addresses:
+        if not self._node.listening.addresses:
             raise ControlError(
                 "bad-request",
                 "this machine has no address that others could reach",
                 hint="say one: `shoal invite --address 192.0.2.7:4001`",
             )
-        return self._node.addresses[0]
+        return self._node.listening.addresses[0]
 
 
 @asynccontextmanager
@@ -270,6 +267,19 @@ def text_of(request: dict[str, Any], key: str, limit: int) -> str:
     return value
 
 
+def sampling_of(request: dict[str, Any], host: Host) -> Sampling:
+    """How the head picks tokens; a fresh seed where none is given."""
+    seed = maybe(request, "seed", lambda r, k: number_of(r, k, 0, 2**64 - 1))
+    if seed is None:
+        seed = int.from_bytes(host.entropy(8), "big")
+    return Sampling(
+        temperature=_number(request, "temperature", 0.0, 100.0, 0.0),
+        top_k=number_of({"top_k": 0, **request}, "top_k", 0, 2**31),
+        top_p=_number(request, "top_p", 0.0, 1.0, 1.0),
+        seed=seed,
+    )
+
+
 def path_of(request: dict[str, Any], key: str) -> Path:
     text = text_of(request, key, 4096)
     try:
@@ -280,14 +290,14 @@ def path_of(request: dict[str, Any], key: str) -> Path:
     raise ControlError("bad-request", f"{text[:64]!a} cannot be the name of a file")
 
 
-def _texts(request: dict[str, Any], key: str) -> tuple[str, ...]:
+def texts_of(request: dict[str, Any], key: str) -> tuple[str, ...]:
     values = request.get(key) or []
     if not isinstance(values, list) or len(values) > STOP_LIMIT:
         raise ControlError("bad-request", f"`{key}` is not a list of at most {STOP_LIMIT} texts")
     return tuple(text_of({key: value}, key, NAME_LIMIT) for value in values)
 
 
-def _whole(request: dict[str, Any], key: str, low: int, high: int) -> int:
+def number_of(request: dict[str, Any], key: str, low: int, high: int) -> int:
     value = request.get(key)
     if type(value) is not int or not low <= value <= high:
         raise ControlError("bad-request", f"`{key}` is not a whole number from {low} to {high}")

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from ..dht.errors import BadRecord
 from ..dht.finding import Found
+from ..dht.foundrecords import FoundRecord
 from ..dht.key import record_key
-from ..dht.lookup import FoundRecord
 from ..dht.record import BlobBody, PeerBody, longest_runs
 from ..dht.service import Dht
 from ..dht.switchboard import Swarm

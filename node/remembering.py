@@ -2,7 +2,7 @@
 
 import trio
 
-from ..state.membership import Membership
+from ..state.directory import Directory
 from ..state.reach import dialable
 from ..transport.address import Address
 from ..transport.endpoint import Endpoint
@@ -22,7 +22,7 @@ class Remembering:
         host: Host,
         folder: DataFolder,
         endpoint: Endpoint,
-        directory: Membership,
+        directory: Directory,
         health: Health,
     ) -> None:
         self._host = host

@@ -2,10 +2,10 @@
 
 In a swarm larger than a node has links, those that serve a model may all be strangers to it. What
 their records in the DHT say only tells whom to link with: what they serve is then read in their own
-member records.
+feeds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, zip_longest
 
 import trio
@@ -24,16 +24,27 @@ from .providers import Providers
 class Seeking:
     """Of one node."""
 
-    def __init__(self, host: Host, dht: Dht, directory: Directory, providers: Providers) -> None:
+    def __init__(
+        self,
+        host: Host,
+        dht: Dht,
+        directory: Directory,
+        providers: Providers,
+        look: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`look` lets what a small node needs of the state be fetched; whether that is more than
+        before."""
         self._host = host
         self._dht = dht
         self._directory = directory
         self._providers = providers
+        self._look = look
         self._going: dict[str, trio.Event] = {}
         self._ended: dict[str, float] = {}  # when a root was last looked for
 
     async def seek(self, root: str) -> bool:
-        """Link up with some that say they serve layers of a model; whether there were any.
+        """Link up with some that say they serve layers of a model; whether there were any, or those
+        that are linked may be heard of now.
 
         Not oftener than every SEEK_PAUSE seconds a model; who comes meanwhile waits for the
         one that is under way.
@@ -49,8 +60,9 @@ class Seeking:
             await trio.lowlevel.checkpoint()
             return False
         self._going[root] = trio.Event()
+        more = self._look()
         try:
-            return await self._meet(await self._serving(root))
+            return await self._meet(await self._serving(root)) or more
         finally:
             self._going.pop(root).set()
             self._ended[root] = self._host.now()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..state.entry import FeedName
 from ..state.inspection import FeedView
+from ..state.interest import Keeps
 from ..state.kinds import KINDS
 from ..transport.identity import PeerId
 from .control import Emit, Operation
@@ -37,12 +38,14 @@ class StateOperations:
         for view in await self._chosen(request):
             await emit(await self._event(view, facts=facts))
             count += 1
-        views = self._node.state.views
+        views, exchange = self._node.state.views, self._node.state.replication.exchange
         return {
             "feeds": count,
             "own": self._node.identity.peer,
             "members": len(views.members),
             "unreadable": views.bad,
+            "keeps": _kept(self._node.state.interest.kept),
+            "alone": _kept(frozenset(exchange.uncovered() if exchange.peers else ())),
         }
 
     async def export(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
@@ -99,10 +102,13 @@ class StateOperations:
             and (author is None or _is(view.name.author, author))
         ]
         if author is not None and not found:
+            some = self._node.state.interest.kept is not None
             raise ControlError(
                 "unknown-author",
                 f"nothing is known by an author `{author}`",
-                hint="`shoal state show` lists them; a part of the peer id is enough, or `me`",
+                hint="this node does not keep all: `shoal state show` says what it keeps"
+                if some
+                else "`shoal state show` lists them; a part of the peer id is enough, or `me`",
             )
         return found
 
@@ -119,6 +125,16 @@ class StateOperations:
         if facts:
             event["facts"] = await self._node.state.inspection.facts(view.name)
         return event
+
+
+def _kept(keeps: Keeps) -> dict[str, list[int]] | None:
+    """The parts of each kind that are kept of others; None: all."""
+    if keeps is None:
+        return None
+    parts: dict[str, list[int]] = {}
+    for kind, part in sorted(keeps):
+        parts.setdefault(kind, []).append(part)
+    return parts
 
 
 def _is(author: PeerId, asked: str) -> bool:

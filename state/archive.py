@@ -45,8 +45,16 @@ class Archive(Protocol):
         """Why a feed counts as forked."""
         ...
 
+    async def cut(self, name: FeedName, head: Head | None) -> None:
+        """Keep of a feed what leads to this entry of its epoch, and no proof; None: nothing."""
+        ...
+
     async def drop(self, authors: Collection[PeerId]) -> None:
         """Forget all feeds of these authors, with their proofs."""
+        ...
+
+    async def forget(self, names: Sequence[FeedName]) -> None:
+        """Forget these feeds, with their proofs."""
         ...
 
 
@@ -93,11 +101,23 @@ class MemoryArchive:
     async def proof(self, name: FeedName) -> Proof | None:
         return self._proofs.get(name)
 
+    async def cut(self, name: FeedName, head: Head | None) -> None:
+        self._proofs.pop(name, None)
+        entries = self._entries.pop(name, [])
+        kept = [] if head is None else entries[: head.seq + 1]
+        if kept and kept[-1].head == head:
+            self._entries[name] = kept
+
     async def drop(self, authors: Collection[PeerId]) -> None:
         gone = set(authors)
         for kept in (self._entries, self._proofs):
             for name in [name for name in kept if name.author in gone]:
                 del kept[name]
+
+    async def forget(self, names: Sequence[FeedName]) -> None:
+        for name in names:
+            self._entries.pop(name, None)
+            self._proofs.pop(name, None)
 
     def sizes(self) -> dict[FeedName, tuple[int, int]]:
         """Bytes and number of the sealed entries of each feed."""

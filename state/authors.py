@@ -75,6 +75,11 @@ class Authors:
     def keys(self) -> Collection[bytes]:
         return self._kept.keys()
 
+    def vouchers(self, key: bytes) -> int:
+        """How many kept authors vouch for it."""
+        branch = self._kept.get(key)
+        return 0 if branch is None else len(branch.vouchers)
+
     @property
     def total(self) -> int:
         """The weight of all, bytes."""
@@ -111,7 +116,9 @@ class Authors:
         if branch is None:
             return Change()
         before = branch.vouches
-        branch.vouches = tuple(dict.fromkeys(names))[: defaults.AUTHOR_VOUCHED]
+        some = tuple(dict.fromkeys(names))[: defaults.AUTHOR_VOUCHED]
+        # Thousands name the same ones: of each key one object, not one for each who names it.
+        branch.vouches = tuple(self._kept[n].key if n in self._kept else n for n in some)
         now = set(branch.vouches)
         for name in before:
             if name not in now and (other := self._kept.get(name)) is not None:
@@ -122,7 +129,7 @@ class Authors:
         return self._changed()
 
     def weigh(self, key: bytes, size: int) -> Change:
-        """The entries of a kept author have so many bytes."""
+        """The entries of a kept author, or its facts in the views, take so many bytes."""
         branch = self._kept.get(key)
         if branch is not None:
             weight = weight_of(size)
@@ -305,7 +312,7 @@ class Authors:
 
 
 def weight_of(size: int) -> int:
-    """What an author weighs whose entries have `size` bytes."""
+    """What an author weighs whose entries, or whose facts in the views, take `size` bytes."""
     return max(defaults.AUTHOR_WEIGHT + size, defaults.AUTHOR_LEAST)
 
 

@@ -6,9 +6,14 @@ work, and tells of every job that stands otherwise.
 
 Nodes that hear of each other too late do the same work twice, so they look first for what nobody
 else is likely to do: what falls to them (`Shares`), then what falls to others who answer, then what
-is left by those who have been silent for long, and last what another has begun.
+is left by those who have been silent for long, and last what another has begun. What falls to
+others is left to them for some seconds.
+
+No author waits for another who lists thousands of jobs: of equal ones the next is that author's of
+whom this node has begun the fewest, and the job of one for whom nobody works comes before all.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -20,9 +25,9 @@ from .errors import FeedFull
 from .shares import Shares
 from .views.jobs import Job, Jobs, Standing, State
 
-Urgency = tuple[int, bytes]
-"""Lower is to be done first."""
-_RESUMED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN = range(6)
+Urgency = tuple[int, int, bytes]
+"""The place, the author's turn, a lot: lower is to be done first."""
+_RESUMED, _WAITED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN = range(7)
 
 
 @dataclass(slots=True)
@@ -40,6 +45,23 @@ class _Seen:
     claim: Claim
     since: float  # it is like this
     first: float  # that the job is held by anybody
+
+
+class _Turns:
+    """Whose jobs this node begins next: of each author as many, however many it lists."""
+
+    def __init__(self) -> None:
+        self._turns: dict[PeerId, int] = {}  # of those beyond `_now`
+        self._now = 0
+
+    def of(self, author: PeerId) -> int:
+        return max(self._turns.get(author, 0), self._now)
+
+    def begin(self, author: PeerId) -> None:
+        """A job of this author's is begun. Who comes anew has no arrears."""
+        self._now = self.of(author)
+        self._turns[author] = self._now + 1
+        self._turns = {peer: turn for peer, turn in self._turns.items() if turn > self._now}
 
 
 class Claimant:
@@ -64,6 +86,8 @@ class Claimant:
         self._seen: dict[str, _Seen] = {}
         self._paused: dict[str, float] = {}  # until when a job that failed here is left alone
         self._gone: dict[str, float] = {}  # since when own claims have no job
+        self._open: dict[str, float] = {}  # since when a job was seen to be nobody's
+        self._turns = _Turns()
         self._round: Iterator[str] = iter(())
 
     @property
@@ -78,6 +102,7 @@ class Claimant:
             standing = self._jobs.get(job)
             if standing is None:
                 continue
+            self._look(job, standing, now)
             urgency = self._urgency(standing, now)
             if urgency is not None and (best is None or urgency < best[0]):
                 best = urgency, standing
@@ -119,28 +144,42 @@ class Claimant:
         del self._runs[job]
         return True
 
-    def noticed_all(self, now: float) -> list[str]:
-        """Any job may stand otherwise. Those that this node is to stop working on."""
-        jobs = {*self._seen, *self._runs, *self._paused, *self._jobs.all_in(State.CLAIMED)}
-        return [job for job in sorted(jobs) if self.noticed(job, now)]
+    def known(self) -> list[str]:
+        """The jobs that are to be `noticed` where any may stand otherwise: perhaps very many."""
+        held = self._jobs.all_in(State.CLAIMED)
+        return list(dict.fromkeys((*self._seen, *self._open, *self._runs, *self._paused, *held)))
 
-    def outdated(self, now: float) -> list[str]:
+    def outdated(self, now: float, *, kept: float = defaults.CLAIM_KEPT) -> list[str]:
         """Own claims to take out: of a former run, where others are ahead, and those of which the
-        job has been gone for long. To be asked now and then."""
+        job has been gone for `kept` seconds. To be asked now and then."""
         own = [c for c in self._jobs.claims_by(self._own) if c.job not in self._runs]
         unknown = (claim.job for claim in own if self._is_unknown(claim.job))
         self._gone = {job: self._gone.get(job, now) for job in unknown}
-        found = [job for job, since in self._gone.items() if now - since >= defaults.CLAIM_KEPT]
+        found = [job for job, since in self._gone.items() if now - since >= kept]
         return sorted(found + [c.job for c in own if not c.done and self._is_behind(c)])
 
     def _some_jobs(self) -> list[str]:
         """The next jobs to look at, of all that are not done; a round of them ends a call."""
         found = list(islice(self._round, defaults.CLAIM_SCANNED))
         if not found:
-            waiting = (State.OPEN, State.CLAIMED)
-            self._round = iter([job for state in waiting for job in self._jobs.all_in(state)])
+            self._round = self._new_round()
             found = list(islice(self._round, defaults.CLAIM_SCANNED))
         return found
+
+    def _new_round(self) -> Iterator[str]:
+        """All jobs that are not done, one of each author after the other. What comes meanwhile
+        waits for the next round."""
+        waiting = self._jobs.waiting
+        authors: deque[tuple[PeerId, Iterator[str] | None]]
+        authors = deque((author, None) for author in tuple(waiting))
+        while authors:
+            author, jobs = authors.popleft()
+            if jobs is None:  # they are copied only when it is its turn
+                jobs = iter(tuple(waiting.get(author, {})))
+            job = next(jobs, None)
+            if job is not None:
+                yield job
+                authors.append((author, jobs))
 
     def _urgency(self, standing: Standing, now: float) -> Urgency | None:
         """How soon this node should take a job; None: not now."""
@@ -150,7 +189,9 @@ class Claimant:
         place = self._place(standing, job, now)
         if place is None or self._own in job.refused or not self._ready(job):
             return None
-        return (place, claim_hash(job.id, self._own)) if self._willing(job) else None
+        if not self._willing(job):
+            return None
+        return place, self._turns.of(job.author), claim_hash(job.id, self._own)
 
     def _place(self, standing: Standing, job: Job, now: float) -> int | None:
         claim = standing.claim
@@ -160,6 +201,13 @@ class Claimant:
             if claim.claimant == self._own:
                 return _RESUMED
             return _AGAIN if self._is_stuck(job, claim, now) else None
+        waited = (now - self._open.get(job.id, now)) / self._stretch(job)
+        if waited >= defaults.CLAIM_WAITED and not self._jobs.held(job.author):
+            return _WAITED
+        return self._fallen(job, courteous=waited < defaults.CLAIM_COURTESY)
+
+    def _fallen(self, job: Job, *, courteous: bool) -> int | None:
+        """To whom it falls, and whether it is left to that one for now."""
         left = False  # whether who comes first is gone
         for worker in islice(self._shares.heirs(job.id), defaults.CLAIM_HEIRS):
             if worker == self._own:
@@ -167,9 +215,14 @@ class Claimant:
             silent = self._silent(worker)
             if silent < defaults.CLAIM_PATIENCE:
                 others = _LEFT_TO_OTHERS if left else _OTHERS
-                return None if silent else others  # behind a cut, perhaps, and at it
+                # Behind a cut, perhaps, and at it; or about to begin.
+                return None if silent or courteous else others
             left = True
         return _LEFT_TO_OTHERS if left else _OWN
+
+    def _stretch(self, job: Job) -> float:
+        """By how much longer than others this node waits, 1 to 2: or all would begin at once."""
+        return 1 + claim_hash(job.id, self._own)[0] / 256
 
     def _ready(self, job: Job) -> bool:
         done = self._jobs.all_in(State.DONE)
@@ -178,18 +231,15 @@ class Claimant:
     def _is_stuck(self, job: Job, claim: Claim, now: float) -> bool:
         """Whether the holder answers and shows nothing, or has not answered for long: it may be
         behind a cut, and at it."""
-        self._look(job.id, self._jobs.get(job.id), now)
         silent = self._silent(claim.claimant)
         idle = now - self._seen[job.id].since
         stuck = silent >= defaults.CLAIM_PATIENCE if silent else idle >= job.lease
         return stuck or self._is_overdue(job, now)
 
     def _is_overdue(self, job: Job, now: float) -> bool:
-        """Whether it has been held for so long that holders are not believed any more. Each
-        node's measure differs, or all would begin at once."""
+        """Whether it has been held for so long that holders are not believed any more."""
         seen = self._seen.get(job.id)
-        share = 1 + claim_hash(job.id, self._own)[0] / 256
-        most = share * defaults.CLAIM_LEASES * job.lease
+        most = self._stretch(job) * defaults.CLAIM_LEASES * job.lease
         return seen is not None and now - seen.first >= most
 
     def _begin(self, standing: Standing, place: int, now: float) -> Claim:
@@ -198,6 +248,8 @@ class Claimant:
         claim = new_claim(self._own, standing.id, attempt)
         stubborn = attempt >= defaults.CLAIM_STUBBORN or self._is_overdue(standing.job, now)
         self._runs[standing.id] = _Run(claim, stubborn)
+        self._turns.begin(standing.job.author)
+        self._round = iter(())  # the next one is whose turn is first, again
         self._paused.pop(standing.id, None)
         return claim
 
@@ -226,7 +278,11 @@ class Claimant:
         return ahead is not None and ahead.claimant != self._own
 
     def _look(self, job: str, standing: Standing | None, now: float) -> None:
-        """Note since when its holder has shown nothing new."""
+        """Note since when it has been nobody's, or its holder has shown nothing new."""
+        if standing is None or standing.state is not State.OPEN:
+            self._open.pop(job, None)
+        else:
+            self._open.setdefault(job, now)
         if standing is None or standing.state is not State.CLAIMED or standing.claim is None:
             self._seen.pop(job, None)
             if standing is None or standing.state in (State.DONE, State.UNKNOWN):

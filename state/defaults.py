@@ -1,7 +1,7 @@
 """Constants of this package, with their units."""
 
 # A record: docs/spec/membership.md. A full one within these bounds is under RECORD_BYTES.
-RECORD_BYTES = 64 * 2**10
+RECORD_BYTES = 32 * 2**10
 MAX_SEQ = 2**53  # milliseconds since 1970: some 285 000 years
 ADDRESSES = 16
 MODELS = 128
@@ -37,7 +37,8 @@ DIAL_TIMEOUT = 5.0  # seconds for one address
 DIAL_ADDRESSES = 16  # of one member, per round
 DIAL_YIELD = 0.3  # seconds the larger peer id leaves the smaller one to dial first
 DIAL_PAUSE = (1.0, 300.0)  # seconds after a failed round: first, most; doubled in between
-FORGET = 600.0  # seconds without a link after which a member's record is dropped
+FORGET = 3600.0  # seconds without a link after which a member's record is dropped
+MEMBERS_LOOK = 60.0  # seconds, at most, between two looks for whom to dial
 
 # Liveness: docs/spec/liveness.md.
 CHECK_S = 1.0  # seconds in which a check must bring a proof
@@ -77,6 +78,7 @@ DOCUMENT_KEY_BYTES = 512  # the same for each key
 WRITE_PAUSE = 0.25  # seconds, at least, between two entries of one own feed
 WRITE_HOLD = 10.0  # seconds that an own feed stays as it is after a start, unless
 WRITE_REPORTS = 3  # peers have shown what they hold of it
+SETTLE_AGAIN = 30.0  # seconds between two looks at whether own feeds say what they shall
 EPOCH_LOT = 2**20  # of the step beyond the last epoch, where the clock does not name a later one
 
 # The store.
@@ -94,17 +96,25 @@ FREE_LEAST = 64  # free pages that do not count
 FREED_AT_ONCE = 256  # pages given back in one transaction
 
 # Whose feeds are kept.
-FEEDS_BUDGET = 512 * 2**20  # bytes, of all authors together
+FEEDS_BUDGET = 512 * 2**20  # bytes, of all authors together: on the disk, and in memory
 FEEDS_ROOM = 7 / 8  # of the budget: below it those who found no room are looked at again
-AUTHOR_WEIGHT = 4 * 2**10  # bytes that an author weighs besides its entries
+AUTHOR_WEIGHT = 4 * 2**10  # bytes that an author weighs besides its entries or facts
+FACT_MEMORY = 720  # bytes that a fact takes in the views, whatever it says: 570 to 900, and
+FACT_MEMORY_TIMES = 2  # so many times its own bytes
 AUTHOR_LEAST = 32 * 2**10  # bytes that it weighs at least: 16,384 authors
 AUTHOR_VOUCHED = 64  # authors that one vouches for
-VOUCH_LOOK = 5.0  # seconds between two looks at whom this node vouches for
+VOUCH_LOOK = 5.0  # seconds, at most, between two looks at whom this node vouches for
+VOUCH_SOON = 0.15  # seconds a link, at most, until it looks for the sake of a new one
 VOUCH_KEPT = 600.0  # seconds without a link for which it goes on vouching
 VOUCHED_ENOUGH = 8  # whom it vouches for: above it not every new link is told of
+VOUCHED_LEAST = 3  # by whom: with fewer, a peer with a link is always told of
+VOUCH_CHANGES = (8.0, 1 / 120)  # of whom it vouches for, at once and per second
 VOUCHERS = 64  # of one author that are remembered
 VOUCH_DEPTH = 16  # from a root, whom those vouch for, and so on
 PAST_LINKS = 512  # authors that had a link
+
+# What is kept of them.
+UNUSED_KEPT = 600.0  # seconds for which a small node keeps what it has no use for any more
 
 # The exchange of feeds: messages.
 NEWS_HEADS = 1_024  # heads in one `state.news`
@@ -113,14 +123,17 @@ DIGEST_ROWS = 64  # kinds and parts in one message
 DIGEST_MESSAGE = 320 * 2**10  # bytes: 64 rows of 256 buckets
 HEADS = 4_096  # in one answer to `state.heads`
 HEADS_BYTES = 512 * 2**10
-PULL_FEEDS = 32  # asked for in one `state.pull`
+HAVE_FEEDS = 32  # in one `state.have`: all own ones
+PULL_FEEDS = 16  # asked for in one `state.pull`
 PULL_BYTES = 32 * 2**10  # of sealed entries in one answer, and what the last one has over
 PULL_ITEMS = 4_096
 # The exchange of feeds: what is lacking.
 TOLD = 2_048  # feeds of which one peer has told what is lacking
 PACED = 16_384  # authors of whom it is known how much came of late
-PULLS = 4  # under way at once; one a link
-PULL_PATIENCE = 1.0  # seconds until the next teller is asked as well
+LOOKED_AT = 4_096  # of what was told, at once, to choose whom to ask: 5 ms
+LOOK_AGAIN = 0.1  # seconds until the rest is looked at
+PULLS = 8  # under way at once; one a link
+PULL_PATIENCE = (0.25, 1.0)  # seconds until the next teller is asked as well: twice what pulls take
 VAIN_S = 5.0  # seconds for which a teller is not asked again for what it did not give
 AUTHOR_RATE = 32 * 2**10  # bytes per second of one author's entries taken in the long run
 AUTHOR_BURST_S = 64.0  # seconds of it at once
@@ -139,6 +152,9 @@ NEWS_PAUSE = 0.1  # seconds, at least, between two times of telling news
 NEWS_WAITING = 4_096  # feeds of which there is news, at most
 NEIGHBOURS = 8  # peers that are told of news
 NEIGHBOUR_TURN = 60.0  # seconds until one of them is replaced
+COVER = 4  # peers that are told of a feed, at least, where so many of the linked ones keep it
+REGAINED = 2  # peers compared with at once for the sake of what is kept from now on
+OWN_AGAIN = 60.0  # seconds until a peer is asked again for own feeds that are not compared
 RECHECK = 0.5  # seconds, at least, between two comparisons for the sake of new authors
 REFILL = 60.0  # seconds between two looks at whom there may be room for
 CALL_TIMEOUT = 10.0  # seconds, of comparing
@@ -151,6 +167,7 @@ FEED_ASKS = (64.0, 16.0)  # calls of one peer at once, and per second
 WATCHED = 1024  # subjects that changed and of which a watcher has not been told
 MAX_COUNT = 2**53  # requests, tokens, milliseconds
 JOB_KIND_BYTES = 32
+JOB_KINDS = 16  # that one member does
 JOB_SPEC_BYTES = 8 * 2**10
 JOB_NONCE_BYTES = 16
 JOB_DEPENDENCIES = 16
@@ -163,8 +180,27 @@ MAX_STEP = 2**32
 # Claims: when a node takes a job.
 SHARE_POINTS = 16  # of one worker on the ring of shares
 CLAIM_PATIENCE = 240.0  # seconds that a worker has been silent before its jobs are others'
+CLAIM_COURTESY = 3.0  # seconds, to twice as many, that what falls to another is left to it
+CLAIM_WAITED = 60.0  # seconds, to twice as many, that an author waits for whom nobody works
 CLAIM_HEIRS = 64  # points of the ring that are looked at for one who is not gone
 CLAIM_LEASES = 16  # that a job may be held in all, whatever its holders show
 CLAIM_STUBBORN = 3  # attempts from which on a claimant no longer gives way to other open claims
-CLAIM_SCANNED = 4096  # jobs looked at for the next one to take
+CLAIM_SCANNED = 1024  # jobs looked at for the next one to take
 CLAIM_KEPT = 3600.0  # seconds that an own claim stays when its job is gone
+
+# Private groups: docs/spec/group.md.
+GROUP_IDENT_BYTES = 16
+GROUP_NONCE_BYTES = 16
+GROUP_MEMBERS = 4_096  # who were granted a role, the revoked among them
+GROUP_OWNERS = 64
+OPERATOR_CLIENTS = 512  # that one operator lets in
+KEY_NUMBER = 2**32  # of a rotation, the highest
+KEY_PARTS = 256  # of one rotation
+KEY_PART_MEMBERS = 256  # in one fact: some 14 KiB
+KEYS_KEPT = 64  # secrets that a node remembers
+KEYS_SHOWN = (0, 1, 2, 3, 7, 15, 31)  # those proven at a door, from the newest; and the oldest
+GROUP_LOOK = 5.0  # seconds between two looks at the group where nothing changes
+GROUP_PAUSE = 0.1  # seconds, at least, between two
+GROUP_PATIENCE = 30.0  # seconds that a change of the group may take until it is on disk
+STRANGER_S = 30.0  # seconds for which a link to somebody who is no member stays
+OWNERS_LISTED = 5  # in a hint

@@ -21,7 +21,7 @@ _ROOT: Final = b"shoal/digest/root/1"
 _TOP: Final = b"shoal/digest/top/1"
 
 
-@lru_cache(2**15)
+@lru_cache(2**12)
 def bucket_of(key: bytes) -> int:
     """Which of 256 the author with this public key is in."""
     return sha256(key).digest()[0]
@@ -96,15 +96,19 @@ class Digest:
     def tree(self, plot: Plot) -> Tree:
         return self._trees.get(plot) or Tree()
 
-    def roots(self) -> dict[Plot, bytes]:
-        """The root of each tree, in the order of their names."""
-        return {plot: self._trees[plot].root() for plot in sorted(self._trees)}
+    def roots(self, plots: Container[Plot] | None = None) -> dict[Plot, bytes]:
+        """The root of each tree, or of each of some plots, in the order of their names."""
+        return {
+            plot: self._trees[plot].root()
+            for plot in sorted(self._trees)
+            if plots is None or plot in plots
+        }
 
-    def top(self) -> bytes:
-        """One hash over all of it."""
+    def top(self, plots: Container[Plot] | None = None) -> bytes:
+        """One hash over all of it, or over some plots."""
         parts = (
             bytes((len(kind.encode()),)) + kind.encode() + bytes((part,)) + root
-            for (kind, part), root in self.roots().items()
+            for (kind, part), root in self.roots(plots).items()
         )
         return _hashed(_TOP, parts)
 

@@ -1,4 +1,4 @@
-"""Who is in the swarm, as everything above asks it; DHT and CRDT state fill it later."""
+"""Who is in the swarm, as everything above asks it; `listing.py` answers."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -16,15 +16,17 @@ class Directory(Protocol):
         ...
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
-        """Those that answer, with a link or without, this node included."""
+        """Those that answer, with a link or without, this node included; of their shards those
+        that they serve in this run."""
         ...
 
     def own(self) -> MemberRecord:
-        """This node's own record."""
+        """This node, as it says itself."""
         ...
 
     def publish(self, **changes: Any) -> None:
-        """Replace fields of the own record, sign it, spread it. Raises BadRecord."""
+        """Say something else of this node, in its record or its feeds; lists are cut to their
+        bounds. Raises BadRecord where others would not take it: nothing changes then."""
         ...
 
     async def changed(self, version: int) -> int:

@@ -68,6 +68,14 @@ class Document:
         return self._ledger.live_bytes
 
     @property
+    def shown_memory(self) -> int:
+        """Bytes of memory that its facts take in the views, about."""
+        ledger = self._ledger
+        return (
+            defaults.FACT_MEMORY * len(ledger.live) + defaults.FACT_MEMORY_TIMES * ledger.live_bytes
+        )
+
+    @property
     def memory(self) -> int:
         """Bytes of memory it takes, about: for the bound on documents that are held at once."""
         items = defaults.DOCUMENT_ITEM_BYTES * self._ledger.clock

@@ -176,7 +176,7 @@ def _read(sealed: bytes) -> tuple[Entry, bytes, bytes]:
     if kind not in KINDS or part not in KINDS[kind].parts:
         raise BadEntry("unknown-kind", "an entry is of a kind or part this version does not keep")
     entry = Entry(
-        name=FeedName(peer_id_of(public_key), kind, part),
+        name=FeedName(peer_id_of(public_key), KINDS[kind].name, part),  # not another text each
         epoch=_whole(fields.get("epoch"), 1, MAX_EPOCH),
         seq=_whole(fields.get("seq"), 0, MAX_EPOCH),
         parent=_parent(fields.get("parent")),

@@ -7,6 +7,7 @@ StateError                  `code` is a short fixed word; codes: docs/spec/membe
 ├── BadUpdate               an update is none that an honest author writes into this document
 ├── BadFact                 a fact is none that a view takes: it is passed over
 ├── FeedFull                an own fact has no room in its feed, or the feed takes none
+├── GroupRefused            this node may not do that in its group, or not now
 ├── BadOrder                an entry does not follow the stored ones of its feed
 ├── FeedDamaged             the stored entries of a feed are not those that were stored
 ├── StoreDamaged            the store's file was damaged, and has been put aside
@@ -22,8 +23,8 @@ from ..transport.errors import ShoalError
 class StateError(ShoalError):
     """An error of this package."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.code = code
 
 
@@ -55,6 +56,14 @@ class BadFact(StateError):
 
 class FeedFull(StateError):
     """A fact of this node's own cannot be written: `code` says why."""
+
+
+class GroupRefused(StateError):
+    """A change of the group that this node may not make, or not now. Codes: docs/spec/group.md."""
+
+    def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(code, message)
+        self.hint = hint
 
 
 class BadOrder(StateError):

@@ -8,7 +8,6 @@ waits for it or for the archive.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from typing import Any, Protocol
@@ -30,12 +29,14 @@ from .gossip import (
     encode_heads,
     told,
 )
+from .interest import both
+from .kinds import all_parts
+from .neighbours import Neighbour, Neighbours, Pair
 from .replica import Admit, Replica, Taken
 from .wanted import Place, Wanted
 
 NEWS, DIGEST, HEADS, PULL = "state.news", "state.digest", "state.heads", "state.pull"
-Pair = tuple[bytes | None, bytes | None]
-"""The hashes of a bucket here and there."""
+HAVE = "state.have"
 
 
 class Unanswered(Exception):
@@ -66,14 +67,6 @@ class Network(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Peer:
-    comparing: bool = False
-    differed: bool = True  # when last compared: then the roots are sent at once
-    pairs: dict[tuple[Plot, int], Pair] = field(default_factory=dict)
-    """Buckets that differ, with nothing in them that is lacking here."""
-
-
 class Exchange:
     """One node's part in it. `draw(n)` is a random number below n."""
 
@@ -83,54 +76,55 @@ class Exchange:
         self.on_reported: list[Callable[[PeerId], None]] = []
         """Called with each peer that has been compared with and has nothing of this node's own
         that is lacking here (`Writer.reported`)."""
+        self.on_peer: list[Callable[[PeerId], None]] = []
+        """Called with each peer that has a link and had none."""
         self.own_told: dict[Plot, Told] = {}
         """The latest head of each of this node's own feeds that others have, where it is none of
         this node's: it must have made it before, or another process has its key."""
         self.rechecks: dict[PeerId, None] = {}
         """Who told of authors that are kept now: to be compared with soon."""
+        replica.interest.on_gained.append(self._regain)
         self._network = network
-        self._draw = draw
-        self._peers: dict[PeerId, _Peer] = {}
-        self._near: list[PeerId] = []
-        self._turned = 0.0
+        self._neighbours = Neighbours(draw)
         self._news: dict[Place, set[PeerId]] = {}  # and who has it already
         self._told_at = -inf
         self._rechecked = -inf
         self._rates = {
             NEWS: Rates(Rate(*defaults.FEED_NEWS)),
-            **{method: Rates(Rate(*defaults.FEED_ASKS)) for method in (DIGEST, HEADS, PULL)},
+            **{method: Rates(Rate(*defaults.FEED_ASKS)) for method in (DIGEST, HEADS, PULL, HAVE)},
         }
 
     # Peers.
 
     @property
     def peers(self) -> Iterable[PeerId]:
-        return self._peers.keys()
+        return self._neighbours
 
     def link_up(self, peer: PeerId) -> None:
-        self._peers.setdefault(peer, _Peer())
+        if peer not in self._neighbours:
+            self._neighbours.add(peer)
+            for callback in self.on_peer:
+                callback(peer)
 
     def link_lost(self, peer: PeerId) -> None:
-        self._peers.pop(peer, None)
+        self._neighbours.remove(peer)
         self.rechecks.pop(peer, None)
         self.wanted.lost(peer)
-        if peer in self._near:
-            self._near.remove(peer)
 
     def somebody(self) -> PeerId | None:
         """A random peer to compare with."""
-        peers = list(self._peers)
-        return peers[self._draw(len(peers))] if peers else None
+        return self._neighbours.somebody(self.replica.interest.kept)
 
-    def _neighbours(self, now: float) -> list[PeerId]:
-        """Whom to tell news: few, at random, another one now and then."""
-        if self._near and now - self._turned > defaults.NEIGHBOUR_TURN:
-            self._turned = now
-            self._near.pop(self._draw(len(self._near)))
-        others = [peer for peer in self._peers if peer not in self._near]
-        while others and len(self._near) < defaults.NEIGHBOURS:
-            self._near.append(others.pop(self._draw(len(others))))
-        return self._near
+    def uncovered(self) -> list[Plot]:
+        """What this node keeps and no linked peer does, as far as they have said."""
+        interest, peers = self.replica.interest, self._neighbours
+        return [plot for plot in all_parts() if interest(plot) and not peers.sharing((plot,))]
+
+    def _regain(self, plots: frozenset[Plot]) -> None:
+        """This is kept from now on: some that keep it are compared with soon."""
+        self._neighbours.forget_pairs()
+        sharing = self._neighbours.sharing(plots)
+        self.rechecks |= dict.fromkeys(self._neighbours.some(sharing, defaults.REGAINED))
 
     # News.
 
@@ -168,8 +162,14 @@ class Exchange:
             return
         self._told_at = now
         news, self._news = self._news, {}
-        for peer in self._neighbours(now):
-            places = [place for place, having in news.items() if peer not in having]
+        self._neighbours.turn(now)
+        keepers = {plot: self._neighbours.keepers(plot) for plot in {plot for _, plot in news}}
+        lots: dict[PeerId, list[Place]] = {}
+        for place, having in news.items():
+            for peer in keepers[place[1]]:
+                if peer not in having:
+                    lots.setdefault(peer, []).append(place)
+        for peer, places in lots.items():
             self._post(peer, self.replica.told(places))
 
     def _post(self, peer: PeerId, heads: list[Told]) -> None:
@@ -180,7 +180,7 @@ class Exchange:
     def heard(self, peer: PeerId, payload: bytes) -> None:
         """A peer tells news; what is lacking is wanted from now on."""
         now = self._network.now()
-        if peer not in self._peers or not self._rates[NEWS].take(peer, now):
+        if peer not in self._neighbours or not self._rates[NEWS].take(peer, now):
             return
         try:
             self._hear(peer, decode_heads(payload), now)
@@ -240,14 +240,17 @@ class Exchange:
         self._welcome(peer)
         return taken
 
+    def reconsider(self) -> None:
+        """What counts of others' feeds has changed: what was found of no use may be of use."""
+        self._neighbours.forget_pairs()
+
     def _welcome(self, peer: PeerId) -> None:
         """Authors that are kept from now on: whoever vouched for them has told of them, and what
         was compared before was compared without them."""
         if self.replica.newcomers:
             self.replica.newcomers.clear()
-            for other in self._peers.values():
-                other.pairs.clear()
-            if peer in self._peers:
+            self._neighbours.forget_pairs()
+            if peer in self._neighbours:
                 self.rechecks[peer] = None
 
     # Comparing.
@@ -263,12 +266,13 @@ class Exchange:
 
     async def compare(self, peer: PeerId) -> None:
         """Find out what this node and a peer lack of what the other has."""
-        known = self._peers.get(peer)
+        known = self._neighbours.get(peer)
         if known is None or known.comparing:
             return
         known.comparing = True
         try:
             await self._compare(peer, known)
+            await self._ask_own(peer, known)
             if not self.wanted.lacks_of(peer, self.replica.own):
                 for callback in self.on_reported:
                     callback(peer)
@@ -279,16 +283,14 @@ class Exchange:
         finally:
             known.comparing = False
 
-    async def _compare(self, peer: PeerId, known: _Peer) -> None:
-        digest = self.replica.digest
-        ask = Compare(digest.top(), digest.roots() if known.differed else None)
-        answer = await self._ask_digest(peer, ask)
+    async def _compare(self, peer: PeerId, known: Neighbour) -> None:
+        answer = await self._ask_digest(peer, known, roots=known.differed)
         known.differed = bool(answer.roots)
         if answer.roots and answer.buckets is None:
-            answer = await self._ask_digest(peer, Compare(digest.top(), digest.roots()))
+            answer = await self._ask_digest(peer, known, roots=True)
         pairs = dict(self._differing(known, answer.buckets or {}))
         theirs = await self._ask_heads(peer, pairs)
-        if self._peers.get(peer) is not known:
+        if self._neighbours.get(peer) is not known:
             raise Unanswered  # it has gone with its answer: nothing is remembered of it
         self._hear(peer, list(theirs.values()), self._network.now())
         # It remembers no more of one peer, and looks for the rest itself.
@@ -300,11 +302,28 @@ class Exchange:
         while len(known.pairs) > defaults.SAME_PAIRS:
             del known.pairs[next(iter(known.pairs))]
 
-    async def _ask_digest(self, peer: PeerId, ask: Compare) -> Compared:
-        return Compared.decode(await self._network.call(peer, DIGEST, ask.encode()))
+    async def _ask_digest(self, peer: PeerId, known: Neighbour, *, roots: bool) -> Compared:
+        digest, mine = self.replica.digest, self.replica.interest.kept
+        shared = both(mine, known.keeps)
+        ask = Compare(digest.top(shared), digest.roots(shared) if roots else None, mine)
+        answer = Compared.decode(await self._network.call(peer, DIGEST, ask.encode()))
+        known.keeps = answer.keeps
+        return answer
+
+    async def _ask_own(self, peer: PeerId, known: Neighbour) -> None:
+        """Of own feeds that are not compared: what a peer has of them, and what it lacks."""
+        plots = [plot for plot in self.replica.interest.aside() if known.shares(plot)]
+        now = self._network.now()
+        if not plots or now < known.own_at:
+            return
+        known.own_at = now + defaults.OWN_AGAIN
+        own = self.replica.own
+        asked = encode_heads(self.replica.told((own, plot) for plot in plots))
+        heads = decode_heads(await self._network.call(peer, HAVE, asked), defaults.HAVE_FEEDS)
+        self._hear(peer, [head for head in heads if head.key == own], self._network.now())
 
     def _differing(
-        self, known: _Peer, buckets: Mapping[Plot, Mapping[int, bytes]]
+        self, known: Neighbour, buckets: Mapping[Plot, Mapping[int, bytes]]
     ) -> Iterable[tuple[tuple[Plot, int], Pair]]:
         """Buckets that are not the same here and there, but those of which that is known."""
         for plot, theirs in buckets.items():
@@ -352,25 +371,36 @@ class Exchange:
         if not self._rates[method].take(peer, self._network.now()):
             raise StateError("too-often", f"`{method}` is called too often")
         if method == DIGEST:
-            return self._compared(Compare.decode(payload)).encode()
+            return self._compared(peer, Compare.decode(payload)).encode()
         if method == HEADS:
             return self._heads(Ask.decode(payload)).encode()
+        if method == HAVE:
+            heads = decode_heads(payload, defaults.HAVE_FEEDS)
+            if peer in self._neighbours:
+                self._hear(peer, heads, self._network.now())
+            return encode_heads(self.replica.told((head.key, head.plot) for head in heads))
         heads = decode_heads(payload, defaults.PULL_FEEDS)
         return (await self.replica.give(heads)).encode()
 
-    def _compared(self, asked: Compare) -> Compared:
-        digest = self.replica.digest
-        if asked.top == digest.top():
-            return Compared({})
-        mine = digest.roots()
+    def _compared(self, peer: PeerId, asked: Compare) -> Compared:
+        digest, keeps = self.replica.digest, self.replica.interest.kept
+        if (known := self._neighbours.get(peer)) is not None:
+            known.keeps = asked.keeps
+        shared = both(keeps, asked.keeps)
+        if asked.top == digest.top(shared):
+            return Compared({}, keeps=keeps)
+        mine = digest.roots(shared)
         if asked.roots is None:
-            return Compared(mine)
+            return Compared(mine, keeps=keeps)
         plots = [
-            plot for plot in dict.fromkeys((*mine, *asked.roots)) if self.replica.interest(plot)
+            plot
+            for plot in dict.fromkeys((*mine, *asked.roots))
+            if shared is None or plot in shared
         ]
         roots = {plot: digest.tree(plot).root() for plot in plots}
         differing = {plot: root for plot, root in roots.items() if asked.roots.get(plot) != root}
-        return Compared(differing, {plot: digest.tree(plot).buckets() for plot in differing})
+        buckets = {plot: digest.tree(plot).buckets() for plot in differing}
+        return Compared(differing, buckets, keeps)
 
     def _heads(self, asked: Ask) -> Heads:
         found: list[Told] = []

@@ -8,12 +8,17 @@ same ones are equal, for every limit that refuses an entry looks at this feed al
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from .document import Document
 from .entry import FORKED, NO_PARENT, Entry, FeedName, Head, Proof, client_of
 from .errors import BadEntry, BadUpdate
 from .kinds import KINDS
 from .scan import EMPTY, Changes
+
+OTHER_BRANCH: Final = "other-branch"
+NOWHERE: Final = Head(0, 0, NO_PARENT)
+"""The end of a feed of which nothing counts."""
 
 
 class Outcome(Enum):
@@ -37,22 +42,28 @@ class Verdict:
     changed: Mapping[str, bytes | None] = field(default_factory=dict)  # None: deleted
     fresh: bool = False  # an epoch began: keys that are not in `changed` are gone
     proof: Proof | None = None
-    code: str = ""  # too-large, epoch-full, bad-update, bad-chain, forked
+    code: str = ""  # too-large, epoch-full, bad-update, bad-chain, forked, revoked
 
 
 class Feed:
     """One feed as this node knows it: a head, sizes, and the document while it is in memory."""
 
-    __slots__ = ("_document", "_head", "_loading", "_size", "name")
+    __slots__ = ("_document", "_head", "_loading", "_memory", "_size", "end", "name")
 
-    def __init__(self, name: FeedName, head: Head | None = None, size: int = 0) -> None:
+    def __init__(
+        self, name: FeedName, head: Head | None = None, size: int = 0, end: Head | None = None
+    ) -> None:
         """`head` and `size` as stored: the last entry, bytes of all entries of its epoch.
 
         A feed that has forked is resumed with the head `FORKED`.
         """
         self.name = name
+        self.end = end
+        """The last entry that counts, where the author's group has revoked it; nothing that came
+        later is taken, nor the proof of a fork."""
         self._head = head
         self._size = size
+        self._memory = 0
         self._document: Document | None = None
         self._loading: _Loading | None = None
 
@@ -65,6 +76,12 @@ class Feed:
     def size(self) -> int:
         """Bytes of the epoch's entries as they travel and are kept."""
         return self._size
+
+    @property
+    def memory(self) -> int:
+        """Bytes that its facts take in the views, about; of a feed that was resumed 0 until its
+        document has been in memory."""
+        return self._memory
 
     @property
     def forked(self) -> bool:
@@ -90,20 +107,27 @@ class Feed:
         head = self._head
         if self.forked:
             return Verdict(Outcome.REFUSED, code="forked")
+        if beyond(entry.head, self.end):
+            return Verdict(Outcome.REFUSED, code="revoked")
         if head is None or entry.epoch > head.epoch:
             return self._begin(entry) if entry.seq == 0 else Verdict(Outcome.GAP)
         if entry.epoch < head.epoch:
             return Verdict(Outcome.OLD)
         if entry.seq <= head.seq:
+            if entry.head != head and head == self.end:  # whole: nothing else leads there
+                return Verdict(Outcome.REFUSED, code="revoked")
             return Verdict(Outcome.KNOWN if entry.head == head else Outcome.CHECK)
         if entry.seq > head.seq + 1:
             return Verdict(Outcome.GAP)
         return self._extend(entry, head)
 
     def compare(self, stored: Entry, entry: Entry) -> Verdict:
-        """What an entry is beside the stored one of the same number: KNOWN, or a FORK."""
+        """What an entry is beside the stored one of the same number: KNOWN, or a FORK; where the
+        feed has an end, one of the two does not lead there: REFUSED as `other-branch`."""
         if stored.hash == entry.hash:
             return Verdict(Outcome.KNOWN)
+        if self.end is not None:
+            return Verdict(Outcome.REFUSED, code=OTHER_BRANCH)
         return self.fork(Proof.of(stored, entry))
 
     def fork(self, proof: Proof) -> Verdict:
@@ -111,7 +135,9 @@ class Feed:
         assert proof.name == self.name
         if self.forked:
             return Verdict(Outcome.KNOWN)
-        self._head, self._size = FORKED, 0
+        if self.end is not None:
+            return Verdict(Outcome.REFUSED, code="revoked")
+        self._head, self._size, self._memory = FORKED, 0, 0
         self.unload()
         return Verdict(Outcome.FORK, proof=proof, fresh=True)
 
@@ -129,9 +155,14 @@ class Feed:
             loading.take(entry)
         if loading.done:
             self._document = loading.document
+            self._memory = loading.document.shown_memory
             return True
         self._loading = loading
         return False
+
+    def weigh(self, size: int) -> None:
+        """The bytes of its entries, where they were not known when it was resumed."""
+        self._size = size
 
     def unload(self) -> None:
         """Let go of the document; `load` makes it again."""
@@ -171,6 +202,7 @@ class Feed:
         except BadUpdate as error:
             return Verdict(Outcome.REFUSED, code=error.code)
         self._head = entry.head
+        self._memory = document.shown_memory
         return Verdict(Outcome.NEWS, changed=changes, fresh=fresh)
 
 
@@ -199,6 +231,11 @@ class _Loading:
         self._next, self._parent = entry.seq + 1, entry.hash
         if self._next > self._head.seq and not self.done:
             raise _damaged(self._name)
+
+
+def beyond(head: Head, end: Head | None) -> bool:
+    """Whether what has this head is more than counts of a feed with that end."""
+    return end is not None and (head[:2] > end[:2] or (head[:2] == end[:2] and head != end))
 
 
 def _applied(document: Document, entry: Entry) -> Changes:

@@ -17,6 +17,7 @@ from . import defaults
 from .digest import HASH_BYTES, Plot
 from .entry import FORKED, MAX_EPOCH, SEALED_BYTES, Head
 from .errors import BadMessage
+from .interest import Keeps
 from .kinds import KINDS
 
 
@@ -49,7 +50,8 @@ def told(key: bytes, plot: Plot, head: Head | None) -> Told:
 
 
 def encode_heads(heads: Sequence[Told]) -> bytes:
-    """`state.news`, and what is asked by `state.pull`: at most NEWS_HEADS, PULL_FEEDS of them."""
+    """`state.news`: at most NEWS_HEADS of them; what is asked by `state.pull`: PULL_FEEDS; what is
+    asked by `state.have`, and the answer: HAVE_FEEDS."""
     return _packed(heads)
 
 
@@ -63,34 +65,38 @@ def decode_heads(payload: Bytes, most: int = defaults.NEWS_HEADS) -> list[Told]:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """`state.digest`: do we hold the same? Without `roots` the answer has no buckets."""
+    """`state.digest`: do we hold the same of what we both keep? Without `roots` the answer has
+    no buckets. `keeps`: what the asker keeps."""
 
     top: bytes
     roots: Mapping[Plot, bytes] | None = None
+    keeps: Keeps = None
 
     def encode(self) -> bytes:
         roots = self.roots
         rows = None if roots is None else [[*plot, root] for plot, root in roots.items()]
-        return _packed([self.top, rows])
+        return _packed([self.top, rows, _keeps_rows(self.keeps)])
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Compare":
         """Raises BadMessage."""
         reader = _Reader(payload, defaults.DIGEST_MESSAGE)
-        reader.header(2)
+        reader.header(3)
         top = _hash(reader.value())
         rows = None if reader.nil() else reader.rows(defaults.DIGEST_ROWS, 3, _root)
+        keeps = reader.keeps()
         reader.end()
-        return cls(top, None if rows is None else dict(filter(None, rows)))
+        return cls(top, None if rows is None else dict(filter(None, rows)), keeps)
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
     """The answer: of what differs the roots, or the hashes of the buckets; nothing where all is
-    the same."""
+    the same. `keeps`: what the answerer keeps."""
 
     roots: Mapping[Plot, bytes]
     buckets: Mapping[Plot, Mapping[int, bytes]] | None = None
+    keeps: Keeps = None
 
     def encode(self) -> bytes:
         buckets = self.buckets
@@ -98,18 +104,20 @@ class Compared:
             [*plot, root, None if buckets is None else _bucket_bytes(buckets.get(plot, {}))]
             for plot, root in self.roots.items()
         ]
-        return _packed([buckets is not None, rows])
+        return _packed([buckets is not None, rows, _keeps_rows(self.keeps)])
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Compared":
         """Raises BadMessage."""
         reader = _Reader(payload, defaults.DIGEST_MESSAGE)
-        reader.header(2)
+        reader.header(3)
         detailed = _typed(reader.value(), bool)
         rows = list(filter(None, reader.rows(defaults.DIGEST_ROWS, 4, _compared)))
+        keeps = reader.keeps()
         reader.end()
         roots = {plot: root for plot, root, _ in rows}
-        return cls(roots, {plot: buckets for plot, _, buckets in rows} if detailed else None)
+        buckets = {plot: found for plot, _, found in rows} if detailed else None
+        return cls(roots, buckets, keeps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +247,12 @@ class _Reader:
             return True
         return False
 
+    def keeps(self) -> Keeps:
+        """What a node keeps: nil for all, or lists of a kind and its parts."""
+        if self.nil():
+            return None
+        return frozenset(plot for row in self.rows(defaults.DIGEST_ROWS, 2, _kept) for plot in row)
+
     def rows(self, most: int, size: int, made: Callable[..., Row]) -> list[Row]:
         """A list of lists of that size."""
         count = self.header(None, most)
@@ -294,6 +308,21 @@ def _plot(kind: object, part: object) -> Plot | None:
     """None: this version keeps no such feeds."""
     word, number = _typed(kind, str), _whole(part, 2**16)
     return (word, number) if word in KINDS and number in KINDS[word].parts else None
+
+
+def _kept(kind: object, parts: object) -> list[Plot]:
+    word, numbers = _typed(kind, str), _sized(parts, 0, 256)
+    known = KINDS[word].parts if word in KINDS else ()
+    return [(word, part) for part in numbers if part in known]
+
+
+def _keeps_rows(keeps: Keeps) -> list[tuple[str, bytes]] | None:
+    if keeps is None:
+        return None
+    parts: dict[str, list[int]] = {}
+    for kind, part in sorted(keeps):
+        parts.setdefault(kind, []).append(part)
+    return [(kind, bytes(numbers)) for kind, numbers in parts.items()]
 
 
 def _typed(value: object, kind: type[Value]) -> Value:

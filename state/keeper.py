@@ -26,12 +26,12 @@ from ..transport.errors import DatabaseDamaged
 from ..transport.host import Host, T, Ts
 from ..transport.identity import PeerId
 from . import defaults
-from .entry import Entry, FeedName, Proof
+from .entry import Entry, FeedName, Head, Proof
 from .errors import FeedDamaged, StateError, StoreDamaged, StoreRefused
 from .held import Held
 from .store import Batch, Store
 from .stored import StoredFeed
-from .work import Drop, Forget, Put, Work, size_of
+from .work import Cut, Drop, Forget, Put, Work, size_of
 
 STORE_FILE: Final = "state.db"
 _ASIDE: Final = "state.db.damaged"
@@ -160,9 +160,17 @@ class Keeper:
         """A feed has forked: its entries make room for the proof. Raises StoreRefused."""
         await self._change(proof, own=False)
 
+    async def cut(self, name: FeedName, head: Head | None) -> None:
+        """Nothing stays of a feed behind that entry; None: nothing at all. Raises StoreRefused."""
+        await self._change(Forget((name,)) if head is None else Cut(name, head), own=False)
+
     async def drop(self, authors: Sequence[PeerId]) -> None:
         """Nothing by them is kept any more. Raises StoreRefused."""
         await self._change(Drop(tuple(authors)), own=False)
+
+    async def forget(self, names: Sequence[FeedName]) -> None:
+        """Nothing of these feeds is kept any more. Raises StoreRefused."""
+        await self._change(Forget(tuple(names)), own=False)
 
     async def _change(self, work: Work, own: bool) -> None:
         if self._ended:

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from ..transport.identity import PeerId
 from .archive import Stored
-from .entry import Entry, FeedName, Proof, read_stored
+from .entry import Entry, FeedName, Head, Proof, read_stored
 from .errors import StoreRefused
 from .keeper import Keeper
 
@@ -47,8 +47,19 @@ class KeptArchive:
         """Raises StoreRefused."""
         return await self._keeper.proof(name)
 
+    async def cut(self, name: FeedName, head: Head | None) -> None:
+        """Where the disk refuses, the next start cuts it again."""
+        with suppress(StoreRefused):
+            await self._keeper.cut(name, head)
+
     async def drop(self, authors: Collection[PeerId]) -> None:
         """Where the disk refuses, the next start drops who is not kept."""
         if authors:
             with suppress(StoreRefused):
                 await self._keeper.drop(list(authors))
+
+    async def forget(self, names: Sequence[FeedName]) -> None:
+        """As `drop`."""
+        if names:
+            with suppress(StoreRefused):
+                await self._keeper.forget(names)

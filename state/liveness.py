@@ -62,6 +62,14 @@ class Liveness:
         watched = self._watched.get(peer)
         return watched is not None and watched.live
 
+    def is_sure(self, members: Collection[PeerId]) -> bool:
+        """Whether each of these has a link, or has been checked."""
+        return all(
+            peer in self._links
+            or ((watched := self._watched.get(peer)) and (watched.live or watched.tried > -inf))
+            for peer in members
+        )
+
     def answering(self) -> set[PeerId]:
         """Of whom this node is a witness."""
         return self._links.keys() - self._doubtful

@@ -1,4 +1,5 @@
-"""Who is in the swarm: signed records over links, until DHT and CRDT state do it.
+"""Who is in the swarm and where: signed records over links. What members can do, name and serve
+stands in their feeds; `listing.py` joins both.
 
 Whoever dialled a link to keep it sends its own record and a digest of all it knows, the other end
 answers the same; each asks for what it lacks. A brief link (`Link.brief`) carries none of it, and
@@ -26,28 +27,18 @@ from ..transport.link import Link
 from ..transport.place import Nearness, nearness_at
 from ..transport.rates import Bucket, Rate
 from . import defaults
-from .directory import Directory
 from .errors import BadRecord
 from .membermessages import Told, read_digest, read_names, read_told
 from .probing import Probing
-from .record import Capacity, MemberRecord, ModelName, ShardRecord, seal_record
+from .record import MemberRecord, seal_record
 from .roster import Roster
-
-__all__ = [
-    "Capacity",
-    "Directory",
-    "MemberRecord",
-    "Membership",
-    "ModelName",
-    "ShardRecord",
-]
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
 """Bring up the link to a peer that may be met at some addresses. Raises DialFailed."""
 
 
-class Membership(Directory):
-    """The `Directory` of one node. It works from the moment it is made; `run` dials."""
+class Membership:
+    """Of one node. It works from the moment it is made; `run` dials."""
 
     def __init__(
         self,
@@ -78,8 +69,11 @@ class Membership(Directory):
         self._handed_on = -defaults.HAND_ON
         self._dialling = 0
         self._version = 0
+        self._shows: Callable[[PeerId], bool] = lambda peer: True
         self._news = trio.Event()
         self._reclaimed_at = -defaults.RECLAIM_PAUSE
+        self.on_change: list[Callable[[], None]] = []
+        """Called whenever `version` has grown."""
         endpoint.handle("member.push", self._on_push)
         endpoint.handle("member.digest", self._on_digest)
         endpoint.handle("member.pull", self._on_pull)
@@ -89,39 +83,54 @@ class Membership(Directory):
         endpoint.on_link_quiet(self._link_quiet)
         endpoint.on_link_back(self._link_back)
 
-    # The directory.
+    # Who there is.
 
     @property
     def version(self) -> int:
+        """Grows whenever `members` would answer otherwise."""
         return self._version
 
     def own(self) -> MemberRecord:
+        """What this node's own record says."""
         return self._own
 
+    def is_live(self, peer: PeerId) -> bool:
+        """Whether it answers, with a link or without."""
+        return self._probing.liveness.is_live(peer)
+
+    def is_sure(self) -> bool:
+        """Whether of all whose records are known it has been looked whether they answer."""
+        return self._probing.liveness.is_sure(self._roster.authors())
+
     def members(self) -> Mapping[PeerId, MemberRecord]:
+        """The records of those that answer, with a link or without, this node's included."""
         found = {self._own.peer: self._own}
         for peer in self._probing.liveness.live():
-            if known := self._roster.known(peer):
+            if (known := self._roster.known(peer)) and self._shows(peer):
                 found[peer] = known.record
         return found
+
+    def screen(self, shows: Callable[[PeerId], bool]) -> None:
+        """Only these are members from now on, and are dialled; to be called again when that has
+        changed."""
+        self._shows = self._roster.counts = shows
+        self._changed()
 
     def everybody(self) -> frozenset[PeerId]:
         """Everybody whose record is known, linked or not."""
         return self._roster.authors()
 
     async def changed(self, version: int) -> int:
+        """Wait until `version` is beyond this one; the new one."""
         while self._version <= version:
             await self._news.wait()
         return self._version
 
     def publish(self, **changes: Any) -> None:
-        """Replace fields of the own record, sign it, spread it; lists are cut to their bounds.
+        """Replace fields of the own record, sign it, spread it.
 
         Raises BadRecord where a value is out of bounds: the old record stays.
         """
-        for field, most in _BOUNDS.items():
-            if field in changes:
-                changes[field] = tuple(changes[field])[:most]
         if all(getattr(self._own, field) == value for field, value in changes.items()):
             return
         self._renew(**changes)
@@ -141,6 +150,8 @@ class Membership(Directory):
     def _changed(self) -> None:
         self._version += 1
         self._wake()
+        for told in self.on_change:
+            told()
 
     def _wake(self) -> None:
         self._news.set()
@@ -199,7 +210,7 @@ class Membership(Directory):
 
         Who lacks one asks for it: by many ways come only its author and number."""
         if not self._to_hand_on:
-            return defaults.FORGET
+            return defaults.MEMBERS_LOOK
         now = self._host.now()
         if (wait := self._handed_on + defaults.HAND_ON - now) > 0:
             return max(wait, _LEAST_WAIT)
@@ -214,7 +225,7 @@ class Membership(Directory):
             }
             if told:
                 self._post(link, "member.digest", told)
-        return defaults.FORGET
+        return defaults.MEMBERS_LOOK
 
     def _spread_own(self) -> None:
         """To all links, no oftener than others accept; what waits goes out from `run`."""
@@ -371,10 +382,10 @@ class Membership(Directory):
             self._dialling += 1
             room -= 1
             nursery.start_soon(self._dial, peer, addresses)
-        wait = self._roster.next_due() - now if room > 0 else defaults.FORGET
+        wait = self._roster.next_due() - now if room > 0 else defaults.MEMBERS_LOOK
         if self._unspread:
             wait = min(wait, 1 / defaults.OWN_UPDATES[1])
-        return min(max(wait, _LEAST_WAIT), defaults.FORGET / 10)
+        return min(max(wait, _LEAST_WAIT), defaults.MEMBERS_LOOK)
 
     def where(self, peer: PeerId) -> list[Address]:
         """Where a peer says that it can be reached, as far as that may be dialled."""
@@ -402,12 +413,6 @@ class Membership(Directory):
 
 _BATCH = defaults.BATCH
 _LEAST_WAIT = 0.01  # seconds; a wait of a rounding error would never end on a stopped clock
-_BOUNDS = {
-    "addresses": defaults.ADDRESSES,
-    "models": defaults.MODELS,
-    "shards": defaults.SHARDS,
-    "holdings": defaults.HOLDINGS,
-}
 
 
 def _nearness(link: Link) -> Nearness:

@@ -1,12 +1,12 @@
-"""What a member says of itself: a small record, signed by its author, bounded when read.
+"""A member as others see it, and the small record that it signs of that: where it is, now.
 
-The sealed bytes are what travels and what is forwarded, exactly as they came, so fields this
-version does not know survive. Spec: docs/spec/membership.md.
+What it can do, names and serves stands in its feeds (`views/`) and nowhere else. The record's
+sealed bytes are what travels and what is forwarded, exactly as they came, so fields this version
+does not know survive. Spec: docs/spec/membership.md.
 """
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -55,7 +55,8 @@ class ShardRecord:
     stop: int  # exclusive
     head: bool
     dtype: str
-    kv_tokens_free: int
+    kv_tokens_free: int  # while no request has any
+    run: int = 0  # of serving that it is of (`MemberRecord.run`)
 
 
 NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0.0)
@@ -63,7 +64,8 @@ NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
-    """A member as it describes itself; `seq` grows with each change."""
+    """A member as it describes itself. `seq`, which grows with each change, `addresses`,
+    `holdings` and `run` come in its signed record; the others are facts of its feeds."""
 
     peer: PeerId
     seq: int
@@ -73,10 +75,12 @@ class MemberRecord:
     models: tuple[ModelName, ...] = ()
     shards: tuple[ShardRecord, ...] = ()
     holdings: tuple[str, ...] = ()  # roots of which it has any chunk
+    run: int = 0  # a number drawn when it began to serve what it serves now; 0: nothing
 
 
 def seal_record(identity: Identity, record: MemberRecord) -> bytes:
-    """The signed bytes of an own record. Raises BadRecord where others would refuse it."""
+    """The signed bytes of an own record. Raises BadRecord where others would refuse it, or it
+    has what is said in feeds."""
     body = encode_record(record)
     if decode_record(record.peer, body) != record:
         raise BadRecord("this node's own record is out of bounds")
@@ -113,25 +117,12 @@ def peek(sealed: bytes) -> tuple[PeerId, int]:
 
 def encode_record(record: MemberRecord) -> bytes:
     """A msgpack map; the author is not in it, the signature names it."""
-    capacity = record.capacity
     body: bytes = msgpack.packb(
         {
             "seq": record.seq,
             "addresses": record.addresses,
-            "version": record.version,
-            "capacity": {
-                "cores": capacity.cores,
-                "memory": capacity.memory_bytes,
-                "engine": capacity.engine,
-                "flops": capacity.flops,
-                "bandwidth": capacity.bandwidth,
-            },
-            "models": [[m.name, m.root, m.layers, m.weight_bytes] for m in record.models],
-            "shards": [
-                [s.root, s.embedding, s.start, s.stop, s.head, s.dtype, s.kv_tokens_free]
-                for s in record.shards
-            ],
             "holdings": record.holdings,
+            "run": record.run,
         }
     )
     if len(body) > defaults.RECORD_BYTES:
@@ -146,11 +137,8 @@ def decode_record(author: PeerId, body: bytes) -> MemberRecord:
         peer=author,
         seq=seq_of(fields),
         addresses=_addresses(fields.get("addresses", [])),
-        version=_text(fields.get("version", ""), defaults.VERSION_BYTES),
-        capacity=_capacity(fields.get("capacity", {})),
-        models=_each(fields.get("models", []), defaults.MODELS, _model),
-        shards=_each(fields.get("shards", []), defaults.SHARDS, _shard),
         holdings=_each(fields.get("holdings", []), defaults.HOLDINGS, _root),
+        run=_run(fields.get("run", 0)),
     )
 
 
@@ -182,13 +170,6 @@ def _each(value: object, most: int, read: Callable[[Any], T]) -> tuple[T, ...]:
     return tuple(read(item) for item in value)
 
 
-def _fields(value: object, kinds: Iterable[type]) -> list[Any]:
-    kinds = tuple(kinds)
-    if not isinstance(value, list) or [type(item) for item in value[: len(kinds)]] != list(kinds):
-        raise BadRecord("a part of a record has a wrong form")
-    return value[: len(kinds)]  # a later version may say more
-
-
 def _addresses(value: object) -> tuple[str, ...]:
     """Those this version understands, in the one spelling; others are left out."""
     found = []
@@ -202,65 +183,13 @@ def _addresses(value: object) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _capacity(value: object) -> Capacity:
-    if not isinstance(value, dict):
-        raise BadRecord("a capacity has a wrong form")
-    return Capacity(
-        cores=_whole(value.get("cores", 0), defaults.MAX_CORES),
-        memory_bytes=_whole(value.get("memory", 0), defaults.MAX_BYTES),
-        engine=value.get("engine") is True,
-        flops=_rate(value.get("flops", 0.0)),
-        bandwidth=_rate(value.get("bandwidth", 0.0)),
-    )
-
-
-def _model(value: object) -> ModelName:
-    name, root, layers, size = _fields(value, (str, str, int, int))
-    return ModelName(
-        _text(name, defaults.NAME_BYTES),
-        _root(root),
-        _whole(layers, defaults.MAX_LAYERS),
-        _whole(size, defaults.MAX_BYTES),
-    )
-
-
-def _shard(value: object) -> ShardRecord:
-    root, embedding, start, stop, head, dtype, free = _fields(
-        value, (str, bool, int, int, bool, str, int)
-    )
-    if not 0 <= start < stop <= defaults.MAX_LAYERS:
-        raise BadRecord("a shard has no layers")
-    return ShardRecord(
-        root=_root(root),
-        embedding=embedding,
-        start=start,
-        stop=stop,
-        head=head,
-        dtype=_text(dtype, defaults.DTYPE_NAME_BYTES),
-        kv_tokens_free=_whole(free, defaults.MAX_TOKENS),
-    )
-
-
 def _root(value: object) -> str:
     if not isinstance(value, str) or not _ROOT.fullmatch(value):
         raise BadRecord("a root is not 64 hex digits")
     return value
 
 
-def _text(value: object, most: int) -> str:
-    """Printable text of at most `most` bytes: it ends up on terminals."""
-    if not isinstance(value, str) or len(value.encode()) > most or not value.isprintable():
-        raise BadRecord(f"a text in a record is not at most {most} printable bytes")
+def _run(value: object) -> int:
+    if type(value) is not int or not 0 <= value < defaults.MAX_SEQ:
+        raise BadRecord("the number of a run is out of bounds")
     return value
-
-
-def _whole(value: object, most: int) -> int:
-    if type(value) is not int:
-        raise BadRecord("a number in a record is not whole")
-    return min(max(value, 0), most)
-
-
-def _rate(value: object) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-        raise BadRecord("a rate in a record is no number")
-    return min(max(float(value), 0.0), defaults.MAX_RATE)  # type: ignore[arg-type]

@@ -4,29 +4,31 @@ A head is told to others, and stands in the digest, once its entries are in the 
 here knows of links; the archive is all that it waits for. One caller at a time may take in.
 """
 
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-import msgpack
-
-from ..transport.identity import KEY_BYTES, PeerId, peer_id_of, public_key_of
+from ..transport.identity import PeerId, peer_id_of, public_key_of
 from . import defaults
 from .archive import Archive, Stored
 from .authors import Authors, Change
 from .digest import HASH_BYTES, Digest, Plot
+from .documents import Documents
+from .ends import Ends, leads_on
 from .entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
 from .errors import BadEntry, BadOrder, StateError
-from .feed import Feed, Outcome, Verdict
+from .feed import OTHER_BRANCH, Feed, Outcome, Verdict, beyond
 from .gossip import Item, Pulled, Told, told
+from .interest import Interest
+from .kinds import all_parts
+from .vouches import VOUCHES, read_vouches
 from .wanted import Place
 
-VOUCHES: Final = "vouches"
-"""The key in a `member` feed under which its author names those that it vouches for."""
 BLAMED: Final = frozenset(("too-large", "bad-envelope", "bad-signature", "bad-proof"))
 """Codes of entries that nobody honest hands on."""
 Pause = Callable[[], Awaitable[None]]
+More = Callable[[], Awaitable[Collection[bytes]]]
+"""Who else is kept, once what is said by those before is known; asked until it is nobody."""
 Admit = Callable[[Sequence[Entry]], Iterable[tuple[Entry, Verdict]]]
 """`Writer.stored`: takes own entries that are in the archive into their feeds."""
 
@@ -78,16 +80,16 @@ class Replica:
         archive: Archive,
         *,
         authors: Authors | None = None,
-        interest: Callable[[Plot], bool] = lambda plot: True,
+        interest: Interest | None = None,
         documents: int = defaults.DOCUMENTS,
         documents_bytes: int = defaults.DOCUMENTS_BYTES,
         opened: Callable[[bytes], Entry] = open_entry,
     ) -> None:
-        """`interest`: which kinds and parts are kept; of `documents` that many at most are in
+        """`interest`: what is kept of others, else all; of `documents` that many at most are in
         memory; `opened` checks an entry's signature."""
         self.own = public_key_of(own)
         self.authors = authors or Authors(self.own)
-        self.interest = interest
+        self.interest = interest or Interest()
         self.digest = Digest()
         self.watchers: list[Watcher] = []
         self.takes_own: Callable[[Entry], bool] = lambda entry: False
@@ -99,27 +101,48 @@ class Replica:
         self.archive = archive
         self._opened = opened
         self._feeds: dict[bytes, dict[Plot, Feed]] = {}
-        self._documents: OrderedDict[FeedName, int] = OrderedDict()
-        self._documents_most = documents
-        self._documents_size = 0
-        self._documents_bytes = documents_bytes
+        self._ends = Ends()
+        self._lost: dict[bytes, dict[Plot, Feed]] = {}  # by author, until they are forgotten
+        self._documents = Documents(documents, documents_bytes)
 
-    async def restore(self) -> None:
+    async def restore(self, pause: Pause, more: More | None = None) -> None:
         """Begin with what the archive has. Those who are kept are to be known by then, or are
-        vouched for by those who are; others are dropped."""
+        vouched for by those who are, or `more` names them; others are dropped, and so is what is
+        not kept of any. `pause` is called now and then."""
+        own = peer_id_of(self.own)
         found: dict[PeerId, list[Stored]] = {}
-        for stored in await self.archive.load():
-            found.setdefault(stored.name.author, []).append(stored)
+        unused: list[FeedName] = []
+        everything = await self.archive.load()
+        for stored in everything:
+            if stored.name.author == own:
+                self.interest.wrote(_plot(stored.name))
+        for number, stored in enumerate(everything):
+            if self.keeps(public_key_of(stored.name.author), _plot(stored.name)):
+                found.setdefault(stored.name.author, []).append(stored)
+            else:
+                unused.append(stored.name)
+            if number % defaults.LOAD_FEEDS == 0:
+                await pause()
         waiting = [self.own, *self.authors.keys()]
         while waiting:
             key = waiting.pop()
+            if key not in self.authors:
+                continue  # the weight of others has left it no room
             self.resume(key, found.pop(peer_id_of(key), ()))
+            await self._end_feeds(key)
             value = (await self.facts(key, ("member", 0))).get(VOUCHES)
             change = self.authors.vouches(key, read_vouches(value))
             waiting += change.added
             await self._apply(change)
             await self._weigh(key)
+            await pause()
+            if not waiting and more is not None:
+                waiting += await more()
+        for plot in all_parts():
+            self.digest.tree(plot).root()
+            await pause()
         self.newcomers.clear()
+        await self.archive.forget(unused)
         await self.archive.drop(list(found))
 
     def restart(self, archive: Archive) -> None:
@@ -132,7 +155,8 @@ class Replica:
     def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
         """Take up what the archive has of an author who is kept."""
         for name, head, size, _ in feeds:
-            self._feeds.setdefault(key, {})[_plot(name)] = Feed(name, head, size)
+            feed = Feed(name, head, size, self._ends.of(key, _plot(name)))
+            self._feeds.setdefault(key, {})[_plot(name)] = feed
             self.digest.set(key, _plot(name), head)
 
     # What is known.
@@ -145,14 +169,21 @@ class Replica:
         """What others may be told."""
         return self.digest.head(key, plot)
 
+    def keeps(self, key: bytes, plot: Plot) -> bool:
+        """Whether feeds of this kind and part are kept of a kept author: its own always are."""
+        return key == self.own or self.interest(plot)
+
     def lacks(self, head: Told) -> bool:
         """Whether somebody has something of a kept feed that is lacking here."""
-        if head.key not in self.authors or not self.interest(head.plot):
+        if head.key not in self.authors or not self.keeps(head.key, head.plot):
             return False
         feed = self.feed(head.key, head.plot)
         mine = None if feed is None else feed.head
         if head.epoch == 0 or mine == FORKED or head.same(mine):
             return False
+        end = self._ends.of(head.key, head.plot)
+        if end is not None:
+            return leads_on(mine, head, end)
         if head.epoch == FORKED.epoch:
             return head.same(FORKED)
         if head.key == self.own and not self.wants_own:
@@ -173,8 +204,12 @@ class Replica:
         feed = self.feed(key, plot)
         if feed is None or feed.forked:
             return {}
+        before = feed.memory
         await self._load(feed)
-        return feed.document.facts() if feed.document is not None else {}
+        facts = feed.document.facts() if feed.document is not None else {}
+        if feed.memory != before:
+            await self._weigh(key)
+        return facts if self.feed(key, plot) is feed else {}
 
     # Giving.
 
@@ -210,7 +245,7 @@ class Replica:
                 return [(entry.sealed,) for entry in theirs]
             first = asked.seq + 1
         entries = await self.archive.entries(name, mine.epoch, first, limit)
-        return [(entry.sealed,) for entry in entries]
+        return [(entry.sealed,) for entry in entries if entry.seq <= mine.seq]
 
     # Taking in.
 
@@ -266,6 +301,8 @@ class Replica:
         if not self._keeps(key, _plot(name)):
             return
         batch.taken.seen.add((key, _plot(name)))
+        if beyond(head, self._ends.of(key, _plot(name))):
+            return
         feed = self.feed(key, _plot(name))
         mine = None if feed is None else feed.head
         if mine is not None and (mine in (FORKED, head) or head.epoch < mine.epoch):
@@ -286,18 +323,19 @@ class Replica:
             return
         batch.taken.seen.add((key, _plot(name)))
         feed = self.feed(key, _plot(name))
-        if feed is not None and feed.forked:
+        if (feed is not None and feed.forked) or self._ends.of(key, _plot(name)) is not None:
             return
         batch.count(key, len(one) + len(other))
         feed = feed or Feed(name)
         self._note(feed, feed.fork(open_proof(one, other)), batch)
 
     def _keeps(self, key: bytes, plot: Plot) -> bool:
-        return key in self.authors and self.interest(plot)
+        return key in self.authors and self.keeps(key, plot)
 
     async def _admit(self, entry: Entry, batch: _Batch) -> Verdict:
-        name = entry.name
-        feed = self.feed(public_key_of(name.author), _plot(name)) or Feed(name)
+        name, key = entry.name, public_key_of(entry.name.author)
+        end = self._ends.of(key, _plot(name))
+        feed = self.feed(key, _plot(name)) or Feed(name, end=end)
         verdict = feed.admit(entry)
         if verdict.outcome is Outcome.LOAD:
             await self._commit(batch)
@@ -307,6 +345,8 @@ class Replica:
             await self._commit(batch)
             stored = await self.archive.entries(name, entry.epoch, entry.seq, 0)
             verdict = self._compared(feed, stored[0], entry) if stored else verdict
+        if verdict.code == OTHER_BRANCH:
+            await self._put_back(feed, None)
         self._note(feed, verdict, batch, entry)
         return verdict
 
@@ -384,6 +424,59 @@ class Replica:
         """Who is in this node's group from now on."""
         await self._apply(self.authors.grouped(map(public_key_of, peers)))
 
+    async def cut(self, ends: Mapping[bytes, Mapping[Plot, Head]]) -> None:
+        """From now on the feeds of these authors end there, and nobody else's: what came later is
+        let go of, and what led there is fetched where something else is here."""
+        for key in self._ends.replace({key: ends[key] for key in ends if key != self.own}):
+            if key in self.authors:
+                self.newcomers[key] = None
+            await self._end_feeds(key)
+
+    async def _end_feeds(self, key: bytes) -> None:
+        for plot, feed in list(self._feeds.get(key, {}).items()):
+            feed.end = self._ends.of(key, plot)
+            if feed.head is not None and beyond(feed.head, feed.end):
+                await self._go_back(feed)
+
+    async def _go_back(self, feed: Feed) -> None:
+        """Let it be what it was at its end; where that is not in the archive, nothing."""
+        head, end = feed.head, feed.end
+        assert head is not None and end is not None
+        made, seq, size = Feed(feed.name, end, 0, end), 0, 0
+        try:
+            while head.epoch == end.epoch and made.document is None:
+                entries = await self._entries_to(made, seq)
+                seq, size = seq + len(entries), size + sum(entry.size for entry in entries)
+                if not entries:
+                    break
+                made.load(entries)
+        except StateError:  # it does not lead there, or cannot be read now
+            made.unload()
+        whole = None if made.document is None else made
+        if whole is not None:
+            whole.weigh(size)
+        await self._put_back(feed, whole)
+
+    async def _put_back(self, feed: Feed, made: Feed | None) -> None:
+        """This one in place of a feed, first for everybody, then in the archive."""
+        key, plot = public_key_of(feed.name.author), _plot(feed.name)
+        self._documents.let_go(feed)
+        self._feeds.get(key, {}).pop(plot, None)
+        facts: Mapping[str, bytes] = {}
+        if made is not None and made.document is not None:
+            self._feeds.setdefault(key, {})[plot] = made
+            facts = made.document.facts()
+            self._remember(made)
+        head = None if made is None else made.head
+        self.digest.set(key, plot, head)
+        for watcher in self.watchers:
+            watcher.changed(feed.name, Verdict(Outcome.NEWS, changed=facts, fresh=True))
+        await self.archive.cut(feed.name, head)
+        if feed.name.kind == "member":
+            value = facts.get(VOUCHES)
+            await self._apply(self.authors.vouches(key, read_vouches(value)))
+        await self._weigh(key)
+
     async def refill(self) -> None:
         """Where there is room again, keep those who found none before."""
         await self._apply(self.authors.refill())
@@ -397,16 +490,35 @@ class Replica:
                 self._clear(key)
             await self.archive.drop([peer_id_of(key) for key in some])  # others run meanwhile
 
+    def _leave(self, key: bytes, feed: Feed) -> None:
+        self.digest.set(key, _plot(feed.name), None)
+        self._documents.let_go(feed)
+
     def _clear(self, key: bytes) -> None:
-        for plot, feed in self._feeds.pop(key, {}).items():
-            self.digest.set(key, plot, None)
-            self._forget(feed)
+        for feed in self._feeds.pop(key, {}).values():
+            self._leave(key, feed)
         for watcher in self.watchers:
             watcher.dropped(peer_id_of(key))
 
     async def _weigh(self, key: bytes) -> None:
-        size = sum(feed.size for feed in self._feeds.get(key, {}).values())
-        await self._apply(self.authors.weigh(key, size))
+        feeds = self._feeds.get(key, {}).values()
+        memory, size = sum(feed.memory for feed in feeds), sum(feed.size for feed in feeds)
+        await self._apply(self.authors.weigh(key, max(memory, size)))
+
+    async def forget(self, plots: Collection[Plot]) -> None:
+        """These are not kept any more: the feeds of others in them go."""
+        keys = [key for key in self._feeds if key != self.own]
+        for start in range(0, len(keys), defaults.DROPPED_AT_ONCE):
+            names = []
+            for key in keys[start : start + defaults.DROPPED_AT_ONCE]:
+                held = self._feeds.get(key, {})  # its author may have gone meanwhile
+                for feed in filter(None, [held.pop(plot, None) for plot in plots]):
+                    names.append(feed.name)
+                    self._leave(key, feed)
+                    for watcher in self.watchers:
+                        watcher.changed(feed.name, Verdict(Outcome.NEWS, fresh=True))
+                await self._weigh(key)
+            await self.archive.forget(names)
 
     # Documents.
 
@@ -415,8 +527,7 @@ class Replica:
         is dropped: it will be fetched again."""
         seq = 0
         while feed.document is None and feed.head is not None and not feed.forked:
-            epoch, limit = feed.head.epoch, defaults.LOADED_BYTES
-            entries = await self.archive.entries(feed.name, epoch, seq, limit)
+            entries = await self._entries_to(feed, seq)
             try:
                 feed.load(entries)
             except BadEntry:
@@ -427,23 +538,36 @@ class Replica:
             seq += len(entries)
         self._remember(feed)
 
+    async def _entries_to(self, feed: Feed, seq: int) -> Sequence[Entry]:
+        """Some of its entries in the archive from that number on, none behind its head."""
+        assert feed.head is not None
+        epoch, limit = feed.head.epoch, defaults.LOADED_BYTES
+        entries = await self.archive.entries(feed.name, epoch, seq, limit)
+        return [entry for entry in entries if entry.seq <= feed.head.seq]
+
     def _unlearn(self, feed: Feed) -> None:
         """It is more here than in the archive. An own one stays as it is, for its writer has it:
         nobody is told of it, and what is written next begins an epoch."""
         key, plot = public_key_of(feed.name.author), _plot(feed.name)
         if key != self.own and self.feed(key, plot) is feed:
             del self._feeds[key][plot]
-            self.digest.set(key, plot, None)
-            self._forget(feed)
+            self._leave(key, feed)
 
     def lost(self, authors: Iterable[PeerId] | None) -> None:
-        """The archive has lost feeds of these authors, or all that it had (None): what others
-        have of them is fetched again. Own feeds are the writer's to begin anew."""
-        keys = list(self._feeds) if authors is None else map(public_key_of, authors)
-        for key in keys:
-            if key != self.own:
+        """The archive has lost feeds of these authors, or all that it had (None): `forget_lost`
+        is to be called. Own feeds are the writer's to begin anew."""
+        keys = self._feeds if authors is None else map(public_key_of, authors)
+        self._lost |= {key: self._feeds.get(key, {}) for key in keys if key != self.own}
+
+    async def forget_lost(self, pause: Pause) -> None:
+        """Let what others have of lost feeds be fetched again. `pause` is called between two
+        authors: ten thousand take a tenth of a second."""
+        while self._lost:
+            key, feeds = self._lost.popitem()
+            if self._feeds.get(key, feeds) is feeds:  # else it came again meanwhile
                 self._clear(key)
                 self.newcomers[key] = None
+            await pause()
 
     async def _lose(self, key: bytes) -> None:
         self._clear(key)
@@ -451,46 +575,13 @@ class Replica:
         await self.archive.drop([peer_id_of(key)])
 
     def _remember(self, feed: Feed) -> None:
-        """Its document was used now; those used longest ago go where there are too many."""
-        self._forget(feed, unload=False)
-        if feed.document is None or public_key_of(feed.name.author) == self.own:
-            return
-        self._documents[feed.name] = feed.document.memory
-        self._documents_size += feed.document.memory
-        while len(self._documents) > 1 and (
-            len(self._documents) > self._documents_most
-            or self._documents_size > self._documents_bytes
-        ):
-            name = next(iter(self._documents))
-            oldest = self.feed(public_key_of(name.author), _plot(name))
-            self._documents_size -= self._documents.pop(name)
-            if oldest is not None:
-                oldest.unload()
-
-    def _forget(self, feed: Feed, *, unload: bool = True) -> None:
-        self._documents_size -= self._documents.pop(feed.name, 0)
-        if unload:
-            feed.unload()
+        """Its document was used now. Those of own feeds stay: their writer has them."""
+        if public_key_of(feed.name.author) != self.own:
+            self._documents.use(feed)
 
 
-def read_vouches(value: bytes | None) -> list[bytes]:
-    """The public keys in a fact `vouches`: a map whose `keys` is their list. What is none is
-    passed over."""
-    if value is None:
-        return []
-    try:
-        fields: Any = msgpack.unpackb(value, max_array_len=1024, max_map_len=64, max_ext_len=0)
-    except (ValueError, TypeError, msgpack.UnpackException):
-        return []
-    keys = fields.get("keys") if isinstance(fields, dict) else None
-    found = keys if isinstance(keys, list) else []
-    return [key for key in found if type(key) is bytes and len(key) == KEY_BYTES]
-
-
-def write_vouches(keys: Iterable[bytes]) -> dict[str, Any]:
-    """The value of that fact."""
-    return {"keys": sorted(keys)[: defaults.AUTHOR_VOUCHED]}
+_PLOTS: Final[dict[Plot, Plot]] = {plot: plot for plot in all_parts()}  # one object of each
 
 
 def _plot(name: FeedName) -> Plot:
-    return name.kind, name.part
+    return _PLOTS[name.kind, name.part]

@@ -23,7 +23,7 @@ from ..transport.link import Link
 from . import defaults
 from .entry import Entry
 from .errors import StateError
-from .exchange import DIGEST, HEADS, NEWS, PULL, Exchange, Unanswered
+from .exchange import DIGEST, HAVE, HEADS, NEWS, PULL, Exchange, Unanswered
 from .replica import Admit, Replica
 
 
@@ -41,7 +41,7 @@ class Replication:
         self._fresh: list[PeerId] = []  # to compare with at once
         self._changes: list[tuple[PeerId, bool]] = []  # links that came and went
         endpoint.handle(NEWS, self._on_news)
-        for method in (DIGEST, HEADS, PULL):
+        for method in (DIGEST, HEADS, PULL, HAVE):
             endpoint.handle(method, self._answering(method))
         endpoint.on_link(self._link_up)
         endpoint.on_link_kept(self._begin)

@@ -64,6 +64,8 @@ class Roster:
         self._by_bytes: dict[bytes, Known] = {}  # by the sealed record
         self.live: dict[PeerId, None] = {}  # in order of their links
         self.reclaimed: int | None = None  # a sequence number of our own that others know
+        self.counts: Callable[[PeerId], bool] = lambda peer: True
+        """Whether somebody may be a member, and is dialled."""
 
     # What is known.
 
@@ -313,7 +315,11 @@ class Roster:
         return ((peer, known) for peer, known in self._known.items() if peer not in self.live)
 
     def _waiting(self) -> Iterator[tuple[PeerId, Known]]:
-        return ((peer, known) for peer, known in self._unlinked() if not known.dialling)
+        return (
+            (peer, known)
+            for peer, known in self._unlinked()
+            if not known.dialling and self.counts(peer)
+        )
 
     def _forget(self, now: float) -> None:
         gone = [peer for peer, known in self._unlinked() if now - known.heard > defaults.FORGET]

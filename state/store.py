@@ -24,11 +24,11 @@ from ..transport.database import Database, Row
 from ..transport.errors import DatabaseDamaged, HostError
 from ..transport.identity import peer_id_of, public_key_of
 from . import defaults
-from .entry import FORKED, Entry, FeedName, Head, Proof, open_proof
+from .entry import FORKED, Entry, FeedName, Head, Proof, open_proof, read_stored
 from .errors import BadEntry, BadOrder, FeedDamaged, StateError
 from .kinds import KINDS
 from .stored import StoredFeed, checked, entry_sum, feed_sum
-from .work import Drop, Put, Work
+from .work import Cut, Drop, Put, Work
 
 VERSION: Final = 1
 _APPLICATION: Final = 0x73686F61  # "shoa": what `file` and others see in the header
@@ -155,6 +155,8 @@ class Store:
         elif isinstance(work, Drop):
             for author in work.authors:
                 self._drop_author(public_key_of(author))
+        elif isinstance(work, Cut):
+            self._cut(work)
         else:
             for name in work.names:
                 self._forget(self._feed_id(name))
@@ -207,6 +209,25 @@ class Store:
             first, end = row[0] << _FEED_BITS, (row[0] + 1) << _FEED_BITS
             self._forget_range(first, end)
             self._database.run("DELETE FROM authors WHERE id = ?", row[0])
+
+    def _cut(self, cut: Cut) -> None:
+        """Where that very entry is not stored, nothing of the feed stays."""
+        feed, (epoch, seq, digest) = self._feed_id(cut.name), cut.head
+        head = self._database.row("SELECT epoch, seq FROM feeds WHERE id = ?", feed)
+        first = feed << _SEQ_BITS
+        last = first | seq
+        row = self._database.row("SELECT sealed FROM entries WHERE id = ?", last)
+        if head is None or head[0] != epoch or row is None or _hash_of(row[0]) != digest:
+            return self._forget(feed)
+        if head[1] == seq:
+            return None
+        end = (feed + 1) << _SEQ_BITS
+        self._database.run("DELETE FROM entries WHERE id > ? AND id < ?", last, end)
+        (size,) = self._database.row(
+            "SELECT sum(length(sealed)) FROM entries WHERE id >= ? AND id < ?", first, end
+        ) or (0,)
+        self.loose = True
+        return self._set_head(feed, cut.name, cut.head, size)
 
     def _forget(self, feed: int) -> None:
         self._forget_range(feed, feed + 1)
@@ -363,6 +384,13 @@ class Store:
         if self.loose:
             self._database.rows(f"PRAGMA incremental_vacuum({defaults.FREED_AT_ONCE})")
             self._tidy()
+
+
+def _hash_of(sealed: bytes) -> bytes | None:
+    try:
+        return read_stored(sealed).hash
+    except BadEntry:
+        return None
 
 
 def _require(followed: bool, entry: Entry) -> None:

@@ -8,6 +8,7 @@ delay. Sans-I/O.
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 
 from ..transport.identity import PeerId
@@ -35,6 +36,8 @@ class Wanted:
         self._tellers: dict[PeerId, _Teller] = {}
         self._asked: dict[Place, float] = {}  # under way, since when
         self._free_at: dict[bytes, float] = {}  # by author: when what came is worked off
+        self._look_at = inf  # when to choose again, since not everything was looked at
+        self._took = defaults.PULL_PATIENCE[1]  # seconds, a pull that brought something, of late
         self._paced: dict[bytes, None] = {}  # those of whom nothing is asked until then
 
     def tellers(self, place: Place) -> dict[PeerId, Told]:
@@ -72,39 +75,53 @@ class Wanted:
         idle = [item for item in self._tellers.items() if item[1].told and not item[1].busy]
         if not idle:
             return found
+        patience = self._patience()
         room = defaults.PULLS - sum(
-            teller.busy and now - teller.asked < defaults.PULL_PATIENCE
-            for teller in self._tellers.values()
+            teller.busy and now - teller.asked < patience for teller in self._tellers.values()
         )
+        looks, self._look_at = max(defaults.LOOKED_AT // len(idle), defaults.PULL_FEEDS), inf
         for peer, teller in sorted(idle, key=lambda item: item[1].asked):
-            if len(found) < room and (places := self._choose(teller, now)):
+            if len(found) == room:
+                break
+            if not (places := self._choose(teller, looks, now)):
+                if len(teller.told) >= looks:
+                    self._look_at = now + defaults.LOOK_AGAIN
+            else:
                 found[peer] = places
                 teller.busy, teller.asked = True, now
                 self._asked |= dict.fromkeys(places, now)
         return found
 
-    def _choose(self, teller: _Teller, now: float) -> list[Place]:
+    def _choose(self, teller: _Teller, looks: int, now: float) -> list[Place]:
+        """What to ask one for. So much is looked at, and the next time what has waited longest."""
         places: list[Place] = []
-        for place, told in list(teller.told.items()):
+        patience = self._patience()
+        for place in list(islice(teller.told, looks)):
+            told = teller.told.pop(place)
             if not self._lacks(told):
-                del teller.told[place]
-            elif self._free_at.get(place[0], now) - now <= defaults.AUTHOR_BURST_S and (
-                now - self._asked.get(place, -inf) >= defaults.PULL_PATIENCE
+                continue
+            teller.told[place] = told
+            if self._free_at.get(place[0], now) - now <= defaults.AUTHOR_BURST_S and (
+                now - self._asked.get(place, -inf) >= patience
             ):
                 places.append(place)
                 if len(places) == defaults.PULL_FEEDS:
                     break
         return places
 
+    def _patience(self) -> float:
+        least, most = defaults.PULL_PATIENCE
+        return min(max(2 * self._took, least), most)
+
     def next_at(self, now: float) -> float:
         """When `next` may find something that it does not find now, if nothing else happens."""
         if not self._asked and not self._paced:
-            return inf
-        late = (since + defaults.PULL_PATIENCE for since in self._asked.values())
+            return self._look_at
+        late = (since + self._patience() for since in self._asked.values())
         over = now + defaults.AUTHOR_BURST_S
         self._paced = {key: None for key in self._paced if self._free_at[key] > over}
         paced = (self._free_at[key] - defaults.AUTHOR_BURST_S for key in self._paced)
-        return min((when for when in (*late, *paced) if when > now), default=inf)
+        return min((when for when in (*late, *paced, self._look_at) if when > now), default=inf)
 
     def came(self, key: bytes, size: int, now: float) -> None:
         """Entries of an author came, so many bytes in all."""
@@ -122,6 +139,8 @@ class Wanted:
     ) -> None:
         """A pull is over; what was asked for in `vain` is not asked of this one again soon."""
         teller = self._tellers.get(peer)
+        if teller is not None and not all(place in vain for place in places):
+            self._took += (now - teller.asked - self._took) / defaults.PULLS
         for place in places:
             self._asked.pop(place, None)
             told = None if teller is None else teller.told.get(place)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..transport.identity import PeerId
-from .entry import Entry, FeedName, Proof
+from .entry import Entry, FeedName, Head, Proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,15 @@ class Forget:
     names: Sequence[FeedName]
 
 
-Work = Put | Proof | Drop | Forget
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Of a feed nothing stays that is behind this entry of its epoch."""
+
+    name: FeedName
+    head: Head
+
+
+Work = Put | Proof | Drop | Forget | Cut
 
 
 def size_of(work: Work) -> int:

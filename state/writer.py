@@ -112,6 +112,13 @@ class Writer:
         earlier = document.facts() if document is not None and not own.epoch else {}
         return own.facts.keys() | (earlier.keys() - own.changed.keys())
 
+    def get(self, kind: str, part: int, key: str) -> bytes | None:
+        """The value that a fact shall have, packed; None: there shall be none."""
+        own = self._find(FeedName(self._identity.peer, kind, part))
+        if own.epoch or key in own.changed:
+            return own.facts.get(key)
+        return None if own.feed.document is None else own.feed.document.get(key)
+
     def reported(self, peer: PeerId, linked: int) -> None:
         """A peer has shown its heads of our feeds, and what was lacking here has come.
 

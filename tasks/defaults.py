@@ -39,6 +39,10 @@ MODEL_PATIENCE = 10.0  # seconds until nobody's knowing the owner's model is a f
 SERVE_RETRY = (1.0, 60.0)  # seconds until serving is tried again: first, most
 SEEK_TIME = 3.0  # seconds for the records of nodes that were just linked to come
 
+# Usage: docs/spec/jobs.md.
+USAGE_PACE = 600.0  # seconds between two times that what was counted is written
+USAGE_USERS = 256  # users, each of one model, with sums of their own
+
 # Text: docs/spec/text.md.
 TEXT_MEMORY = 2**30  # bytes of address space of the child; a 37 MB tokenizer.json takes 310 MiB
 TEXT_LOAD_TIMEOUT = 15.0  # seconds; a 37 MB tokenizer.json takes 0.9

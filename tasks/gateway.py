@@ -118,6 +118,7 @@ class Gateway:
         self._models = models
         self._runs: dict[SessionId, tuple[Run, Model]] = {}
         self._chains = Chains(host, courier)
+        self._waited_for = 0
         courier.handle("session.token", self._on_token)
         courier.handle("session.progress", self._on_progress)
         courier.handle("session.failed", self._on_failed)
@@ -130,6 +131,11 @@ class Gateway:
         """How many are under way."""
         return len(self._runs)
 
+    @property
+    def waited_for(self) -> int:
+        """Of how many requests somebody waits for the answer."""
+        return self._waited_for
+
     async def generate(self, request: GenerateRequest, emit: Emit) -> Summary:
         """Answer one request; `emit` gets the chain and then the text as it comes.
 
@@ -138,8 +144,12 @@ class Gateway:
         ModelError.
         """
         began = self._host.now()
-        async with self._models.use(request.model) as model:
-            return await self._generate(model, request, emit, began)
+        self._waited_for += request.turn is None
+        try:
+            async with self._models.use(request.model) as model:
+                return await self._generate(model, request, emit, began)
+        finally:
+            self._waited_for -= request.turn is None
 
     async def _generate(
         self, model: Model, request: GenerateRequest, emit: Emit, began: float
@@ -152,7 +162,7 @@ class Gateway:
             await self._start(talk)
             await answer.prepare()
             while not await self._converse(talk):
-                continue
+                await self._give_way(talk)
             return answer.summary()
         finally:
             await self._leave(talk)
@@ -218,7 +228,8 @@ class Gateway:
             for error in talk.refused.values():  # why the last chain was refused says more
                 raise error from None
             raise
-        return Run(session, route, talk.ids, new, self._host.now())
+        idle = talk.request.turn is not None
+        return Run(session, route, talk.ids, new, self._host.now(), idle=idle)
 
     def _route(self, talk: _Talk, members: Members, new: int, session: bytes) -> tuple[Hop, ...]:
         return find_route(
@@ -283,6 +294,15 @@ class Gateway:
         yield lost
         yield from ({peer} for peer in run.peers if peer in parted and {peer} != lost)
 
+    async def _give_way(self, talk: _Talk) -> None:
+        """Leave the chain to others while they are waited for, then open one anew."""
+        turn = talk.request.turn
+        if turn is not None and turn.is_over():
+            await self._leave(talk)
+            await turn.come()
+            talk.refused.clear()
+            await self._start(talk)
+
     async def _leave(self, talk: _Talk) -> None:
         run, talk.run = talk.run, None
         if run is not None:
@@ -298,7 +318,7 @@ class Gateway:
 
     async def _converse(self, talk: _Talk) -> bool:
         """Feed the prompt, a few spans ahead of the head's progress, and take the tokens; False
-        where another chain has taken over."""
+        where another chain has taken over, or the turn is over."""
         run = talk.run
         assert run is not None
         spans = _spans(run, talk.model.hidden)
@@ -315,6 +335,8 @@ class Gateway:
                         raise item
                     if isinstance(item, Progress):
                         self._feed(run, spans)
+                if talk.request.turn is not None and talk.request.turn.is_over():
+                    return False
                 if not items and await self._move(talk, run):
                     return False
         except StageLost as error:

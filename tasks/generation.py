@@ -45,9 +45,22 @@ class Model:
     text: Text
 
 
+class Turn(Protocol):
+    """When a request may compute for which nobody waits."""
+
+    def is_over(self) -> bool:
+        """Whether somebody who waits has come."""
+        ...
+
+    async def come(self) -> None:
+        """Return when it is not over any more."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """What a client asks: `prompt` or `messages`; `raw` leaves the chat template out."""
+    """What a client asks: `prompt` or `messages`; `raw` leaves the chat template out. One with a
+    `turn` gives its chain up while that is over, and goes on behind the last token later."""
 
     model: str
     prompt: str | None = None
@@ -56,6 +69,7 @@ class GenerateRequest:
     max_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
+    turn: Turn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +110,17 @@ class Run:
     """
 
     def __init__(
-        self, session: SessionId, route: Sequence[Hop], ids: list[int], new: int, now: float
+        self,
+        session: SessionId,
+        route: Sequence[Hop],
+        ids: list[int],
+        new: int,
+        now: float,
+        *,
+        idle: bool = False,
     ) -> None:
         self.session = session
+        self.idle = idle
         self.route = tuple(route)
         self.ids = ids  # prompt and generated
         self.new = new  # tokens to generate at most

@@ -133,9 +133,7 @@ def missing_sentence(members: Members, root: str, layers: int, holes: Sequence[H
     ranges = " and ".join(f"{hole.start}:{hole.stop}" for hole in holes[:8])
     model = _named(members, root)
     name = f"`{model.name}`" if model else f"model {root[:16]}"
-    sentence = (
-        f"layers {ranges} of {name} ({layers} layers) are served by no node linked with this one"
-    )
+    sentence = f"layers {ranges} of {name} ({layers} layers) are served by no node that answers"
     if model:
         count = sum(hole.stop - hole.start for hole in holes)
         sentence += f": they take about {_size(model.weight_bytes * count // layers)} of memory"

@@ -28,7 +28,7 @@ from .session import printable
 from .shard import DTypeSetting, choose_dtype, held_of, shard_of
 from .stage import Stage
 
-Phase = Literal["no-engine", "choosing", "fetching", "loading", "serving", "failed"]
+Phase = Literal["no-engine", "barred", "choosing", "fetching", "loading", "serving", "failed"]
 
 NO_TORCH = "torch is not installed: this node holds no layers"
 # What a damaged chunk looks like to an engine. Other faults of a model have these codes too.
@@ -105,6 +105,8 @@ class Serving:
         self._settings = settings
         self._plan: Plan | None = None
         self._restarted = trio.Event()
+        self._barred: str | None = None
+        self._bar_changed = trio.Event()
         self._state = _State("choosing", "choosing what to serve")
         if engine is None:
             self._state = _State("no-engine", no_engine)
@@ -138,9 +140,10 @@ class Serving:
             await trio.sleep_forever()
         pause, longest = SERVE_RETRY
         while True:
+            await self._until_allowed()
             try:
-                await self._serve(self._engine)
-                pause = SERVE_RETRY[0]
+                if await self._serve_while_allowed(self._engine):
+                    pause = SERVE_RETRY[0]
             except ShoalError as error:
                 self._withdraw()
                 self._state = _State("failed", error.message, hint=error.hint)
@@ -149,6 +152,39 @@ class Serving:
                 with trio.move_on_after(pause):
                     await self._directory.changed(version)
                 pause = min(2 * pause, longest)
+
+    def bar(self, why: str | None) -> None:
+        """Serve nothing, for this reason; None: there is none, or none any more."""
+        if why != self._barred:
+            self._barred = why
+            self._bar_changed.set()
+            self._bar_changed = trio.Event()
+
+    async def _until_allowed(self) -> None:
+        while self._barred is not None:
+            self._withdraw()
+            self._say("barred", self._barred)
+            await self._bar_changed.wait()
+
+    async def _serve_while_allowed(self, engine: RestartingEngine) -> bool:
+        """As `_serve`; whether it was not barred meanwhile."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_when_barred, nursery.cancel_scope)
+            try:
+                await self._serve(engine)
+            except ShoalError as error:
+                failure: ShoalError | None = error
+            else:
+                failure = None
+            nursery.cancel_scope.cancel()
+        if self._barred is None and failure is not None:
+            raise failure
+        return self._barred is None
+
+    async def _cancel_when_barred(self, scope: trio.CancelScope) -> None:
+        while self._barred is None:
+            await self._bar_changed.wait()
+        scope.cancel()
 
     async def _serve(self, engine: RestartingEngine) -> None:
         """Until the engine has restarted; raises ShoalError where it cannot be."""

@@ -122,6 +122,7 @@ class Open:
     steps: int = 0
     stop_ids: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
+    idle: bool = False  # it may wait: nobody sits before it
 
     def header(self) -> dict[str, Any]:
         parts, sampling = self.parts, self.sampling
@@ -144,6 +145,8 @@ class Open:
                 sampling.top_p,
                 sampling.seed,
             ]
+        if self.idle:
+            header["idle"] = True
         return header
 
     @classmethod
@@ -162,6 +165,7 @@ class Open:
             steps=_int(header, "steps", 1, MAX_POSITIONS) if parts.head else 0,
             stop_ids=_stop_ids(header) if parts.head else (),
             sampling=_sampling(header) if parts.head else Sampling(),
+            idle=header.get("idle") is True,
         )
 
 

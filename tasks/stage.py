@@ -40,6 +40,7 @@ from .engine.interface import (
     TokenEvent,
 )
 from .errors import SessionError
+from .metering import Meter, User
 from .sentlog import SentBudget, SentLog
 from .session import (
     Close,
@@ -65,6 +66,7 @@ class _Session:
     log: SentLog
     heard: float  # when the last message came
     made: int = 0  # tokens sampled here
+    asked: bool = False  # for a token: what is computed from then on is no prompt
     waiting: int = 0  # spans the engine has and has not answered
     # Computing seconds before this stage and whether a token is wanted, by a span's end.
     spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
@@ -72,6 +74,10 @@ class _Session:
     @property
     def name(self) -> Name:
         return self.gateway, self.open.session
+
+    @property
+    def user(self) -> User:
+        return self.gateway, self.open.root
 
     @property
     def single(self) -> bool:
@@ -125,6 +131,7 @@ class Stage:
         self._held: Held | None = None
         self.speed = DecodeSpeed()
         """Of the shard that is served."""
+        self.meter = Meter(courier.peer)
         self._sessions: dict[Name, _Session] = {}
         self._closed: OrderedDict[Name, None] = OrderedDict()
         self._budget = SentBudget(sent_bytes)
@@ -147,6 +154,11 @@ class Stage:
     def sessions(self) -> int:
         """How many are open."""
         return len(self._sessions)
+
+    @property
+    def waited_for(self) -> int:
+        """Of how many sessions somebody waits for the answer."""
+        return sum(not session.open.idle for session in self._sessions.values())
 
     def log(self, gateway: PeerId, session: SessionId) -> SentLog | None:
         """What was sent on in a session, for replay."""
@@ -258,6 +270,8 @@ class Stage:
 
     def _check_room(self, gateway: PeerId, message: Open) -> None:
         name = gateway, message.session
+        if message.idle and self.waited_for:
+            raise SessionError("busy", "this stage has sessions that somebody waits for")
         if name in self._sessions:
             raise SessionError("session-open", "the session is open already")
         if name in self._closed:
@@ -284,6 +298,7 @@ class Stage:
                 self._drop(session)
         if not opened:
             raise SessionError("session-closed", "the session was closed")
+        self.meter.opened(session.user)
         return Reply({"cached": cached})
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
@@ -377,6 +392,8 @@ class Stage:
             self._fail(session, "too-many-spans", f"{SPANS_WAITING} spans are waiting already")
             return
         session.waiting += 1
+        self.meter.read(session.user, 0 if session.asked else message.count)
+        session.asked = session.asked or message.token
         order, head = session.open, session.open.parts.head
         session.spans[message.start + message.count] = message.seconds, message.token
         span = Span(
@@ -419,6 +436,7 @@ class Stage:
     def _pass_on(self, session: _Session, event: HiddenEvent) -> None:
         order, end = session.open, event.start + event.count
         before, token = session.spans.pop(end, (0.0, False))
+        self.meter.made(session.user, tokens=token, seconds=event.seconds)
         if event.count == 1:
             self.speed.note(event.seconds)
         if order.parts.head:
@@ -443,6 +461,7 @@ class Stage:
         if session.made:  # the first one's time is the prompt's
             self.speed.note(event.seconds)
         session.made += 1
+        self.meter.made(session.user, tokens=1, seconds=event.seconds)
         session.heard = self._host.now()
         final = event.final if session.single else self._is_final(session, event)
         if not final and not session.single:  # the first stage goes on while others are told

@@ -22,7 +22,14 @@ from shoal.dht import canonical
 from shoal.dht.content import Content
 from shoal.node.config import NodeConfig
 from shoal.node.daemon import Node, run_node
-from shoal.state.record import Capacity, MemberRecord, ModelName, ShardRecord, seal_record
+from shoal.state.archive import MemoryArchive
+from shoal.state.entry import Entry
+from shoal.state.kinds import part_of_root
+from shoal.state.record import MemberRecord, ModelName, ShardRecord, seal_record
+from shoal.state.replica import Replica
+from shoal.state.replication import Replication
+from shoal.state.views.models import model_fact
+from shoal.state.views.placements import shard_fact, shard_key
 from shoal.tasks.engine.interface import EngineEvent, Loaded, LoadShard, SessionId, Span, TokenEvent
 from shoal.transport import frame as wire
 from shoal.transport.address import Address
@@ -36,6 +43,7 @@ from shoal.transport.identity import Identity
 from shoal.transport.link import Link
 from shoal.transport.path import PathLost
 from shoal.transport.realhost import RealHost
+from tests.state.fake_feeds import Writer
 
 HOST = RealHost()
 LOOPBACK = "127.0.0.1"
@@ -407,18 +415,25 @@ async def test_a_config_that_nothing_can_hold_is_a_model_error(
 
 async def announce(nursery: trio.Nursery, target: Node, data: bytes) -> Link:
     """A member that names the model `evil` and has its manifest."""
-    identity = Identity.from_seed(b"e" * 32)
-    foe = await endpoint(nursery, identity)
+    author = Writer(ord("e"))
+    foe = await endpoint(nursery, author.identity)
     root = hashlib.sha256(data).hexdigest()
+    await says(
+        nursery, foe, author.write(("models", 0), evil=model_fact(ModelName("evil", root, 6, 1)))
+    )
     foe.handle("model.manifest", lambda call: Reply({"size": len(data)}, data))
-    record = MemberRecord(
-        foe.peer, seq=1, capacity=Capacity(1, 1, True, 1.0, 1.0),
-        models=(ModelName("evil", root, 6, 1),), holdings=(root,),
-    )  # fmt: skip
+    record = MemberRecord(foe.peer, seq=1, holdings=(root,))
     link = await foe.dial(Address(LOOPBACK, target.endpoint.port), timeout=10)
-    sealed = seal_record(identity, record)
+    sealed = seal_record(author.identity, record)
     link.post("member.push", payload=msgpack.packb([[2, 0, sealed]]), priority=Priority.CONTROL)
     return link
+
+
+async def says(nursery: trio.Nursery, foe: Endpoint, *entries: Entry) -> None:
+    """Its feeds hold these entries, and whoever it has a link with gets them."""
+    replication = Replication(HOST, foe, Replica(foe.peer, MemoryArchive()))
+    await nursery.start(replication.run)
+    await replication.write(entries)
 
 
 @pytest.mark.trio
@@ -426,15 +441,19 @@ async def test_a_false_stage_of_unknown_dtype_is_no_stage(tmp_path: Path) -> Non
     """One hop over all layers is the shortest chain there is: it must not win by a false word."""
     async with swarm(tmp_path) as (first, second), trio.open_nursery() as nursery:
         root = first.library.names()["tiny"]
-        identity = Identity.from_seed(b"s" * 32)
-        foe = await endpoint(nursery, identity)
+        author = Writer(ord("s"))
+        foe = await endpoint(nursery, author.identity)
+        shard = ShardRecord(root, True, 0, 6, True, "aaa", 2**40, run=7)
+        facts = {shard_key(root, 0): shard_fact(shard)}
+        await says(nursery, foe, author.write(("shards", part_of_root(root)), **facts))
         link = await foe.dial(Address(LOOPBACK, second.endpoint.port), timeout=10)
-        shard = ShardRecord(root, True, 0, 6, True, "aaa", 2**40)
         address = "/ip4/169.254.169.254/tcp/80"
-        record = MemberRecord(foe.peer, seq=1, addresses=(address,), shards=(shard,))
-        sealed = seal_record(identity, record)
+        record = MemberRecord(foe.peer, seq=1, addresses=(address,), run=7)
+        sealed = seal_record(author.identity, record)
         link.post("member.push", payload=msgpack.packb([[2, 0, sealed]]), priority=Priority.CONTROL)
         await until(lambda: {foe.peer, first.identity.peer} <= set(second.directory.members()))
+        await until(lambda: bool(second.directory.members()[foe.peer].shards))
+        await until(lambda: bool(second.directory.members()[first.identity.peer].models))
         second.directory.publish(shards=())
         await second.remembering.write()
         answer = await ask(second, "run", model="tiny", prompt="x", max_tokens=3)

@@ -20,8 +20,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from shoal.dht.exchange import Exchange
 from shoal.dht.library import Library
+from shoal.state.errors import StateError
+from shoal.state.listing import Listing
 from shoal.state.membership import Membership
 from shoal.state.record import Capacity, ModelName
+from shoal.state.service import State
 from shoal.tasks.courier import Courier
 from shoal.tasks.engine.process import EngineProcess
 from shoal.tasks.errors import SessionError
@@ -103,7 +106,11 @@ class Node:
         host = RealHost()
         identity = Identity.generate(host)
         self.endpoint = Endpoint(host, identity, admission=OpenSwarm(), libp2p=False)
-        self.directory = Membership(host, self.endpoint, identity)
+        self.membership = Membership(host, self.endpoint, identity)
+        self.state = State(
+            host, self.endpoint, identity, self.folder / "state", trouble=_no_trouble
+        )
+        self.directory = Listing(host, self.membership, self.state)
         self.library = Library(host, self.folder)
         self.exchange = Exchange(host, self.endpoint, self.library)
         self.engine = EngineProcess(host, threads=1) if self.layers else None
@@ -128,7 +135,8 @@ class Node:
         async with trio.open_nursery() as nursery:
             self.port = await nursery.start(self.endpoint.run, "127.0.0.1", 0)
             self._publish(Capacity(2, 2**28, self.engine is not None, 1e9, 1e9))
-            await nursery.start(self.directory.run)
+            await nursery.start(self.membership.run)
+            await nursery.start(self.state.run)
             for address in bootstrap:
                 await self.endpoint.dial(address, timeout=5)
             if checkpoint:
@@ -173,6 +181,10 @@ async def swarm(
                 await _sees(node, serving)
             yield nodes
             nursery.cancel_scope.cancel()
+
+
+def _no_trouble(condition: str, error: StateError | None) -> None:
+    assert error is None, error
 
 
 async def _sees(node: Node, serving: int) -> None:

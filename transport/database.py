@@ -38,7 +38,6 @@ _SETTINGS = (
     "PRAGMA temp_store=MEMORY",
     f"PRAGMA cache_size=-{defaults.DATABASE_CACHE // 1024}",
     "PRAGMA wal_autocheckpoint=0",  # `tidy` does it, so that its errors are no commit's
-    f"PRAGMA journal_size_limit={defaults.DATABASE_LOG}",
 )
 
 
@@ -58,16 +57,22 @@ class Database:
     """An open database. All raise OSError (ENOSPC, EIO, EROFS), DatabaseDamaged, AlreadyLocked."""
 
     def __init__(
-        self, path: Path, connection: apsw.Connection, closed: Callable[[], None] | None = None
+        self,
+        path: Path,
+        connection: apsw.Connection,
+        closed: Callable[[], None] | None = None,
+        log: int = defaults.DATABASE_LOG,
     ) -> None:
+        """`log`: bytes of it from which on they go into the file."""
         self._path = path
+        self._most = log
         self._connection = connection
         self._closed = closed
         self._log = _Log()
 
     def set_up(self) -> None:
         """Settings, and the count of the log, which one of them would end."""
-        for setting in _SETTINGS:
+        for setting in (*_SETTINGS, f"PRAGMA journal_size_limit={self._most}"):
             self.run(setting)
         self._connection.set_wal_hook(self._log.note)
 
@@ -122,7 +127,7 @@ class Database:
 
     def tidy(self) -> None:
         """Once there are enough of them: what is in the log goes into the file."""
-        if self._log.pages >= defaults.DATABASE_LOG // defaults.DATABASE_PAGE:
+        if self._log.pages >= self._most // defaults.DATABASE_PAGE:
             self.rows("PRAGMA wal_checkpoint(PASSIVE)")
             self._log.pages = 0
 
@@ -146,9 +151,17 @@ class Database:
             raise _translation(self._path, error) from error
 
 
-def connect(path: Path, vfs: str = "", closed: Callable[[], None] | None = None) -> Database:
+def connect(
+    path: Path,
+    vfs: str = "",
+    closed: Callable[[], None] | None = None,
+    log: int = defaults.DATABASE_LOG,
+) -> Database:
     """Open it with our settings; `vfs` names SQLite's system calls, `closed` is called when it is
-    closed. Raises OSError, DatabaseDamaged, AlreadyLocked."""
+    closed, `log` is how large its log gets, bytes.
+
+    Raises OSError, DatabaseDamaged, AlreadyLocked.
+    """
     try:
         connection = apsw.Connection(str(path), vfs=vfs or None)
     except apsw.Error as error:
@@ -156,7 +169,7 @@ def connect(path: Path, vfs: str = "", closed: Callable[[], None] | None = None)
             closed()
         raise _translation(path, error) from error
     connection.set_busy_timeout(defaults.DATABASE_BUSY_MS)
-    database = Database(path, connection, closed)
+    database = Database(path, connection, closed, log)
     try:
         database.set_up()
         database.row("SELECT count(*) FROM sqlite_schema")

@@ -147,6 +147,10 @@ class Endpoint:
         """`callback(link, code)` once for every link that has ended for good."""
         self._links.lost.append(callback)
 
+    def on_refused(self, callback: Callable[[PeerId, str, str], None]) -> None:
+        """`callback(peer, code, words)` when a peer has not let this node in."""
+        self._door.refused.append(lambda peer, refused: callback(peer, refused.code, refused.words))
+
     def on_link_kept(self, callback: Callable[[Link], None]) -> None:
         """`callback(link)` when somebody here wants a link, whichever side dialled it, for longer
         than a few questions."""

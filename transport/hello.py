@@ -6,7 +6,7 @@ the TLS exporter, so a proof is worth nothing on another connection or for anoth
 """
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import ip_address
@@ -23,6 +23,7 @@ EXPORTER_LABEL: Final = b"EXPORTER-shoal-admission"
 EXPORTER_BYTES: Final = 32
 SWARM: Final = "swarm"
 INVITATION: Final = "invitation"
+FURTHER: Final = 8  # proofs of older secrets in one hello
 _FEATURES = 32
 _WORD_BYTES = 32
 _WINDOW_LIMIT = 1 << 40
@@ -51,6 +52,7 @@ class Hello:
     udp_port: int = 0  # the same for UDP
     observed: tuple[str, int] | None = None  # where this side sees the other, IP address and port
     token: Token | None = None
+    further: tuple[Token, ...] = ()  # proofs of older secrets of the same kind
 
     def encode(self) -> bytes:
         """The head of the HELLO frame: a msgpack map."""
@@ -65,8 +67,9 @@ class Hello:
                 "p": self.port,
                 "u": self.udp_port,
                 "o": self.observed and (ip_address(self.observed[0]).packed, self.observed[1]),
-                "t": self.token and (self.token.kind, self.token.ident, self.token.mac),
+                "t": self.token and _row(self.token),
             }
+            | ({"k": [_row(token) for token in self.further]} if self.further else {})
         )
         return data
 
@@ -93,6 +96,7 @@ class Hello:
             udp_port,
             _place(fields.get("o")),
             _token(fields.get("t")),
+            _further(fields.get("k")),
         )
 
 
@@ -162,6 +166,18 @@ def _token(value: object) -> Token | None:
     return Token(_word(value[0]), _octets(value[1], 0, _WORD_BYTES), _octets(value[2], 32))
 
 
+def _row(token: Token) -> tuple[str, bytes, bytes]:
+    return token.kind, token.ident, token.mac
+
+
+def _further(value: object) -> tuple[Token, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > FURTHER:
+        raise Fault("bad-hello")
+    return tuple(token for token in map(_token, value) if token is not None)
+
+
 # Admission.
 
 
@@ -221,7 +237,8 @@ class Invitations(Protocol):
 
 
 class Admission(Protocol):
-    """Who is let in. The three below are all there are; a node may change from one to another."""
+    """Who is let in; a node may change from one to another. The three below look at secrets alone,
+    a private group's (`state/group/admission.py`) at its members as well."""
 
     @property
     def swarm(self) -> bytes:
@@ -233,8 +250,21 @@ class Admission(Protocol):
         """What this side proves when it dials; None proves nothing."""
         ...
 
+    @property
+    def further(self) -> Sequence[Secret]:
+        """Older ones that it proves besides, at most FURTHER."""
+        ...
+
     def find(self, kind: str, ident: bytes) -> Secret | None:
         """The secret that a dialler's token names, if it lets anybody in."""
+        ...
+
+    def refusal(self, peer: PeerId, kind: str) -> str | None:
+        """The code that keeps a peer out, or away from, whatever it proves; `kind` of secret."""
+        ...
+
+    def words(self, peer: PeerId, code: str) -> str:
+        """What a refused peer is told besides the code."""
         ...
 
     def used(self, secret: Secret) -> None:
@@ -252,14 +282,27 @@ def invitation_ident(key: bytes) -> bytes:
     return sha256(b"shoal/invitation/1\0" + key).digest()[:8]
 
 
-def _invited(invitations: Invitations | None, kind: str, ident: bytes) -> Secret | None:
+def invited(invitations: Invitations | None, kind: str, ident: bytes) -> Secret | None:
+    """The secret of an invitation that still lets somebody in."""
     if kind != INVITATION or invitations is None:
         return None
     key = invitations.find(ident)
     return None if key is None else Secret(INVITATION, ident, key)
 
 
-class OpenSwarm:
+class _BySecret:
+    """Whoever has the secret is let in, by it alone."""
+
+    further: Sequence[Secret] = ()
+
+    def refusal(self, peer: PeerId, kind: str) -> str | None:
+        return None
+
+    def words(self, peer: PeerId, code: str) -> str:
+        return ""
+
+
+class OpenSwarm(_BySecret):
     """Lets everybody in who means the same swarm."""
 
     open = True
@@ -270,14 +313,14 @@ class OpenSwarm:
         self._invitations = invitations
 
     def find(self, kind: str, ident: bytes) -> Secret | None:
-        return _invited(self._invitations, kind, ident)
+        return invited(self._invitations, kind, ident)
 
     def used(self, secret: Secret) -> None:
         if self._invitations is not None:
             self._invitations.used(secret.ident)
 
 
-class SwarmKey:
+class SwarmKey(_BySecret):
     """Lets in who proves the key (16 bytes or more), or an invitation of this node's."""
 
     open = False
@@ -292,14 +335,14 @@ class SwarmKey:
     def find(self, kind: str, ident: bytes) -> Secret | None:
         if kind == SWARM:
             return self.secret if not ident else None
-        return _invited(self._invitations, kind, ident)
+        return invited(self._invitations, kind, ident)
 
     def used(self, secret: Secret) -> None:
         if secret.kind == INVITATION and self._invitations is not None:
             self._invitations.used(secret.ident)
 
 
-class Invited:
+class Invited(_BySecret):
     """Proves an invitation's key (10 bytes or more) when it dials, and lets nobody in."""
 
     open = False
@@ -327,19 +370,24 @@ def admit(
     token = hello.token
     if token is None:
         return (Admitted("open"), None) if admission.open and hello.swarm else "not-admitted"
-    secret = admission.find(token.kind, token.ident)
-    if secret is None or not secret.proven_by(token, "dialler", binding):
-        return "not-admitted"
-    return Admitted(secret.kind, secret.ident), secret
+    for shown in (token, *hello.further):
+        secret = admission.find(shown.kind, shown.ident)
+        if secret is not None and secret.proven_by(shown, "dialler", binding):
+            refused = admission.refusal(binding.dialler, secret.kind)
+            return refused or (Admitted(secret.kind, secret.ident), secret)
+    return "not-admitted"
 
 
 def confirm(admission: Admission, hello: Hello, binding: Binding) -> Admitted | str:
-    """The dialler's check of the listener's hello, by the secret that it proved itself."""
+    """The dialler's check of the listener's hello, by one of the secrets that it proved itself."""
     if admission.swarm and hello.swarm != admission.swarm:
         return "wrong-swarm"
     secret = admission.secret
     if secret is None:
         return Admitted("open")
-    if not secret.proven_by(hello.token, "listener", binding):
-        return "not-admitted"
-    return Admitted(secret.kind, secret.ident)
+    for known in (secret, *admission.further):
+        named = hello.token is not None and hello.token.ident == known.ident
+        if named and known.proven_by(hello.token, "listener", binding):
+            refused = admission.refusal(binding.listener, known.kind)
+            return refused or Admitted(known.kind, known.ident)
+    return "not-admitted"

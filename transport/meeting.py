@@ -81,6 +81,8 @@ class Door:
         self.port = 0
         self.udp_port = 0
         self.observers: list[Callable[[Connected], None]] = []
+        self.refused: list[Callable[[PeerId, Refused], None]] = []
+        """Called with a peer that has not let this node in."""
         self._peer = peer
         self._incarnation = incarnation
         self._windows = Windows(
@@ -101,7 +103,8 @@ class Door:
         if secret is not None:
             self.admission.used(secret)
             token = secret.prove("listener", _binding(path, dialler=peer, listener=self._peer))
-        path.send(self._hello(path, hello.incarnation if hello.resume else None, token))
+        tokens = () if token is None else (token,)
+        path.send(self._hello(path, hello.incarnation if hello.resume else None, *tokens))
         self._tell(connected)
         return connected
 
@@ -128,8 +131,10 @@ class Door:
         peer = path.tls.peer
         binding = _binding(path, dialler=self._peer, listener=peer)
         secret = self.admission.secret
-        token = secret.prove("dialler", binding) if secret and resume is None else None
-        path.send(self._hello(path, resume, token))
+        tokens = []
+        if secret is not None and resume is None:
+            tokens = [each.prove("dialler", binding) for each in (secret, *self.admission.further)]
+        path.send(self._hello(path, resume, *tokens))
         await path.drain()
         hello, early = await _read_hello(path)
         if common_version(defaults.PROTOCOL_VERSIONS, hello.versions) is None:
@@ -151,12 +156,13 @@ class Door:
     async def refuse(self, path: Path, code: str) -> None:
         """Say why, wait a moment for the peer to hang up, and close."""
         with trio.move_on_after(defaults.REFUSAL_S), suppress(PathLost):
-            path.send(wire.encode(wire.GOAWAY, head=wire.encode_code(code)))
+            words = self.admission.words(path.tls.peer, code)
+            path.send(wire.encode(wire.GOAWAY, head=wire.encode_code(code, words)))
             await path.drain()
             await path.receive()
         path.close()
 
-    def _hello(self, path: Path, resume: bytes | None, token: Token | None) -> bytes:
+    def _hello(self, path: Path, resume: bytes | None, *tokens: Token) -> bytes:
         hello = Hello(
             versions=defaults.PROTOCOL_VERSIONS,
             incarnation=self._incarnation,
@@ -166,7 +172,8 @@ class Door:
             port=self.port,
             udp_port=self.udp_port,
             observed=path.address if path.address[1] else None,
-            token=token,
+            token=tokens[0] if tokens else None,
+            further=tokens[1:],
         )
         return wire.encode(wire.HELLO, head=hello.encode())
 

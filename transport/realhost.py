@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import gc
 import io
 import os
 import secrets
@@ -394,6 +395,9 @@ class RealHost(TrioHost):
 
     async def give_back_memory(self) -> None:
         await self.offload(give_back)
+
+    def keep_memory(self) -> None:
+        gc.freeze()
 
     async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         return await trio.to_thread.run_sync(work, *args)

@@ -40,7 +40,7 @@ class DaemonHandle:
     @property
     def address(self) -> Address:
         """Where others reach it, as it knows itself."""
-        return self.node.addresses[0]
+        return self.node.listening.addresses[0]
 
     @property
     def engine(self) -> SimulatedEngine:

@@ -17,13 +17,14 @@ from ..mount import BlockHandle, Mount
 _MAKES: Final = apsw.SQLITE_OPEN_CREATE
 _SYNCS_FOLDER: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 _JULIAN_MS: Final = 210866760000000  # 1970 by SQLite's clock
+_LOG: Final = 128 * 2**10  # bytes, an eighth of a real one: hundreds of hosts share one memory
 _numbers = count(1)
 
 
 def open_database(mount: Mount, path: Path) -> Database:
     """The database of one program. Raises OSError, DatabaseDamaged, AlreadyLocked."""
     calls = DiskCalls(mount, f"disk-{next(_numbers)}")
-    return connect(path, calls.name, calls.unregister)
+    return connect(path, calls.name, calls.unregister, _LOG)
 
 
 class DiskCalls(apsw.VFS):

@@ -129,6 +129,9 @@ class SimulatedHost(TrioHost):
     def watch_loop(self, instrument: trio.abc.Instrument) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def keep_memory(self) -> None:
+        """Whose it is ends with the run."""
+
     async def give_back_memory(self) -> None:
         """The simulator's memory is not this computer's."""
         await trio.lowlevel.checkpoint()

@@ -17,7 +17,7 @@ from ...state.entry import NO_PARENT, Entry, FeedName, client_of, seal_entry
 from ...state.exchange import DIGEST, HEADS, NEWS, PULL
 from ...state.gossip import Compared, Heads, Pulled, Told, decode_heads, encode_heads
 from ...state.kinds import KINDS
-from ...state.replica import VOUCHES
+from ...state.vouches import VOUCHES
 from ...transport.identity import Identity, PeerId
 from .replicanode import ReplicaNode
 
@@ -37,6 +37,8 @@ class KeyMill(ReplicaNode):
         self._numbers: dict[bytes, int] = {self.replica.own: 0}
         self.named = 0
         """Fresh keys that somebody has heard of."""
+        self.quiet = False
+        """It has enough: it tells and gives nothing any more."""
 
     def begin(self) -> None:
         """It compares with nobody."""
@@ -46,6 +48,8 @@ class KeyMill(ReplicaNode):
         self._tell(peer, [self.replica.own])
 
     def _tell(self, peer: PeerId, keys: list[bytes]) -> None:
+        if self.quiet:
+            return
         heads = [Told(key, *PLOT, 1, 0, bytes(16)) for key in keys]
         self.post(peer, NEWS, encode_heads(heads))
 
@@ -55,6 +59,8 @@ class KeyMill(ReplicaNode):
         if method == HEADS:
             return Heads(()).encode()
         assert method == PULL
+        if self.quiet:
+            return None
         items = []
         for asked in decode_heads(payload, defaults.PULL_FEEDS):
             if asked.key in self._numbers and asked.plot == PLOT and not asked.epoch:

@@ -1,8 +1,9 @@
 """Messages of any size between light nodes, as a lane over TCP would carry them, without either.
 
 Messages go in parts of a packet each, of which a window is under way that opens while nothing is
-lost and halves when something is; a part not acknowledged within two round trips goes again.
-Sizes, round trips and losses are those of the network, contents are not written out.
+lost and shrinks when something is; a part goes again when three that were sent after it have come,
+or when it has not been acknowledged within two round trips. Sizes, round trips and losses are those
+of the network, contents are not written out.
 """
 
 from collections import OrderedDict, deque
@@ -18,10 +19,15 @@ FRAME_BYTES: Final = 60
 """Of a message besides its payload: a lane's frame and its method."""
 TLS_BYTES: Final = 52  # of a packet: TLS, and TCP where it has more than UDP
 ACK_BYTES: Final = 12
+SAID_AGAIN: Final = 4
+"""Parts named by an acknowledgement: where one is lost, the next says the same."""
 FIRST_RTO_S: Final = 0.6
 LEAST_RTO_S: Final = 0.2
 WINDOW: Final = (10.0, 256.0)
 """Packets under way: at first, and at most."""
+SHRINK: Final = 0.7  # of the window where something was lost, as Linux does by default
+PASSED: Final = 3
+"""Parts sent after one that come before it, until it counts as lost."""
 SILENT_S: Final = 15.0
 """Without a sign of life, until a peer counts as lost."""
 _DONE: Final = 4_096
@@ -32,6 +38,7 @@ class _Part:
     key: tuple[int, int]  # message and index
     data: Parcel
     sent: float = 0.0
+    order: int = 0  # among all that its flow sent
     tries: int = 0
 
 
@@ -40,7 +47,9 @@ class _Flow:
     """What goes to one address."""
 
     waiting: deque[_Part] = field(default_factory=deque)
-    flying: dict[tuple[int, int], _Part] = field(default_factory=dict)
+    flying: dict[tuple[int, int], _Part] = field(default_factory=dict)  # in the order sent
+    order: int = 0
+    passed: int = 0  # the last, by that order, that was acknowledged
     window: float = WINDOW[0]
     slow: float = inf  # where it grows slower
     rtt: float | None = None
@@ -68,6 +77,7 @@ class LightLane:
         self._number = 0
         self._partial: dict[tuple[Addr, int], set[int]] = {}
         self._done: OrderedDict[tuple[Addr, int], None] = OrderedDict()
+        self._come: dict[Addr, deque[tuple[int, int]]] = {}  # the last parts of each
         self.out: list[tuple[bytes, Addr]] = []
         self.sent = 0
         """Messages' payloads, bytes."""
@@ -97,7 +107,9 @@ class LightLane:
             self._acked(now, message[1], source)
             return
         _, number, index, count, body = message
-        self.out.append((parcel(ACK_BYTES, ("ack", (number, index))), source))
+        come = self._come.setdefault(source, deque(maxlen=SAID_AGAIN))
+        come.append((number, index))
+        self.out.append((parcel(ACK_BYTES, ("ack", (*come,))), source))
         key = source, number
         if key in self._done:
             return
@@ -112,24 +124,31 @@ class LightLane:
             self._done.popitem(last=False)
         self._came(body, source)
 
-    def _acked(self, now: float, key: tuple[int, int], source: Addr) -> None:
+    def _acked(self, now: float, keys: tuple[tuple[int, int], ...], source: Addr) -> None:
         flow = self._flows.get(source)
-        part = None if flow is None else flow.flying.pop(key, None)
-        if flow is None or part is None:
+        if flow is None:
             return
         flow.heard = now
-        if part.tries == 1:
-            took = now - part.sent
-            flow.rtt = took if flow.rtt is None else 0.875 * flow.rtt + 0.125 * took
-        flow.window += 1 if flow.window < flow.slow else 1 / flow.window
-        flow.window = min(flow.window, WINDOW[1])
+        for key in keys:
+            part = flow.flying.pop(key, None)
+            if part is None:
+                continue
+            if part.tries == 1:
+                if key == keys[-1]:  # the others came earlier
+                    took = now - part.sent
+                    flow.rtt = took if flow.rtt is None else 0.875 * flow.rtt + 0.125 * took
+                flow.passed = max(flow.passed, part.order)
+            flow.window += 1 if flow.window < flow.slow else 1 / flow.window
+            flow.window = min(flow.window, WINDOW[1])
+        while (first := next(iter(flow.flying.values()), None)) is not None and (
+            first.order + PASSED <= flow.passed
+        ):
+            self._again(now, source, flow, first)
         self._fill(now, source, flow)
 
     def _fill(self, now: float, to: Addr, flow: _Flow) -> None:
         while flow.waiting and len(flow.flying) < flow.window:
-            part = flow.waiting.popleft()
-            flow.flying[part.key] = part
-            self._fly(now, to, part)
+            self._fly(now, to, flow, flow.waiting.popleft())
         self._set_due(to, flow, now)
 
     def _set_due(self, to: Addr, flow: _Flow, now: float) -> None:
@@ -140,14 +159,24 @@ class LightLane:
             flow.due = inf
             self._busy.pop(to, None)
 
-    def _fly(self, now: float, to: Addr, part: _Part) -> None:
-        part.sent, part.tries = now, part.tries + 1
+    def _fly(self, now: float, to: Addr, flow: _Flow, part: _Part) -> None:
+        flow.order += 1
+        part.sent, part.order, part.tries = now, flow.order, part.tries + 1
+        flow.flying[part.key] = part
         self.out.append((part.data, to))
+
+    def _again(self, now: float, to: Addr, flow: _Flow, part: _Part) -> None:
+        del flow.flying[part.key]
+        self._fly(now, to, flow, part)
+        if now - flow.shrunk > flow.rto:
+            flow.shrunk = now
+            flow.window = flow.slow = max(2.0, SHRINK * flow.window)
 
     def forget(self, to: Addr) -> None:
         """The link is over: nothing more of what waits is sent."""
         self._flows.pop(to, None)
         self._busy.pop(to, None)
+        self._come.pop(to, None)
 
     def longest(self) -> float:
         """The longest round trip, seconds."""
@@ -168,8 +197,5 @@ class LightLane:
                 continue
             for part in list(flow.flying.values()):
                 if now - part.sent >= flow.rto * 2 ** min(part.tries - 1, 4) - 1e-9:
-                    self._fly(now, to, part)
-                    if now - flow.shrunk > flow.rto:
-                        flow.shrunk = now
-                        flow.window = flow.slow = max(2.0, flow.window / 2)
+                    self._again(now, to, flow, part)
             self._set_due(to, flow, now)

@@ -18,6 +18,7 @@ from ...state.archive import MemoryArchive
 from ...state.entry import Entry, open_entry
 from ...state.errors import StateError
 from ...state.exchange import Exchange, Unanswered
+from ...state.interest import Interest
 from ...state.replica import Replica
 from ...state.roster import Roster
 from ...transport.identity import Identity, PeerId
@@ -68,12 +69,13 @@ class ReplicaNode:
         *,
         archive: MemoryArchive | None = None,
         replica: Callable[..., Replica] = Replica,
+        interest: Interest | None = None,
         most_links: int = defaults.MEMBER_LINKS,
     ) -> None:
         self.identity = identity
         self.peer = identity.peer
         self.archive = archive or MemoryArchive()
-        self.replica = replica(identity.peer, self.archive)
+        self.replica = replica(identity.peer, self.archive, interest=interest)
         self.exchange = Exchange(self.replica, self, random.randrange)
         self.roster = Roster(identity.peer)
         self.lane = LightLane(self._came, self._unheard)
@@ -90,6 +92,7 @@ class ReplicaNode:
         self._calls: dict[int, tuple[PeerId, _Steps]] = {}
         self._dials: dict[int, _Dial] = {}
         self._pumping = inf
+        self._stirred = False  # something came for the exchange
         self._look_at = inf
 
     def face(self, peer: PeerId) -> Exchange:
@@ -112,7 +115,10 @@ class ReplicaNode:
         elif kind == "reset":
             self._unheard(source)
         else:
+            self._stirred = False
             self.lane.take(now, data.message, source)
+            if not self._stirred:  # most are acknowledgements
+                return self._sent()
         return self._flush()
 
     def on_time(self, now: float) -> Sends:
@@ -133,6 +139,9 @@ class ReplicaNode:
 
     def _flush(self) -> list[tuple[bytes, Addr]]:
         self._pump()
+        return self._sent()
+
+    def _sent(self) -> list[tuple[bytes, Addr]]:
         timer = self._timers[0][0] if self._timers else inf
         self.wake_at = min(timer, self.lane.due())
         out, self.lane.out = self.lane.out, []
@@ -257,6 +266,7 @@ class ReplicaNode:
     # Messages.
 
     def _came(self, message: tuple[Any, ...], source: Addr) -> None:
+        self._stirred = True
         peer = self._names[source]
         if message[0] == "answer":
             if (waiting := self._calls.pop(message[1], None)) is not None:

@@ -17,7 +17,7 @@ from ...state.entry import (
     client_of,
     seal_entry,
 )
-from ...state.kinds import KINDS
+from ...state.kinds import KINDS, all_parts
 from ...state.record import MemberRecord, seal_record
 from ...state.replica import Replica
 from ...transport.address import Address
@@ -224,13 +224,25 @@ class Swarm:
         self.call(node, lambda: node.write(entries))
         return entries
 
+    def same_where_kept(self, nodes: Sequence[ReplicaNode]) -> bool:
+        """Of each kind and part: whether all that keep it have the same of the authors that all
+        of them keep."""
+        for plot in all_parts():
+            keeping = [node for node in nodes if node.replica.interest(plot)]
+            shared = set.intersection(*(set(node.replica.authors.keys()) for node in keeping))
+            if len({node.replica.digest.of(shared).top((plot,)) for node in keeping}) > 1:
+                return False
+        return True
+
     def same(self, nodes: Sequence[ReplicaNode] | None = None) -> bool:
         """Whether all have the same heads of the authors that all keep."""
-        nodes = self.nodes if nodes is None else nodes
-        tops = {node.replica.digest.top() for node in nodes}
-        if len(tops) < 2:
+        first, *others = self.nodes if nodes is None else nodes
+        top = first.replica.digest.top()
+        if all(node.replica.digest.top() == top for node in others):
             return True
-        both = set(nodes[0].replica.authors.keys())
-        for node in nodes:
-            both &= set(node.replica.authors.keys())
-        return len({node.replica.digest.of(both).top() for node in nodes}) < 2
+        kept = [set(node.replica.authors.keys()) for node in (first, *others)]
+        both = set.intersection(*kept)
+        if all(authors == both for authors in kept):
+            return False
+        top = first.replica.digest.of(both).top()
+        return all(node.replica.digest.of(both).top() == top for node in others)

@@ -15,9 +15,9 @@ from ...state.archive import MemoryArchive
 from ...state.digest import Plot
 from ...state.document import Document, snapshot
 from ...state.entry import MAX_EPOCH, NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
-from ...state.exchange import DIGEST, HEADS, NEWS, PULL, Exchange
-from ...state.gossip import Compared, Heads, Item, Pulled, Told, encode_heads, told
-from ...state.kinds import KINDS
+from ...state.exchange import DIGEST, HAVE, HEADS, NEWS, PULL, Exchange
+from ...state.gossip import Compared, Heads, Item, Pulled, Told, decode_heads, encode_heads, told
+from ...state.kinds import KINDS, all_parts
 from ...state.replica import Pause, Replica, Taken
 from ...transport.identity import Identity, PeerId
 from ..packet import Addr
@@ -36,7 +36,16 @@ ACTS: Final = (
     "oversize",
     "restart",
 )
-MOODS: Final = ("relay", "keep back", "replay", "promise", "same", "forge", "garbage")
+MOODS: Final = (
+    "relay",
+    "keep back",
+    "replay",
+    "promise",
+    "same",
+    "forge",
+    "garbage",
+    "pretend",
+)
 _BOUNDLESS: Final = {
     name: replace(kind, epoch_bytes=2**40, live_bytes=2**40, update_bytes=2**40, keys=2**40)
     for name, kind in KINDS.items()
@@ -200,6 +209,12 @@ class TwoFaced(ReplicaNode):
         answer = await super().serve(peer, method, payload)
         if answer is None:
             return None
+        if method == DIGEST and mood == "pretend":
+            keeps = frozenset(random.sample(list(all_parts()), random.randrange(5)))
+            return replace(Compared.decode(answer), keeps=keeps).encode()
+        if method == HAVE and mood in ("promise", "pretend"):
+            high = [head._replace(epoch=MAX_EPOCH) for head in decode_heads(answer)]
+            return encode_heads(high)
         if method == HEADS and mood == "promise":
             heads = Heads.decode(answer)
             high = [head._replace(epoch=MAX_EPOCH, seq=7) for head in heads.heads]

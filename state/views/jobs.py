@@ -6,7 +6,8 @@ may come before their job; they count from when it comes.
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappop, heappush
@@ -55,7 +56,7 @@ class Job:
     spec: bytes = field(repr=False, default=b"")  # what the kind makes of it
     needs: tuple[str, ...] = ()  # jobs to be done before
     lease: float = defaults.JOB_LEASE[1]  # seconds without progress after which others may try
-    refused: frozenset[PeerId] = frozenset()  # whose claims do not count
+    refused: Collection[PeerId] = ()  # whose claims do not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,8 @@ class Jobs(View[str, Job | Claim, Standing]):
         super().__init__()
         self._entries: dict[str, _Entry] = {}
         self._in: dict[State, dict[str, None]] = {state: {} for state in KNOWN}
+        self._waiting: dict[PeerId, dict[str, None]] = {}
+        self._held: Counter[PeerId] = Counter()
 
     def get(self, subject: str) -> Standing | None:
         """How a job stands."""
@@ -112,11 +115,20 @@ class Jobs(View[str, Job | Claim, Standing]):
         changing."""
         return self._in[state]
 
+    @property
+    def waiting(self) -> Mapping[PeerId, Mapping[str, None]]:
+        """The ids of all jobs that are not done, by author, as it is now."""
+        return self._waiting
+
+    def held(self, author: PeerId) -> int:
+        """How many of an author's jobs somebody is at."""
+        return self._held[author]
+
     def claims_of(self, job: str) -> list[Claim]:
         """All claims on a job, those that do not count as well, by the rule."""
         entry = self._entries.get(job)
         found = [] if entry is None else [*entry.heap, *entry.refused]
-        return sorted(claim for claim in found if self._lives(claim))
+        return sorted(filter(self._lives, found), key=lambda claim: claim.rank)
 
     def claim_by(self, claimant: PeerId, job: str) -> Claim | None:
         """A node's claim on a job."""
@@ -170,11 +182,11 @@ class Jobs(View[str, Job | Claim, Standing]):
     def _ahead(self, entry: _Entry, job: Job | None) -> Claim | None:
         """The claim that the rule puts first."""
         heap = entry.heap
-        if len(heap) + len(entry.refused) > 2 * entry.live + _COMPACT:
+        if len(heap) + len(entry.refused) > entry.live + entry.live // 4 + _COMPACT:
             heap[:] = filter(self._lives, [*heap, *entry.refused])
             heapify(heap)
             entry.refused = ()
-        refused = job.refused if job else frozenset()
+        refused = job.refused if job else ()
         while heap:
             if not self._lives(heap[0]):
                 heappop(heap)
@@ -191,6 +203,9 @@ class Jobs(View[str, Job | Claim, Standing]):
         """Show the job so."""
         before, entry.standing = entry.standing, standing
         was, now = before.state, standing.state
+        if was is not now:
+            self._count(before, was, -1)
+            self._count(standing, now, 1)
         if was is not now and was is not State.UNKNOWN:
             del self._in[was][standing.id]
         if now is not State.UNKNOWN:
@@ -199,6 +214,22 @@ class Jobs(View[str, Job | Claim, Standing]):
             del self._entries[standing.id]
         if before != standing:
             self._tell(standing.id)
+
+    def _count(self, standing: Standing, state: State, change: int) -> None:
+        """Keep what is waiting for each author; it is one author's whatever it says."""
+        if standing.job is None or state not in (State.OPEN, State.CLAIMED):
+            return
+        author = standing.job.author
+        mine = self._waiting.setdefault(author, {})
+        if change > 0:
+            mine[standing.id] = None
+        else:
+            mine.pop(standing.id, None)
+        if not mine:
+            del self._waiting[author]
+        self._held[author] += change * (state is State.CLAIMED)
+        if not self._held[author]:
+            del self._held[author]
 
 
 def job_id(author: PeerId, nonce: bytes) -> str:
@@ -228,5 +259,6 @@ def _job(name: FeedName, key: str, value: Mapping[str, Any]) -> Job:
         spec=read_bytes(value.get("spec", b""), defaults.JOB_SPEC_BYTES),
         needs=read_each(value.get("needs", []), defaults.JOB_DEPENDENCIES, read_root),
         lease=read_rate(value.get("lease", otherwise), most, least),
-        refused=frozenset(read_each(value.get("refused", []), defaults.JOB_REFUSED, read_peer)),
+        # A set of strangers' words takes twice the memory of a tuple (defaults.FACT_MEMORY).
+        refused=read_each(value.get("refused", []), defaults.JOB_REFUSED, read_peer),
     )

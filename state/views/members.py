@@ -3,7 +3,8 @@
 Who answers is not in here: that is measured (liveness), never believed.
 """
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,14 @@ from .. import defaults
 from ..entry import FeedName
 from ..errors import BadFact
 from ..record import NOTHING, Capacity
-from .fact import read_rate, read_text, read_whole
+from .fact import read_each, read_rate, read_text, read_whole
 from .view import View
 
 ABOUT = "about"
 """Key of the fact with the version that a member runs."""
 CAPACITY = "capacity"
+JOBS = "jobs"
+"""Key of the fact with the kinds of jobs that a member does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +30,13 @@ class Member:
     peer: PeerId
     version: str = ""
     capacity: Capacity = NOTHING
+    jobs: tuple[str, ...] = ()
 
 
-class Members(View[PeerId, str | Capacity, Member]):
+Said = str | Capacity | tuple[str, ...]
+
+
+class Members(View[PeerId, Said, Member]):
     """Members by their peer ids: those with a `member` feed that says anything known here."""
 
     kinds = ("member",)
@@ -39,11 +46,12 @@ class Members(View[PeerId, str | Capacity, Member]):
         facts = self._facts.get(FeedName(subject, "member", 0))
         if facts is None:
             return None
-        version, capacity = facts.get(ABOUT), facts.get(CAPACITY)
+        version, capacity, jobs = facts.get(ABOUT), facts.get(CAPACITY), facts.get(JOBS)
         return Member(
             subject,
             version if isinstance(version, str) else "",
             capacity if isinstance(capacity, Capacity) else NOTHING,
+            jobs if isinstance(jobs, tuple) else (),
         )
 
     def __len__(self) -> int:
@@ -55,7 +63,7 @@ class Members(View[PeerId, str | Capacity, Member]):
     def __contains__(self, peer: PeerId) -> bool:
         return FeedName(peer, "member", 0) in self._facts
 
-    def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> str | Capacity:
+    def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Said:
         if key == ABOUT:
             return read_text(value.get("version", ""), defaults.VERSION_BYTES)
         if key == CAPACITY:
@@ -66,12 +74,21 @@ class Members(View[PeerId, str | Capacity, Member]):
                 flops=read_rate(value.get("flops", 0.0), defaults.MAX_RATE),
                 bandwidth=read_rate(value.get("bandwidth", 0.0), defaults.MAX_RATE),
             )
+        if key == JOBS:
+            return read_each(value.get("kinds"), defaults.JOB_KINDS, _kind)
         raise BadFact("a fact of a member that this version does not know")
 
-    def _replace(
-        self, name: FeedName, key: str, old: str | Capacity | None, new: str | Capacity | None
-    ) -> None:
+    def _replace(self, name: FeedName, key: str, old: Said | None, new: Said | None) -> None:
         self._tell(name.author)
+
+
+def _kind(value: object) -> str:
+    return sys.intern(read_text(value, defaults.JOB_KIND_BYTES))
+
+
+def jobs_fact(kinds: Sequence[str]) -> dict[str, Any]:
+    """The value of an own fact `jobs`."""
+    return {"kinds": list(kinds)}
 
 
 def capacity_fact(capacity: Capacity) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class Placements(View[str, ShardRecord, Serving]):
             head=value.get("head") is True,
             dtype=read_text(value.get("dtype", ""), defaults.DTYPE_NAME_BYTES),
             kv_tokens_free=read_whole(value.get("tokens", 0), defaults.MAX_TOKENS),
+            run=read_whole(value.get("run", 0), defaults.MAX_SEQ),
         )
 
     def _replace(
@@ -87,6 +88,7 @@ def shard_fact(shard: ShardRecord) -> dict[str, Any]:
         "head": shard.head,
         "dtype": shard.dtype,
         "tokens": shard.kv_tokens_free,
+        "run": shard.run,
     }
 
 

@@ -45,6 +45,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
 
     def changed(self, name: FeedName, key: str, value: Mapping[str, Any] | None) -> None:
         """A fact of a feed is another one, or is no more (None)."""
+        key = sys.intern(key)  # the same ones stand in thousands of feeds, and in what is read
         fact = None if value is None else self._try(name, key, value)
         facts = self._facts.get(name)
         old = None if facts is None else facts.get(key)
@@ -53,8 +54,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         if fact is None:
             self._take_out(name, key)
         else:
-            # The same keys stand in thousands of feeds.
-            self._facts.setdefault(name, {})[sys.intern(key)] = fact
+            self._facts.setdefault(name, {})[key] = fact
         self._replace(name, key, old, fact)
 
     def forgotten(self, name: FeedName) -> None:
@@ -65,6 +65,14 @@ class View(ABC, Generic[Subject, Fact, Shown]):
     def keys(self, name: FeedName) -> Collection[str]:
         """The keys of the facts of a feed that count."""
         return tuple(self._facts.get(name, ()))
+
+    def takes(self, name: FeedName, key: str, value: Mapping[str, Any]) -> bool:
+        """Whether a fact would count, as it is: every reader would read this of it."""
+        try:
+            self._read(name, key, value)
+        except BadFact:
+            return False
+        return True
 
     @abstractmethod
     def get(self, subject: Subject) -> Shown | None:

@@ -1,27 +1,32 @@
 """All views of a node, and how what comes into its feeds reaches them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from ...transport.identity import PeerId
 from ..entry import FeedName
 from ..errors import BadFact
 from ..feed import Outcome, Verdict
-from ..kinds import all_parts
+from ..kinds import KINDS, all_parts
 from ..record import MemberRecord
 from .fact import read_fields
 from .jobs import Jobs
-from .members import Members
+from .members import Member, Members
 from .models import Models
 from .placements import Placements
 from .usage import Usage
 from .view import View
+
+DESCRIBING = frozenset((*Members.kinds, *Models.kinds, *Placements.kinds))
+"""Kinds of feeds that say what a member is, names and serves."""
 
 
 class Views:
     """The views; `changed` and `dropped` are what a replica tells its watchers."""
 
     def __init__(self) -> None:
+        self.shows: Callable[[PeerId, str], bool] = lambda author, kind: True
+        """Whether what an author says in feeds of a kind counts."""
         self.members = Members()
         self.models = Models()
         self.placements = Placements()
@@ -35,6 +40,8 @@ class Views:
             self.jobs,
             self.usage,
         )
+        self.on_change: list[Callable[[PeerId], None]] = []
+        """Called with the author of each feed by which `record` may be another."""
         self._by_kind = {kind: view for view in views for kind in view.kinds}
 
     @property
@@ -45,7 +52,7 @@ class Views:
     def changed(self, name: FeedName, verdict: Verdict) -> None:
         """An entry was taken in, or the proof of a fork, after which nothing is said any more."""
         view = self._by_kind.get(name.kind)
-        if view is None:
+        if view is None or not self.shows(name.author, name.kind):
             return
         if verdict.fresh:
             for key in view.keys(name):
@@ -53,6 +60,8 @@ class Views:
                     view.changed(name, key, None)
         for key, value in verdict.changed.items():
             view.changed(name, key, None if value is None else self._read(value))
+        if name.kind in DESCRIBING:
+            self._tell(name.author)
 
     def restored(self, name: FeedName, facts: Mapping[str, bytes]) -> None:
         """What a feed said when it was stored: nothing told of it in this run."""
@@ -60,15 +69,23 @@ class Views:
 
     def dropped(self, author: PeerId) -> None:
         """An author is not kept any more."""
-        for kind, part in all_parts():
-            if (view := self._by_kind.get(kind)) is not None:
-                view.forgotten(FeedName(author, kind, part))
+        self.hide(author, KINDS)
 
-    def record(self, peer: PeerId) -> MemberRecord | None:
-        """A member with what it names and serves, as placement and routing ask for it."""
-        member = self.members.get(peer)
-        if member is None:
-            return None
+    def hide(self, author: PeerId, kinds: Container[str]) -> None:
+        """Nothing of what it says in feeds of these kinds counts any more."""
+        for kind, part in all_parts():
+            if kind in kinds and (view := self._by_kind.get(kind)) is not None:
+                view.forgotten(FeedName(author, kind, part))
+        self._tell(author)
+
+    def takes(self, name: FeedName, key: str, value: Mapping[str, Any]) -> bool:
+        """Whether a fact would count (`View.takes`)."""
+        view = self._by_kind.get(name.kind)
+        return view is not None and view.takes(name, key, value)
+
+    def record(self, peer: PeerId) -> MemberRecord:
+        """A member with all that it says in its feeds, of whatever run."""
+        member = self.members.get(peer) or Member(peer)
         return MemberRecord(
             peer=peer,
             seq=0,
@@ -77,6 +94,10 @@ class Views:
             models=self.models.of(peer),
             shards=self.placements.of(peer),
         )
+
+    def _tell(self, author: PeerId) -> None:
+        for told in self.on_change:
+            told(author)
 
     def _read(self, value: bytes) -> Mapping[str, Any] | None:
         try:

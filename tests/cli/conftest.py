@@ -76,7 +76,8 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 STATUS: dict[str, Any] = {
     "peer": "12D3KooWNode", "version": "0.1.0", "data": "/data", "pid": 1, "uptime_s": 75.0,
-    "addresses": ["/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWNode"], "private": False, "peers": 1,
+    "addresses": ["/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWNode"], "private": False,
+    "group": None, "peers": 1,
     "reach": {"code": "relayed", "sentence": "through 1 relay", "hint": None},
     "relays": [{"peer": "12D3KooWRelay", "rtt_ms": 12.34, "expires_s": 1800.0}],
     "relaying": {"on": True, "rate": 1_000_000, "places": 2, "circuits": 1, "strangers": 0,
@@ -132,10 +133,10 @@ FIND: dict[str, Any] = {
                                            "precision": "float32", "speed": 0.0}},
         ],
         "path": [
-            {"peer": "12D3KooWDead", "shared": 0, "at_ms": 0.0, "took_ms": None,
-             "answer": "timeout"},
-            {"peer": "12D3KooWKeeper", "shared": 7, "at_ms": 0.1, "took_ms": 2.5,
-             "answer": "2 records, 20 contacts"},
+            {"peer": "12D3KooWDead", "shared": 0, "path": 0, "at_ms": 0.0,
+             "took_ms": None, "answer": "timeout"},
+            {"peer": "12D3KooWKeeper", "shared": 7, "path": 1, "at_ms": 0.1,
+             "took_ms": 2.5, "answer": "2 records, 20 contacts"},
         ],
     }],
 }  # fmt: skip
@@ -145,6 +146,7 @@ DHT: dict[str, Any] = {
     "buckets": [{"shared": 0, "contacts": 20, "reachable": 2, "waiting": 4},
                 {"shared": 1, "contacts": 1, "reachable": 1, "waiting": 0}],
     "stored": {"records": 12, "bytes": 6 << 10, "limit": 32 << 20},
+    "refused": {"expired": 1, "bad-signature": 3}, "disbelieved": {},
     "own": [{"kind": "peer", "key": "cd" * 32, "about": "12D3KooWNode", "gone": False, "kept": 20,
              "announced_s": 75.0, "due_s": 3000.0},
             {"kind": "shard", "key": "ef" * 32, "about": "0:2:float32", "gone": True, "kept": 1,

@@ -46,6 +46,14 @@ def test_what_to_type_elsewhere(fake_daemon: Any, capsys: Captured, tmp_path: Pa
     assert f"`shoal blob get {ROOT} 'my data'`" in capsys.readouterr().out
 
 
+def test_who_sent_wrong_bytes_is_named(fake_daemon: Any, capsys: Captured, tmp_path: Path) -> None:
+    got = {"root": ROOT, "size": 9, "fetched": 9, "peers": 1, "seconds": 0.5, "liars": []}
+    for liars, said in (([], False), (["12D3KooWBad"], True)):
+        with fake_daemon({"blob_get": got | {"liars": liars}}):
+            assert invoke(["blob", "get", ROOT, str(tmp_path / "out")]) == 0
+        assert ("was dropped: 12D3KooWBad" in capsys.readouterr().out) is said
+
+
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Daemon, Daemon]]:
     with daemons() as start:

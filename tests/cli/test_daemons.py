@@ -139,10 +139,7 @@ def test_a_model_that_fits_no_node(start: Start, tmp_path: Path) -> None:
     small.wait_until(lambda status: status["serving"]["phase"] == "failed" and status["models"])
     refused = shoal("run", "tiny", "x", "--data", str(small.data))
     assert refused.returncode == 13
-    assert (
-        "layers 0:6 of `tiny` (6 layers) are served by no node linked with this one"
-        in refused.stderr
-    )
+    assert "layers 0:6 of `tiny` (6 layers) are served by no node that answers" in refused.stderr
     assert "they take about 9 MiB" in refused.stderr
     assert f"{small.ask('status')['peer']} offers 2 MiB" in refused.stderr
     assert "hint: " in refused.stderr and "--memory" in refused.stderr
@@ -229,17 +226,53 @@ def test_invite_and_join_a_private_swarm(start: Start, tmp_path: Path) -> None:
     stranger.wait_until(lambda status: any("not let" in c["sentence"] for c in status["health"]))
     code = shoal("invite", "--data", str(first.data)).stdout.strip()
     joiner = start(tmp_path / "3", command=f"join {code}")
-    joiner.wait_until(lambda _: (tmp_path / "3" / "swarm.key").exists())
+    joiner.wait_until(lambda _: (tmp_path / "3" / "group.json").exists())
     joiner.wait_until(knows(1))
-    assert (tmp_path / "3" / "swarm.key").read_bytes() == (
-        tmp_path / "1" / "swarm.key"
-    ).read_bytes()
+    joiner.wait_until(lambda status: status["group"] == {"role": "operator", "members": 2})
     used = shoal("join", code, "--data", str(tmp_path / "4"), "--listen", "127.0.0.1")
     assert used.returncode == 12, used.stderr
     assert "new code" in used.stderr
     assert joiner.end() == 0
     back = start(tmp_path / "3")  # no code and no address: it remembers
     back.wait_until(knows(1))
+
+
+def test_who_is_revoked_is_out(start: Start, tmp_path: Path) -> None:
+    """Found, invite, join, look, revoke, be refused; also by a node that was not running then."""
+    first = start(tmp_path / "1", "--private", "--memory", "1KiB")
+    first.wait_until(is_up)
+    data = ("--data", str(first.data))
+    nodes = []
+    for name, role in (("2", "operator"), ("3", "client")):
+        code = shoal("invite", "--role", role, *data).stdout.strip()
+        nodes.append(start(tmp_path / name, "--memory", "1KiB", command=f"join {code}"))
+        nodes[-1].wait_until(lambda status: status["group"] is not None and status["group"]["role"])
+    second, third = nodes
+    assert (
+        third.wait_until(lambda status: status["serving"]["phase"] in ("barred", "no-engine")) >= 0
+    )
+    shown = json.loads(shoal("group", "--json", *data).stdout)
+    assert [member["role"] for member in shown["members"]] == ["owner", "operator", "client"]
+    peer = third.ask("status")["peer"]
+    refused = shoal("group", "revoke", peer[-12:], "--data", str(second.data))
+    assert refused.returncode == 1 and "operators cannot revoke" in refused.stderr
+    assert shown["founder"] in refused.stderr
+    done = shoal("group", "revoke", peer[-12:], *data)
+    assert done.returncode == 0, done.stderr
+    for node in (first, second):
+        assert node.wait_until(lambda status: status["group"]["members"] == 2) < 10
+        node.wait_until(knows(1))
+    third.wait_until(
+        lambda status: any("revoked this node" in c["sentence"] for c in status["health"])
+    )
+    assert third.end() == 0
+    again = start(tmp_path / "3", "--bootstrap", second.address, "--memory", "1KiB")
+    again.wait_until(
+        lambda status: any("revoked this node" in c["sentence"] for c in status["health"])
+    )
+    assert again.ask("status")["peers"] == 0
+    text = shoal("group", *data).stdout
+    assert "revoked: …" in text and "founder" in text
 
 
 def test_an_invitation_answered_by_another(start: Start, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ def test_what_there_is_to_say_in_all() -> None:
         ("contacts", "21, 3 of them reachable by all"),
         ("links", "5 for look-ups alone"),
         ("stored", "12 records of others, 6.0 KiB of 32.0 MiB"),
+        ("refused", "of what others asked and brought: 3 bad-signature, 1 expired"),
+        ("disbelieved", "of what others answered: nothing"),
         ("own", "2 records, last announced 1 min ago: 2 keys, 31 messages, 0.2 s"),
     ]
     assert rows({**DHT, "walk": None})[-1] == ("own", "2 records, not announced yet")
@@ -48,6 +50,7 @@ def test_a_long_list_is_cut() -> None:
 
 def test_nothing_rewrites_the_screen() -> None:
     assert "\x1b" not in report({**DHT, "own": [{**DHT["own"][0], "about": "\x1b[2J"}]})
+    assert "\x1b" not in report({**DHT, "disbelieved": {"\x1b[2J": 1}})
 
 
 def test_json(fake_daemon: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ def test_records_for_a_person() -> None:
 def test_the_path_is_told_where_it_is_asked_for() -> None:
     text = report(FIND, path=True)
     assert "key " + "cd" * 32 in text
-    assert "12D3KooWDead 0 bits 0.0 ms - timeout" in plain(text)
+    assert "12D3KooWDead 1 0 bits 0.0 ms - timeout" in plain(text)
     assert "12D3KooWDead" not in report(FIND, path=False)
 
 

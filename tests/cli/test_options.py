@@ -32,7 +32,7 @@ def test_a_plain_node_lends_nothing_and_tries_everything(
     config = typed(given, "")
     assert (config.relay, config.up, config.down, config.port_443) == (None, None, None, False)
     assert config.rungs == ALL_RUNGS and config.browsers is None and config.libp2p_relays == ()
-    assert config.data == tmp_path
+    assert config.data == tmp_path and config.jobs is None
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,8 @@ def test_a_plain_node_lends_nothing_and_tries_everything(
         ("--port-443", "port_443", True),
         ("--no-lan", "rungs", Rungs(lan=False)),
         ("--no-port-mapping", "rungs", Rungs(mapping=False)),
+        ("--jobs", "jobs", True),
+        ("--no-jobs", "jobs", False),
         ("--no-udp --no-lan", "rungs", Rungs(udp=False, lan=False)),
         ("--browsers 127.0.0.1:8080", "browsers", ("127.0.0.1", 8080)),
     ],

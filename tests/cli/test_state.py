@@ -42,6 +42,24 @@ def shown(
     return code, capsys.readouterr().out
 
 
+def test_what_a_small_node_keeps(monkeypatch: Any, capsys: Any) -> None:
+    answer = {"feeds": 0, "own": OWN, "members": 2, "unreadable": 0}
+    keeps = {"member": [0], "shards": [3, 11]}
+    _, out = shown(monkeypatch, capsys, Daemon([], {**answer, "keeps": keeps}), "show")
+    assert "this node keeps member, shards 3 b of others" in out and "nothing is known" not in out
+    _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": keeps}), "show")
+    assert "this node keeps" in out.splitlines()[-1]
+    alone = {"shards": [11]}
+    told = Daemon([FEED], {**answer, "keeps": None, "alone": alone})
+    _, out = shown(monkeypatch, capsys, told, "show")
+    assert out.splitlines()[-1] == "no node that it is linked with keeps shards b"
+    every = {"shards": list(range(16))}
+    _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": every}), "show")
+    assert "keeps shards of others" in out
+    _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": None}), "show")
+    assert "this node keeps" not in out
+
+
 def test_the_feeds(monkeypatch: Any, capsys: Any) -> None:
     daemon = Daemon([FEED, FORKED], {"feeds": 2, "own": OWN, "members": 2, "unreadable": 0})
     code, out = shown(monkeypatch, capsys, daemon, "show", "--kind", "models")

@@ -8,10 +8,10 @@ from trio.testing import MockClock
 
 from shoal.dht import answering
 from shoal.dht.answering import Answering
-from shoal.dht.messages import Aged, Store
+from shoal.dht.messages import Aged, Store, decode_codes
 from shoal.dht.recordstore import RecordStore
 from shoal.dht.table import Table
-from shoal.transport.calls import Call
+from shoal.transport.calls import Call, Refusal, Reply
 from shoal.transport.realhost import RealHost
 from tests.dht.nodes import WALL, blob, contact, entropy, identity, record
 
@@ -53,3 +53,16 @@ async def test_those_behind_relays_are_held_to_a_share(
     await bring("", 12, store)
     assert (store.bytes <= 50_000) is defended
     assert store._shares["relayed" if defended else ""] == store.bytes
+
+
+@pytest.mark.trio
+async def test_what_was_refused_is_counted_by_code(autojump_clock: MockClock) -> None:
+    served, sender = serving("1.2.3.4", RecordStore(contact(0).key, entropy())), identity(1).peer
+    good = record(blob(1), 1).sealed
+    listed = tuple(Aged(0, each) for each in (good, b"junk", good))
+    reply = await served.on_store(Call(sender, {}, Store(listed).encode()))
+    assert isinstance(reply, Reply)
+    assert decode_codes(bytes(reply.payload), 3) == ("", "bad-signature", "bad-signature")
+    for handler in (served.on_store, served.on_find):
+        assert isinstance(await handler(Call(sender, {}, b"\xc1")), Refusal)
+    assert served.refused == {"bad-signature": 2, "bad-request": 2}

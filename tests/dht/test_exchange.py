@@ -5,7 +5,7 @@ import hashlib
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 import pytest
 import trio
@@ -28,6 +28,7 @@ from shoal.dht.exchange import Exchange
 from shoal.dht.fetch import FetchReport
 from shoal.dht.library import Library
 from shoal.dht.manifest import Manifest
+from shoal.dht.quota import Quota
 from shoal.dht.ranges import pack_ranges
 from shoal.dht.switchboard import Swarm as Providers
 from shoal.transport.calls import Answer, Call, Refusal, Reply
@@ -302,8 +303,36 @@ async def test_a_manifest_that_lies_about_sizes_is_not_its_servers_fault(
     getter = await swarm.member("getter")
     with pytest.raises(ModelError) as error:
         await getter.get(lying)
-    assert error.value.code == "bad-manifest"
+    assert error.value.code == "bad-manifest" and error.value.hint
     assert getter.liars == []
+
+
+@pytest.mark.parametrize("defended", [True, False])
+async def test_nothing_stays_of_a_manifest_that_lies_about_sizes(
+    swarm: Swarm, autojump_clock: MockClock, defended: bool
+) -> None:
+    """Twin: without a quota to drop it, it is offered to others."""
+    seed, honest_one = await swarm.seed("seed")
+    tokenizer = honest_one.files["tokenizer"]
+    files = {"tokenizer": dataclasses.replace(tokenizer, size=tokenizer.size + 1)}
+    lying = await seed.library.save(dataclasses.replace(honest_one, files=files).encode())
+    getter = await swarm.member("getter")
+    if defended:
+        getter.exchange.quota = Quota(
+            getter.host,
+            getter.library,
+            None,
+            claims=cast(Any, None),
+            proof=cast(Any, None),
+            in_use=frozenset,
+            withdraw=lambda root: None,
+        )
+    with pytest.raises(ModelError):
+        await getter.get(lying)
+    assert getter.library.knows(lying.root) is not defended
+    assert any(map(getter.library.store.has, lying.chunks)) is not defended
+    if defended:
+        await getter.get(honest_one)
 
 
 async def test_only_liars(swarm: Swarm, autojump_clock: MockClock) -> None:

@@ -4,8 +4,8 @@ from random import Random
 
 from shoal.dht import defaults
 from shoal.dht.finding import Gathering, regions
+from shoal.dht.foundrecords import FoundRecord
 from shoal.dht.key import SPACE, key_at
-from shoal.dht.lookup import FoundRecord
 from shoal.dht.record import NameBody, open_record, seal_record
 from shoal.transport.identity import Identity
 

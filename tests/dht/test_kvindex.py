@@ -8,11 +8,11 @@ import trio
 
 from shoal.dht import defaults
 from shoal.dht.finding import Found
+from shoal.dht.foundrecords import FoundRecord
 from shoal.dht.key import Key
 from shoal.dht.kvchain import Chain, KvGroup, KvScope
 from shoal.dht.kvindex import KvFound, KvHolder, KvIndex
 from shoal.dht.kvsearch import PROOF, SHORT, PrefixSearch
-from shoal.dht.lookup import FoundRecord
 from shoal.dht.record import Body
 from shoal.transport.calls import Answer, Reply
 from shoal.transport.errors import CallRefused, DialFailed

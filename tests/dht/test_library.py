@@ -1,15 +1,21 @@
 """library: names lead to roots, roots to manifests, what is damaged is said."""
 
+import gc
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shoal.dht import library as library_module
 from shoal.dht.errors import ChunkMissing, DiskFull, ModelError
 from shoal.dht.folder import CheckShapes
 from shoal.dht.library import Library, check_name, resolve, slug
+from shoal.dht.manifest import Manifest
 from shoal.transport.errors import ShoalError
+from shoal.transport.realhost import RealHost
 
 from .models import FakeHost, open_library, weights, write_folder
 
@@ -131,6 +137,28 @@ async def test_a_damaged_manifest_is_said(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as error:
         await again.manifest(manifest.root)
     assert error.value.code == "manifest-corrupt"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("defended", [True, False])
+async def test_a_refused_manifest_is_held_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """A peer may send many of 64 MiB. Twin: an error that comes out of a thread holds what was
+    decoded there until garbage is collected."""
+    if not defended:
+        monkeypatch.setattr(library_module, "_decoded", Manifest.decode)
+    library, data, held = Library(RealHost(), tmp_path), bytes(100), list[int]()
+    await library.open()
+    gc.disable()
+    try:
+        for _ in range(9):
+            with suppress(ModelError):  # `pytest.raises` would hold it too
+                await library.save(data)
+            held.append(sys.getrefcount(data))
+        assert (held[-1] - held[0] < 4) is defended, held
+    finally:
+        gc.enable()
 
 
 @pytest.mark.trio

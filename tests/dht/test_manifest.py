@@ -267,6 +267,20 @@ def test_malformed_values_are_refused() -> None:
         refused(canonical.pack(entry))
 
 
+def test_a_chunk_list_longer_than_its_tensor_is_refused_as_it_is() -> None:
+    """As texts its digests would take four times the bytes that came."""
+    value = unpacked(small().encode())
+    value["tensors"][0]["chunks"] = bytes(32) * 100_000
+    data = canonical.pack(value)
+    tracemalloc.start()
+    try:
+        assert "do not add up" in refused(data).message
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2.5 * len(data)
+
+
 def test_a_bomb_in_the_tensors_allocates_nothing() -> None:
     data = small().encode()
     at = data.index(b"\xa7tensors") + 8

@@ -160,6 +160,20 @@ async def test_chunks_that_another_root_has_stay(world: World, tmp_path: Path) -
 
 
 @pytest.mark.trio
+async def test_what_is_no_good_goes_and_what_the_owner_added_never(
+    world: World, tmp_path: Path
+) -> None:
+    own = await world.blob(tmp_path, b"a", 1, own=True)
+    got = await world.blob(tmp_path, b"b", 2)
+    leaves = (await world.library.blobs.tree(got)).leaves
+    quota = world.quota(None)
+    for root in (own, got, got):
+        await quota.drop(root)
+    assert world.library.everything() == {own} and world.withdrawn == [got]
+    assert world.library.store.missing(leaves) == list(leaves)
+
+
+@pytest.mark.trio
 async def test_without_a_limit_nothing_goes(world: World, tmp_path: Path) -> None:
     root = await world.blob(tmp_path, b"b", 1)
     assert await world.quota(None).make_room(2**60) == []

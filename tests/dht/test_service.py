@@ -10,7 +10,7 @@ import trio
 
 from shoal.dht import defaults
 from shoal.dht.errors import BadRecord
-from shoal.dht.lookup import FoundRecord
+from shoal.dht.foundrecords import FoundRecord
 from shoal.dht.messages import Aged, Find, Found, Store, decode_codes
 from shoal.dht.record import PeerBody, open_record, seal_record
 from shoal.dht.service import Dht
@@ -440,7 +440,7 @@ async def test_a_peer_that_accepts_and_says_nothing_costs_a_bounded_time(
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("left", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_a_silent_peer_costs_little_where_others_answer(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, left: bool
 ) -> None:

@@ -13,28 +13,64 @@ from shoal.node.bootstrap import Bootstrap, join
 from shoal.node.config import DataFolder
 from shoal.node.credentials import Credentials
 from shoal.node.errors import NodeError
+from shoal.node.grouping import JOIN, Grouping
+from shoal.node.handing import Handed
 from shoal.node.health import Health
 from shoal.node.invite import Invitation, decode
+from shoal.state import defaults as state_defaults
+from shoal.state.group.facts import Role
+from shoal.state.group.sealing import box_of
+from shoal.state.membership import Membership
+from shoal.state.service import State
 from shoal.transport.address import Address
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed
 from shoal.transport.identity import Identity
 from shoal.transport.ladder import Ladder
+from shoal.transport.link import Link
 from shoal.transport.realhost import RealHost
 
 HOST = RealHost()
 
 
 class Peer:
-    """A node's credentials and endpoint, without the rest."""
+    """A node's credentials, endpoint and state, without the rest."""
 
-    def __init__(self, credentials: Credentials, invitation: Invitation | None = None) -> None:
-        self.identity = Identity.generate(HOST)
+    def __init__(
+        self,
+        credentials: Credentials,
+        identity: Identity,
+        folder: Path,
+        invitation: Invitation | None = None,
+    ) -> None:
+        self.identity = identity
         self.credentials = credentials
+        self.folder = folder
         admission = credentials.admission(invitation)
         self.endpoint = Endpoint(HOST, self.identity, admission=admission)
         self.ladder = Ladder(HOST, self.endpoint)
-        credentials.answer_swarm_key(self.endpoint)
+        self.health = Health()
+        self.state = State(
+            HOST, self.endpoint, identity, folder / "state", trouble=lambda name, error: None
+        )
+        directory = Membership(HOST, self.endpoint, identity)
+        self.grouping = Grouping(self.state, credentials, self.endpoint, directory, self.health)
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.ladder.run, "127.0.0.1", 0)
+            await self.grouping.enter()
+            await nursery.start(self.state.run)
+            nursery.start_soon(self.grouping.run)
+            nursery.start_soon(self.credentials.run)
+            task_status.started()
+
+    async def join(self, code: str) -> tuple[Link, Handed | None]:
+        """As a daemon does."""
+        link, handed = await join(self.endpoint, decode(code), box_of(self.identity))
+        self.endpoint.admission = await self.credentials.adopt(handed)
+        await self.grouping.enter()
+        return link, handed
 
     @property
     def address(self) -> Address:
@@ -54,16 +90,14 @@ class Swarm:
         self._nursery = nursery
         self._count = 0
 
-    async def peer(
-        self, *, private: bool = False, code: str | None = None, keys: Credentials | None = None
-    ) -> Peer:
+    async def peer(self, *, private: bool = False, code: str | None = None) -> Peer:
         self._count += 1
         folder = self._folder / str(self._count)
         folder.mkdir()
-        if keys is None:
-            keys = await Credentials.load(HOST, DataFolder(folder), private=private)
-        peer = Peer(keys, decode(code) if code else None)
-        await self._nursery.start(peer.ladder.run, "127.0.0.1", 0)
+        identity = Identity.generate(HOST)
+        keys = await Credentials.load(HOST, DataFolder(folder), identity, private=private)
+        peer = Peer(keys, identity, folder, decode(code) if code else None)
+        await self._nursery.start(peer.run)
         return peer
 
 
@@ -75,20 +109,42 @@ async def swarm(folder: Path) -> AsyncIterator[Swarm]:
             nursery.cancel_scope.cancel()
 
 
+@pytest.fixture(autouse=True)
+def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_defaults, "WRITE_HOLD", 0.0)
+
+
 @pytest.mark.trio
 async def test_joining_a_private_swarm(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         inviter = await make.peer(private=True)
-        code = await inviter.code()
+        code, second = await inviter.code(), await inviter.code()
         joiner = await make.peer(code=code)
-        link, key = await join(joiner.endpoint, decode(code))
+        link, handed = await joiner.join(code)
         assert link.peer == inviter.identity.peer
-        assert key is not None and len(key) == 32
-        joiner.endpoint.admission = await joiner.credentials.adopt(key)
-        path = tmp_path / "2" / "swarm.key"
-        assert path.read_bytes() == key and path.stat().st_mode & 0o777 == 0o600
-        third = await make.peer(private=True, keys=joiner.credentials)
+        assert handed is not None and handed.founder == inviter.identity.peer
+        path = tmp_path / "2" / "group.json"
+        assert path.stat().st_mode & 0o777 == 0o600
+        group = inviter.credentials.group
+        assert group is not None and group.order.role(joiner.identity.peer) is Role.OPERATOR
+        third = await make.peer(code=second)
+        await third.join(second)
+        others = joiner.credentials.group
+        assert others is not None
+        while others.order.role(third.identity.peer) is None:  # noqa: ASYNC110
+            await trio.sleep(0.05)
         assert (await third.endpoint.dial(joiner.address, timeout=5)).peer == joiner.identity.peer
+
+
+@pytest.mark.trio
+async def test_an_invitation_that_was_taken_back_grants_nothing(tmp_path: Path) -> None:
+    async with swarm(tmp_path) as make:
+        inviter = await make.peer(private=True)
+        code = await inviter.code()
+        ident = next(iter(inviter.credentials.book.outstanding()))
+        assert inviter.credentials.book.remove(ident)
+        with pytest.raises(NodeError, match="does not let this invitation in"):
+            await (await make.peer(code=code)).join(code)
 
 
 @pytest.mark.trio
@@ -97,9 +153,8 @@ async def test_joining_an_open_swarm(tmp_path: Path) -> None:
         inviter = await make.peer()
         code = await inviter.code()
         joiner = await make.peer(code=code)
-        _, key = await join(joiner.endpoint, decode(code))
-        assert key is None
-        joiner.endpoint.admission = await joiner.credentials.adopt(key)
+        _, handed = await joiner.join(code)
+        assert handed is None
         assert not joiner.credentials.private
 
 
@@ -109,9 +164,9 @@ async def test_a_code_is_used_up(tmp_path: Path) -> None:
         inviter = await make.peer(private=True)
         code = await inviter.code(uses=2)
         for _ in range(2):
-            await join((await make.peer(code=code)).endpoint, decode(code))
+            await (await make.peer(code=code)).join(code)
         with pytest.raises(NodeError, match="does not let this invitation in") as raised:
-            await join((await make.peer(code=code)).endpoint, decode(code))
+            await (await make.peer(code=code)).join(code)
         assert raised.value.code == "invite-refused"
         assert b'"uses"' not in (tmp_path / "1" / "invites.json").read_bytes()
 
@@ -125,13 +180,14 @@ async def test_somebody_else_answers(tmp_path: Path) -> None:
         other = await make.peer()
         await other.code()
         # The other node even knows the secret; only its key is another one.
-        other.credentials._book.add(invitation.secret, 1, 100.0)
+        other.credentials.book.add(invitation.secret, 1, 100.0)
         invitation = replace(invitation, port=other.endpoint.port)
-        joiner = Peer(other.credentials, invitation)
+        me, folder = Identity.generate(HOST), other.folder / "again"
+        joiner = Peer(other.credentials, me, folder, invitation)
         async with trio.open_nursery() as nursery:
             await nursery.start(joiner.endpoint.run, "127.0.0.1", 0)
             with pytest.raises(NodeError, match="not the one that made") as raised:
-                await join(joiner.endpoint, invitation)
+                await join(joiner.endpoint, invitation, b"b" * 32)
             nursery.cancel_scope.cancel()
         assert raised.value.code == "wrong-peer"
 
@@ -144,7 +200,7 @@ async def test_nobody_answers(tmp_path: Path) -> None:
         joiner = await make.peer(code=code)
         invitation = replace(decode(code), port=1)
         with pytest.raises(NodeError, match="does not answer"):
-            await join(joiner.endpoint, invitation)
+            await join(joiner.endpoint, invitation, b"b" * 32)
 
 
 @pytest.mark.trio
@@ -155,7 +211,7 @@ async def test_the_key_goes_to_the_invited_only(tmp_path: Path) -> None:
         member = await make.peer()
         link = await member.endpoint.dial(first.address, timeout=5)
         with pytest.raises(CallRefused) as raised:
-            await link.call("swarm.key", timeout=5)
+            await link.call(JOIN, payload=b"b" * 32, timeout=5)
         assert raised.value.code == "not-invited"
 
 
@@ -166,28 +222,6 @@ async def test_strangers_stay_out_of_a_private_swarm(tmp_path: Path) -> None:
         for stranger in (await make.peer(), await make.peer(private=True)):
             with pytest.raises(DialFailed):
                 await stranger.endpoint.dial(member.address, timeout=5)
-
-
-@pytest.mark.trio
-async def test_a_swarm_key_is_never_replaced(tmp_path: Path) -> None:
-    mine = await Credentials.load(HOST, DataFolder(tmp_path), private=True)
-    key = (tmp_path / "swarm.key").read_bytes()
-    for other in (None, bytes(32)):
-        with pytest.raises(NodeError, match="another private swarm"):
-            await mine.adopt(other)
-    assert (tmp_path / "swarm.key").read_bytes() == key
-    await mine.adopt(key)
-
-
-@pytest.mark.trio
-@pytest.mark.parametrize(("mode", "size"), [(0o644, 32), (0o600, 31), (0o600, 0)])
-async def test_a_key_file_that_cannot_be_trusted(tmp_path: Path, mode: int, size: int) -> None:
-    path = tmp_path / "swarm.key"
-    path.write_bytes(bytes(size))
-    path.chmod(mode)
-    with pytest.raises(NodeError, match="swarm") as raised:
-        await Credentials.load(HOST, DataFolder(tmp_path), private=False)
-    assert raised.value.hint
 
 
 @asynccontextmanager

@@ -50,7 +50,7 @@ def test_the_swarm_is_told_of_what_went_no_longer() -> None:
     assert [model.root for model in parts.published["models"]] == [SERVED]
     assert parts.published["holdings"] == (SERVED,)
     assert parts.withdrawn == [IDLE]
-    assert said == [f"{IDLE[:16]} made room on the disk"]
+    assert said == [f"{IDLE[:16]} is no longer on this disk"]
 
 
 def test_what_rotted_is_told_and_what_nobody_has_stays_a_condition_until_it_is_back() -> None:

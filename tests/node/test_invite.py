@@ -112,6 +112,18 @@ def test_a_code_lets_in_as_often_as_it_says() -> None:
     book.used(IDENT)
 
 
+def test_a_code_that_is_taken_back_brings_nothing_to_who_waits_on_its_link() -> None:
+    """Red where only the code goes: a guest would join when it likes."""
+    book = InviteBook(Clock())
+    book.add(SECRET, uses=1, lifetime=100.0)
+    assert not book.remove(b"other123")
+    book.used(IDENT)
+    assert book.role(IDENT) is not None
+    assert book.remove(IDENT), "also one that is used up"
+    assert book.role(IDENT) is None
+    assert not book.remove(IDENT)
+
+
 def test_a_code_expires() -> None:
     clock = Clock()
     book = InviteBook(clock)

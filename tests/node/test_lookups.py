@@ -121,6 +121,7 @@ async def test_who_stops_takes_back_what_it_said(world: World) -> None:
     assert gone not in by_kind(await nodes[0].ask("find", key="tiny"))["shard"]
 
 
+@pytest.mark.long
 async def test_who_crashes_is_found_until_its_records_end(world: World) -> None:
     """Nobody takes them back; at its next start it does so itself, before it serves again."""
     nodes = await swarm(world)

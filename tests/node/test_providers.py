@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from shoal.dht.finding import Found
+from shoal.dht.foundrecords import FoundRecord
 from shoal.dht.key import Key, record_key
-from shoal.dht.lookup import FoundRecord
 from shoal.dht.ranges import pack_indexes
 from shoal.dht.record import BlobBody, Body, PeerBody, open_record, seal_record
 from shoal.node.providers import Providers

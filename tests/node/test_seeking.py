@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from shoal.dht.finding import Found
+from shoal.dht.foundrecords import FoundRecord
 from shoal.dht.key import Key, record_key
-from shoal.dht.lookup import FoundRecord
 from shoal.dht.record import ShardBody, open_record, seal_record
 from shoal.node import defaults
 from shoal.node.seeking import Seeking

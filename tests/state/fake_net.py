@@ -16,6 +16,7 @@ from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
 from shoal.transport.frame import Priority
+from shoal.transport.hello import Admitted
 from shoal.transport.host import Host
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link import Link
@@ -51,6 +52,7 @@ class FakeIdentities:
 @dataclass
 class FakeStatus:
     address: tuple[str, int]
+    admitted: Admitted = field(default_factory=lambda: Admitted("open"))
 
 
 class FakeLink:

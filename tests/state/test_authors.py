@@ -201,3 +201,12 @@ def test_whatever_happens_the_sums_are_right_and_the_budget_is_kept() -> None:
 def test_a_weight_has_a_floor() -> None:
     assert weight_of(0) == defaults.AUTHOR_LEAST
     assert weight_of(10**6) == 10**6 + defaults.AUTHOR_WEIGHT
+
+
+def test_a_key_that_thousands_name_is_in_memory_once() -> None:
+    authors = Authors(bytes(32))
+    for number in range(1, 4):
+        authors.linked(key(f"a{number}"))
+        authors.vouches(key(f"a{number}"), [bytes(bytearray(key("named"))) for _ in range(2)])
+    named = {id(name) for branch in authors._kept.values() for name in branch.vouches}
+    assert len(named) == 1 and key("named") in authors

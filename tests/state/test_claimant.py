@@ -42,11 +42,12 @@ class Desk:
             silent=lambda peer: self.silence.get(peer, 0.0),
         )
 
-    def submit(self, nonce: int = 0, **fields: Any) -> str:
+    def submit(self, nonce: int = 0, author: PeerId = AUTHOR, **fields: Any) -> str:
         """A job, or the job as it is from now on."""
-        job = Job(job_id(AUTHOR, bytes([nonce])), AUTHOR, "sum", **{"lease": LEASE, **fields})
-        name = FeedName(AUTHOR, "jobs", 0)
-        self.jobs.changed(name, job.id, job_fact(job, bytes([nonce])))
+        named = nonce.to_bytes(4)
+        job = Job(job_id(author, named), author, "sum", **{"lease": LEASE, **fields})
+        name = FeedName(author, "jobs", 0)
+        self.jobs.changed(name, job.id, job_fact(job, named))
         self.claimant.noticed(job.id, self.now)
         return job.id
 
@@ -59,11 +60,19 @@ class Desk:
         self.jobs.changed(claim.feed, claim.job, None if gone else claim_fact(claim))
         return self.claimant.noticed(claim.job, self.now)
 
+    def notice_all(self) -> list[str]:
+        """Those that it is to stop working on."""
+        return [job for job in self.claimant.known() if self.claimant.noticed(job, self.now)]
+
     def next(self) -> Claim | None:
         return self.claimant.next(self.now)
 
     def begin(self) -> Claim:
+        """The next claim, what falls to others among them."""
         claim = self.next()
+        if claim is None:
+            self.now += 2 * defaults.CLAIM_COURTESY
+            claim = self.next()
         assert claim is not None and not self.hear(claim)
         return claim
 
@@ -205,7 +214,7 @@ def test_all_that_changed_while_nobody_looked() -> None:
     desk.begin()
     claim = new_claim(OTHER, first, 2)
     desk.jobs.changed(claim.feed, first, claim_fact(claim))
-    assert desk.claimant.noticed_all(desk.now) == [first]
+    assert desk.notice_all() == [first]
     assert desk.claimant.running == [second]
 
 
@@ -401,7 +410,7 @@ def test_after_a_start_own_claims_are_gone_on_with() -> None:
         desk.begin()
     desk.jobs.changed(*_heard(new_claim(OTHER, other, 2)))
     desk.boot()
-    desk.claimant.noticed_all(desk.now)
+    desk.notice_all()
     assert desk.claimant.outdated(desk.now) == [other]
     assert desk.begin() == new_claim(ME, job, 1) and desk.next() is None
 
@@ -459,3 +468,102 @@ def test_nothing_is_remembered_of_jobs_that_are_over() -> None:
             desk.delete(job)
     held = desk.claimant
     assert not (held._runs or held._seen or held._paused)
+
+
+# Between authors.
+
+MANY = 10_000
+
+
+def test_one_job_is_next_beside_ten_thousand_of_another_author() -> None:
+    desk = Desk()
+    for nonce in range(MANY):
+        desk.submit(nonce)
+    desk.begin()
+    lone = desk.submit(0, THIRD)
+    assert desk.begin().job == lone
+
+
+def test_without_turns_it_waits_for_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: whose lot is lowest is next."""
+    monkeypatch.setattr("shoal.state.claimant._Turns.of", lambda *_: 0)
+    desk = Desk()
+    for nonce in range(MANY):
+        desk.submit(nonce)
+    lone = desk.submit(0, THIRD)
+    assert lone not in [desk.begin().job for _ in range(100)]
+
+
+def test_authors_have_as_many_turns_each_and_who_comes_late_has_no_arrears() -> None:
+    desk = Desk()
+    for nonce in range(200):
+        desk.submit(nonce)
+    for _ in range(50):
+        desk.begin()
+    late = {desk.submit(nonce, THIRD) for nonce in range(50)}
+    turns = [desk.begin().job in late for _ in range(20)]
+    assert 9 <= sum(turns) <= 11 and True in turns[:2] and False in turns[:3]
+
+
+def test_what_falls_to_another_is_left_to_it_for_a_moment() -> None:
+    desk = Desk(OTHER)
+    desk.submit()
+    assert desk.next() is None
+    desk.now += defaults.CLAIM_COURTESY - 0.01
+    assert desk.next() is None
+    desk.now += defaults.CLAIM_COURTESY + 0.01
+    assert desk.next() is not None
+
+
+def test_who_waits_long_comes_before_what_falls_to_this_node() -> None:
+    """It falls to one who answers and does not do it; the other author's fall to this one."""
+    desk = Desk(ME, OTHER)
+    nonces = iter(range(10**6))
+    mine: list[str] = []
+    while len(mine) < 500:
+        job = desk.submit(next(nonces))
+        (mine.append if next(desk.shares.heirs(job)) == ME else desk.delete)(job)
+    while next(desk.shares.heirs(lone := desk.submit(next(nonces), THIRD))) == ME:
+        desk.jobs.changed(FeedName(THIRD, "jobs", 0), lone, None)
+    begun = [desk.begin().job for _ in range(50)]
+    assert lone not in begun
+    desk.now += 2 * defaults.CLAIM_WAITED
+    assert desk.begin().job == lone
+
+
+def test_for_whom_somebody_works_nobody_hurries() -> None:
+    desk = Desk(ME, OTHER)
+    nonces = iter(range(10**6))
+    while next(desk.shares.heirs(own := desk.submit(next(nonces)))) != ME:
+        desk.delete(own)
+    theirs: list[str] = []
+    while len(theirs) < 2:
+        job = desk.submit(next(nonces), THIRD)
+        if next(desk.shares.heirs(job)) == OTHER:
+            theirs.append(job)
+        else:
+            desk.jobs.changed(FeedName(THIRD, "jobs", 0), job, None)
+    desk.hear(new_claim(OTHER, theirs[0], 1))
+    assert desk.next() is not None and desk.claimant.running == [own]
+    desk.claimant.give_up(own, desk.now)
+    desk.now += 2 * defaults.CLAIM_WAITED
+    desk.hear(new_claim(OTHER, theirs[0], 1, step=1))
+    desk.delete(own)
+    own = desk.submit(next(nonces))
+    while next(desk.shares.heirs(own)) != ME:
+        desk.delete(own)
+        own = desk.submit(next(nonces))
+    claim = desk.next()
+    assert claim is not None and claim.job == own
+
+
+def test_claims_on_jobs_that_are_gone_go_sooner_where_there_is_no_room() -> None:
+    desk = Desk()
+    job = desk.submit()
+    desk.begin()
+    desk.hear(desk.claimant.finish(job, b"3"))
+    desk.delete(job)
+    assert desk.claimant.outdated(desk.now, kept=60.0) == []
+    desk.now += 60
+    assert desk.claimant.outdated(desk.now) == []
+    assert desk.claimant.outdated(desk.now, kept=60.0) == [job]

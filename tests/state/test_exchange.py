@@ -9,9 +9,11 @@ from shoal.state import defaults
 from shoal.state.digest import HASH_BYTES, bucket_of
 from shoal.state.entry import FORKED, Entry, Head
 from shoal.state.errors import BadMessage, StateError
-from shoal.state.exchange import DIGEST, HEADS, NEWS, PULL, Exchange
+from shoal.state.exchange import DIGEST, HAVE, HEADS, NEWS, PULL, Exchange
 from shoal.state.gossip import Ask, Compare, Heads, Pulled, Told, encode_heads
-from shoal.state.replica import VOUCHES, write_vouches
+from shoal.state.interest import Interest
+from shoal.state.kinds import all_parts
+from shoal.state.vouches import VOUCHES, write_vouches
 from shoal.transport.identity import PeerId
 from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_once, facts_of, link
 
@@ -387,3 +389,146 @@ def test_a_peer_that_goes_with_its_answer_is_not_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at_once(gone_with_its_answer(monkeypatch))
+
+
+SHARD, OTHER = ("shards", 3), ("shards", 4)
+
+
+async def of_both() -> None:
+    """One keeps a part, one another, one all: each gets what it keeps."""
+    net = FakeNetwork()
+    one = FakeNode(net, 1, interest=Interest([SHARD]))
+    two = FakeNode(net, 2, interest=Interest([OTHER]))
+    three = FakeNode(net, 3)
+    for left, right in ((one, two), (two, three), (three, one)):
+        await link(left, right)
+    for node in (one, two, three):
+        for plot in (MEMBER, SHARD, OTHER):
+            await node.write(plot, a={"v": 1})
+    await settle(one, two, three)
+    for node in (one, two, three):
+        for other in (one, two, three):
+            for plot in (MEMBER, SHARD, OTHER):
+                has = node.replica.head(other.key, plot) is not None
+                assert has == (other is node or node.replica.interest(plot)), (node, other, plot)
+    net.calls.clear()
+    for node in (one, two, three):
+        for other in (one, two, three):
+            await node.exchange.compare(other.peer)
+    assert set(net.calls) == {DIGEST} and len(net.calls) == 6
+
+
+async def settle(*nodes: FakeNode) -> None:
+    """They compare and pull, until all know whatever they get to know."""
+    for _ in range(3):
+        for node in nodes:
+            for other in nodes:
+                await node.exchange.compare(other.peer)
+            for each in nodes:
+                await each.pull()
+
+
+def test_two_compare_what_both_keep_and_are_quiet_then() -> None:
+    at_once(of_both())
+
+
+async def own_aside() -> None:
+    """What a node writes and does not keep of others reaches those who keep it, and a lost store
+    is told what there was."""
+    net = FakeNetwork()
+    small = FakeNode(net, 1, interest=Interest([]))
+    large = FakeNode(net, 2)
+    await small.write(SHARD, a={"v": 1})
+    await link(small, large)
+    await small.exchange.compare(large.peer)
+    await large.pull()
+    assert large.replica.head(small.key, SHARD) is not None
+    head = (await small.write(SHARD, b={"v": 2})).head
+    net.time += defaults.NEWS_PAUSE
+    small.exchange.tell()
+    await large.pull()
+    assert large.replica.head(small.key, SHARD) == head
+
+    again = FakeNode(net, 1, interest=Interest([]))
+    reports: list[PeerId] = []
+    again.exchange.on_reported.append(reports.append)
+    again.replica.takes_own = lambda entry: True
+    again.replica.wants_own = True
+    await link(again, large)
+    await again.exchange.compare(large.peer)
+    assert reports == []
+    await again.pull()
+    assert again.replica.head(small.key, SHARD) == head
+    await again.exchange.compare(large.peer)
+    assert reports == [large.peer]
+
+
+def test_own_feeds_are_kept_and_told_whatever_a_node_keeps() -> None:
+    at_once(own_aside())
+
+
+async def asked_for_own() -> None:
+    net = FakeNetwork()
+    small, large = FakeNode(net, 1, interest=Interest([])), FakeNode(net, 2)
+    await link(small, large)
+    for _ in range(5):
+        await small.exchange.compare(large.peer)
+    assert net.calls.count(HAVE) == 1
+    net.time += defaults.OWN_AGAIN
+    await small.exchange.compare(large.peer)
+    assert net.calls.count(HAVE) == 2
+    with pytest.raises(BadMessage):
+        await large.exchange.answer(small.peer, HAVE, b"nonsense")
+
+
+def test_what_others_have_of_own_feeds_is_asked_for_now_and_then() -> None:
+    at_once(asked_for_own())
+
+
+async def gained() -> None:
+    net = FakeNetwork()
+    small = FakeNode(net, 1, interest=Interest([]))
+    large = [FakeNode(net, number) for number in range(2, 8)]
+    for node in large:
+        await link(small, node)
+    for node in large[1:]:
+        await link(large[0], node)
+    await large[0].write(SHARD, a={"v": 1})
+    await settle(small, *large)
+    assert small.replica.head(large[0].key, SHARD) is None
+    small.replica.interest.need([SHARD], net.time)
+    net.time += defaults.RECHECK
+    due = small.exchange.due_rechecks()
+    assert len(due) == defaults.REGAINED
+    for peer in due:
+        await small.exchange.compare(peer)
+    await small.pull()
+    assert small.replica.head(large[0].key, SHARD) is not None
+
+
+def test_what_is_kept_from_now_on_is_asked_for_at_once() -> None:
+    at_once(gained())
+
+
+async def few_keep_it() -> None:
+    """Of 40 linked peers two keep a part: they are told of it all the same."""
+    net = FakeNetwork()
+    one = FakeNode(net, 1)
+    others = [FakeNode(net, n, interest=Interest([SHARD] * (n < 4))) for n in range(2, 42)]
+    for number, node in enumerate(others):
+        await link(one, node)
+        asker, other = (one, node) if number % 2 else (node, one)  # both learn it of each other
+        await asker.exchange.compare(other.peer)
+    net.posts.clear()
+    await one.write(SHARD, a={"v": 1})
+    net.time += defaults.NEWS_PAUSE
+    one.exchange.tell()
+    assert {to for _, to, _ in net.posts} == {node.peer for node in others[:2]}
+
+
+def test_news_of_what_few_keep_reach_those_few() -> None:
+    at_once(few_keep_it())
+
+
+def test_all_own_feeds_fit_into_one_question() -> None:
+    assert len(list(all_parts())) <= defaults.HAVE_FEEDS

@@ -8,6 +8,7 @@ import msgpack
 import pytest
 
 from shoal.state import defaults
+from shoal.state.digest import Plot
 from shoal.state.entry import FORKED, Head
 from shoal.state.errors import BadMessage
 from shoal.state.gossip import (
@@ -38,6 +39,10 @@ def test_all_come_back() -> None:
         Compared({PLOT: MARK}, {PLOT: {0: MARK, 255: MARK}}),
     ):
         assert Compared.decode(answer.encode()) == answer
+    for keeps in (None, frozenset[Plot](), frozenset({PLOT, ("shards", 9), ("jobs", 0)})):
+        ask_all, none = Compare(MARK, keeps=keeps), Compared({}, keeps=keeps)
+        assert Compare.decode(ask_all.encode()) == ask_all
+        assert Compared.decode(none.encode()) == none
     ask = Ask({PLOT: b"\x00\x07"}, KEY)
     assert Ask.decode(ask.encode()) == ask
     assert Heads.decode(Heads(heads, more=True).encode()) == Heads(heads, more=True)
@@ -53,6 +58,8 @@ def test_what_later_versions_keep_is_passed_over() -> None:
     assert Compare.decode(Compare(MARK, {("dreams", 0): MARK, PLOT: MARK}).encode()).roots == {
         PLOT: MARK
     }
+    keeps = frozenset({("dreams", 0), ("member", 7), PLOT})
+    assert Compare.decode(Compare(MARK, keeps=keeps).encode()).keeps == frozenset((PLOT,))
 
 
 def test_a_head_tells_itself_from_others() -> None:
@@ -89,7 +96,7 @@ def test_other_forms_are_refused(value: Any) -> None:
 def test_nothing_stands_behind_the_end_and_nothing_is_missing() -> None:
     messages: dict[Callable[[bytes], object], bytes] = {
         decode_heads: encode_heads([told(KEY, PLOT, None)]),
-        Compare.decode: Compare(MARK, {PLOT: MARK}).encode(),
+        Compare.decode: Compare(MARK, {PLOT: MARK}, frozenset((PLOT,))).encode(),
         Compared.decode: Compared({PLOT: MARK}, {PLOT: {1: MARK}}).encode(),
         Ask.decode: Ask({PLOT: b"\x01"}).encode(),
         Heads.decode: Heads([told(KEY, PLOT, None)]).encode(),

@@ -71,6 +71,16 @@ def test_a_member_without_a_link_is_proved_again_the_oftener_the_fewer_see_it(
     assert due == {X: alone, Y: one, Z: more}
 
 
+def test_it_is_sure_once_all_were_looked_for(node: Liveness) -> None:
+    assert node.is_sure([A, B]) and not node.is_sure([A, X])
+    node.next_checks(0.0)
+    assert not node.is_sure([X]), "the check is under way"
+    node.proved(X, 0.5)
+    node.failed(Y, 1.0)
+    assert node.is_sure([A, X, Y]) and not node.is_sure([A, X, Y, Z])
+    assert not node.is_sure([PeerId("somebody just told of")])
+
+
 def test_witnesses_of_one_network_count_as_one(node: Liveness) -> None:
     prove(node, 0.0, X, Y)
     node.told(C, [X], [], 0.0, whole=True)

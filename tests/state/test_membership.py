@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from shoal.state import defaults
 from shoal.state.errors import BadRecord
-from shoal.state.membership import Capacity, Membership, ShardRecord
+from shoal.state.membership import Membership
 from shoal.state.record import DOMAIN, MemberRecord, open_record, seal_record
 from shoal.transport.address import Address
 from shoal.transport.calls import Call, Refusal, Reply
@@ -24,7 +24,7 @@ from shoal.transport.realhost import RealHost
 from shoal.transport.signed import seal
 from tests.state.fake_net import WALL, FakeNet, FakeNode
 
-SHARD = ShardRecord("ab" * 32, True, 0, 6, False, "float32", 4096)
+ROOT = "ab" * 32
 
 
 @pytest.fixture
@@ -67,10 +67,10 @@ async def test_a_change_reaches_all_and_is_handed_on_once(
     await trio.sleep(5)
     versions = [node.directory.version for node in nodes]
     net.sent.clear()
-    nodes[2].directory.publish(shards=(SHARD,))
+    nodes[2].directory.publish(holdings=(ROOT,))
     await trio.sleep(1)
     for node, version in zip(nodes, versions, strict=True):
-        assert node.directory.members()[nodes[2].peer].shards == (SHARD,)
+        assert node.directory.members()[nodes[2].peer].holdings == (ROOT,)
         assert await node.directory.changed(version) > version
     # Its author tells 5; each tells at most the 4 that are neither author nor sender.
     assert len(net.sent) <= 5 + 5 * 4
@@ -82,11 +82,11 @@ async def test_publishing_the_same_again_says_nothing(
 ) -> None:
     node, _ = start(net, 2)
     await trio.sleep(1)
-    node.directory.publish(shards=(SHARD,))
+    node.directory.publish(holdings=(ROOT,))
     await trio.sleep(1)
     net.sent.clear()
     before = node.directory.own()
-    node.directory.publish(shards=(SHARD,))
+    node.directory.publish(holdings=(ROOT,))
     assert node.directory.own() is before
     assert not net.sent
 
@@ -114,7 +114,7 @@ async def test_a_restart_with_a_clock_behind_still_counts_as_later(
 ) -> None:
     nodes = start(net, 3)
     await trio.sleep(2)
-    nodes[2].directory.publish(shards=(SHARD,))
+    nodes[2].directory.publish(holdings=(ROOT,))
     await trio.sleep(1)
     nodes[2].die()
     back = FakeNode(net, 3, ahead=-1000)
@@ -122,7 +122,7 @@ async def test_a_restart_with_a_clock_behind_still_counts_as_later(
     await trio.sleep(10)
     assert back.directory.own().seq > WALL * 1000
     for node in nodes[:2]:
-        assert node.directory.members()[back.peer].shards == ()
+        assert node.directory.members()[back.peer].holdings == ()
 
 
 @pytest.mark.trio
@@ -131,13 +131,13 @@ async def test_many_changes_at_once_go_out_as_few(net: FakeNet, autojump_clock: 
     await trio.sleep(2)
     net.sent.clear()
     for number in range(1000):
-        node.directory.publish(version=str(number))
+        node.directory.publish(run=number)
     await trio.sleep(5)
-    assert other.directory.members()[node.peer].version == "999"
+    assert other.directory.members()[node.peer].run == 999
     assert len(net.sent) < 20
 
 
-def test_lists_are_cut_and_the_rest_is_refused() -> None:
+def test_what_others_would_refuse_is_not_published() -> None:
     class Alone:
         handle = on_link = on_link_lost = on_link_quiet = on_link_back = on_link_kept = (
             on_link_doubt
@@ -148,11 +148,15 @@ def test_lists_are_cut_and_the_rest_is_refused() -> None:
 
     host = RealHost()
     directory = Membership(host, Alone(), Identity.generate(host))  # type: ignore[arg-type]
-    directory.publish(holdings=("ab" * 32,) * 1000)
-    assert len(directory.own().holdings) == defaults.HOLDINGS
     before = directory.own()
-    with pytest.raises(BadRecord):
-        directory.publish(version="v" * 100)
+    wrong: list[dict[str, Any]] = [
+        {"holdings": (ROOT,) * (defaults.HOLDINGS + 1)},
+        {"run": defaults.MAX_SEQ},
+        {"version": "1"},  # which feeds say
+    ]
+    for each in wrong:
+        with pytest.raises(BadRecord):
+            directory.publish(**each)
     assert directory.own() is before
 
 
@@ -166,14 +170,14 @@ async def test_forged_and_foreign_records_cost_the_link(
     nodes = start(net, 3)
     await trio.sleep(5)
     victim, liar, honest = nodes
-    record = MemberRecord(honest.peer, int(WALL * 1000) + 10**6, version="hacked")
+    record = MemberRecord(honest.peer, int(WALL * 1000) + 10**6, run=666)
     as_liar = seal(liar.identity, DOMAIN, b"")
     forged = as_liar.replace(liar.identity.public_key, honest.identity.public_key)
     with_body = seal_record(honest.identity, record)[:-1] + b"!"
     for sealed in (forged, with_body):
         push(victim, liar, sealed)
         await trio.sleep(0.1)
-        assert victim.directory.members()[honest.peer].version == ""
+        assert victim.directory.members()[honest.peer].run == 0
         assert victim.endpoint.link(liar.peer) is None
         net.connect(liar.endpoint, victim.endpoint)
 
@@ -366,7 +370,7 @@ async def test_the_dead_are_not_told_of_for_ever(net: FakeNet, autojump_clock: M
     dead = nodes.pop()
     dead.die()
     for number in range(10, 20):
-        await trio.sleep(100)
+        await trio.sleep(defaults.FORGET / 6)
         known = [dead.peer in node.directory.everybody() for node in nodes]
         assert any(known) if number < 15 else number == 15 or not any(known)
         nodes.append(FakeNode(net, number))
@@ -453,9 +457,7 @@ class RealNode:
             async with trio.open_nursery() as nursery:
                 port = await nursery.start(self.endpoint.run, "127.0.0.1", 0)
                 self.address = Address("127.0.0.1", port, self.identity.peer)
-                self.directory.publish(
-                    addresses=(str(self.address),), capacity=Capacity(1, 2**30, True, 1e9, 1e9)
-                )
+                self.directory.publish(addresses=(str(self.address),))
                 await nursery.start(self.directory.run)
                 for address in bootstrap:
                     await self.endpoint.dial(address, timeout=5)
@@ -506,3 +508,18 @@ async def test_a_quiet_member_is_none_until_it_is_back(
     for callback in a.endpoint.back:
         callback(link)
     assert b.peer in a.members
+
+
+@pytest.mark.trio
+async def test_members_that_do_not_count_are_not_there(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """Red without the look at who counts."""
+    nodes = start(net, 3)
+    await trio.sleep(5)
+    first, second, third = nodes
+    assert len(first.directory.members()) == 3
+    version = first.directory.version
+    first.directory.screen(lambda peer: peer != second.peer)
+    assert first.directory.version > version
+    assert set(first.directory.members()) == {first.peer, third.peer}

@@ -1,6 +1,7 @@
 """What comes in, what it changes, what others may be told."""
 
 from collections.abc import Collection, Sequence
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from shoal.state.entry import FORKED, Entry, FeedName
 from shoal.state.errors import BadEntry, BadOrder
 from shoal.state.feed import Feed, Outcome, Verdict
 from shoal.state.gossip import Item, told
-from shoal.state.replica import VOUCHES, Replica, Taken, read_vouches, write_vouches
-from shoal.transport.identity import PeerId
+from shoal.state.interest import Interest
+from shoal.state.replica import Replica, Taken
+from shoal.state.vouches import VOUCHES, write_vouches
+from shoal.transport.identity import PeerId, peer_id_of
 from tests.state.fake_feeds import MEMBER, Writer, at_once, facts_of
 
 A, B, C = (Writer(number) for number in (11, 12, 13))
@@ -89,11 +92,42 @@ def test_who_is_not_kept_is_passed_over_unread() -> None:
 
 def test_interest_bounds_what_is_kept() -> None:
     writer = fresh(11)
-    it = keeping(writer, interest=lambda plot: plot == MEMBER)
+    it = keeping(writer, interest=Interest([]))
     jobs = writer.write(("jobs", 0), a={"v": 1})
     assert take(it, jobs).news == {}
     assert not it.lacks(told(writer.key, ("jobs", 0), jobs.head))
     assert take(it, writer.write(a={"v": 1})).news
+
+
+def test_what_is_not_kept_any_more_goes_but_for_its_own() -> None:
+    writer, seen = fresh(12), Seen()
+    it = keeping(writer, interest=Interest([("jobs", 0)]))
+    it.watchers.append(seen)
+    take(it, writer.write(("jobs", 0), a={"v": 1}), writer.write(a={"v": 1}))
+    weight = it.authors.total
+    take(it, writer.write(("jobs", 0), b={"v": bytes(12_000)}))
+    take(it, writer.write(("jobs", 0), c={"v": bytes(12_000)}))
+    take(it, writer.write(("jobs", 0), d={"v": bytes(12_000)}))
+    assert it.authors.total > weight
+    it.interest.need([], 0.0)
+    at_once(it.forget(it.interest.expire(inf)))
+    assert seen.changes[-1] == (FeedName(writer.peer, "jobs", 0), {}, True)
+    assert it.head(writer.key, ("jobs", 0)) is None and it.head(writer.key, MEMBER)
+    assert at_once(it.facts(writer.key, ("jobs", 0))) == {} and it.authors.total == weight
+    assert {stored.name.kind for stored in at_once(it.archive.load())} == {"member"}
+
+
+def test_what_was_stored_and_is_not_kept_any_more_is_not_taken_up() -> None:
+    writer, own = fresh(13), fresh(1)
+    it = keeping(writer)
+    take(it, writer.write(("usage", 0), a={"v": 1}), writer.write(a={"v": 1}))
+    at_once(it.write([own.write(("usage", 0), b={"v": 1})]))
+    again = Replica(own.peer, it.archive, interest=Interest([]))
+    at_once(again.linked(writer.peer))
+    at_once(again.restore(no_pause))
+    assert again.head(writer.key, ("usage", 0)) is None and again.head(writer.key, MEMBER)
+    assert again.head(own.key, ("usage", 0))
+    assert len(at_once(it.archive.load())) == 2
 
 
 def test_a_wrong_signature_is_the_sender_s_fault() -> None:
@@ -229,11 +263,6 @@ def test_vouches_make_authors_and_their_withdrawal_drops_them() -> None:
     assert at_once(it.archive.entries(entry.name, 1, 0, 10**6)) == []
 
 
-def test_what_is_no_list_of_keys_vouches_for_nobody() -> None:
-    for value in (None, b"", b"\xc1", b"\x01", b"\x81\xa4keys\x07", b"\x81\xa4keys\x91\x07"):
-        assert read_vouches(value) == []
-
-
 def test_a_budget_bounds_what_is_in_the_archive() -> None:
     writers = [fresh(20 + number) for number in range(8)]
     voucher = fresh(11)
@@ -267,7 +296,7 @@ def test_a_restart_takes_up_what_is_stored() -> None:
     stranger = fresh(14).write(a={"v": 1})
     at_once(it.archive.put([stranger]))
     again = Replica(me.peer, it.archive)
-    at_once(again.restore())
+    at_once(again.restore(no_pause))
     assert again.digest.top() == it.digest.top()
     assert set(again.authors.keys()) == set(it.authors.keys())
     assert again.authors.total == it.authors.total
@@ -373,3 +402,97 @@ def test_a_feed_of_which_the_archive_has_something_else_keeps_out_no_other() -> 
     assert it.head(one.key, MEMBER) is None
     take(it, *entries)
     assert it.head(one.key, MEMBER) == entries[0].head, "what others have counts"
+
+
+def crowd(it: Replica, count: int) -> None:
+    """So many authors with a link each say as many small things as one entry holds."""
+    for number in range(count):
+        writer = Writer(500 + number)
+        at_once(it.linked(writer.peer))
+        at_once(it.unlinked(writer.peer))
+        said = {f"{number:x}-{n:060x}": {"attempt": 1} for n in range(2_000)}
+        take(it, writer.write(("claims", 0), **said))
+
+
+def test_many_small_facts_weigh_what_they_take_in_memory() -> None:
+    """Their entries alone would leave room for all."""
+    it, budget = replica(), 4 * 2**20
+    it.authors = Authors(it.own, budget=budget)
+    crowd(it, 8)
+    assert it.authors.total <= budget
+    kept = [it._feeds[key][plot] for key in it._feeds for plot in it._feeds[key]]
+    assert sum(feed.memory for feed in kept) <= budget
+    assert 1 <= len(kept) < 4 and 8 * kept[0].size < budget
+
+
+def test_after_a_start_feeds_weigh_as_much_once_they_are_read() -> None:
+    it = replica()
+    crowd(it, 3)
+    authors = [*it.authors.keys()]
+    again = Replica(Writer(1).peer, it.archive)
+    again.authors = Authors(again.own, budget=3 * 2**20)
+    for key in authors:
+        again.authors.linked(key)
+        again.authors.unlinked(key)
+    at_once(again.restore(no_pause))
+    for key in authors:
+        at_once(again.facts(key, ("claims", 0)))
+    assert again.authors.total <= 3 * 2**20
+    assert len([key for key in authors if again.head(key, ("claims", 0))]) < 3
+
+
+def test_taking_up_what_was_stored_lets_others_run() -> None:
+    it = keeping(*(Writer(600 + number) for number in range(20)))
+    for number in range(20):
+        take(it, Writer(600 + number).write(a={"v": 1}))
+    again, pauses = Replica(Writer(1).peer, it.archive), 0
+
+    async def pause() -> None:
+        nonlocal pauses
+        pauses += 1
+
+    for key in it.authors.keys():  # noqa: SIM118
+        at_once(again.linked(peer_id_of(key)))
+    at_once(again.restore(pause))
+    assert pauses > 20 and again.digest.top() == it.digest.top()
+
+
+def test_all_that_the_archive_lost_is_let_go_of_author_by_author() -> None:
+    """Others run in between; what came again meanwhile stays."""
+    it = keeping(A, B, C)
+    seen = Seen()
+    it.watchers.append(seen)
+    take(it, A.write(MEMBER, a={"x": 1}), B.write(MEMBER, a={"x": 1}), C.write(MEMBER, a={"x": 1}))
+    it.newcomers.clear()
+    it.lost(None)
+    assert seen.gone == [], "nothing yet: ten thousand take a tenth of a second"
+    pauses = 0
+
+    async def pause() -> None:
+        nonlocal pauses
+        pauses += 1
+        assert len(seen.gone) <= pauses + (pauses > 1)
+        if pauses == 1:  # the last one noted went first
+            at_once(it._lose(A.key))
+            it.newcomers.pop(A.key)
+            A.next_epoch()
+            take(it, A.write(MEMBER, a={"x": 2}))
+
+    at_once(it.forget_lost(pause))
+    assert pauses == 3 and it.newcomers.keys() == {B.key, C.key}
+    assert it.feed(A.key, MEMBER) is not None and it.feed(B.key, MEMBER) is None
+
+
+def test_an_own_feed_is_not_let_go_of() -> None:
+    it = keeping(A)
+    own = Writer(1)
+    at_once(it.write([own.write(MEMBER, a={"x": 1})]))
+    take(it, A.write(MEMBER, a={"x": 1}))
+    it.lost(None)
+    at_once(it.forget_lost(no_pause))
+    assert it.feed(own.key, MEMBER) is not None and it.feed(A.key, MEMBER) is None
+    A.next_epoch()
+    take(it, A.write(MEMBER, a={"x": 2}))
+    it.lost([A.peer, own.peer])
+    at_once(it.forget_lost(no_pause))
+    assert it.feed(own.key, MEMBER) is not None and it.feed(A.key, MEMBER) is None

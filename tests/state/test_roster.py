@@ -1,5 +1,7 @@
 """What is taken in, whom it crowds out, whom to dial."""
 
+from math import inf
+
 import pytest
 
 from shoal.state import defaults
@@ -239,6 +241,16 @@ def test_a_lost_member_is_dialled_for_a_while_and_then_forgotten(roster: Roster)
     roster.dialled(peer, 2.0, lambda seconds: seconds)
     assert dialled(roster, 1.0 + defaults.FORGET + 1) == []
     assert roster.known(peer) is None
+
+
+def test_who_does_not_count_is_not_dialled(roster: Roster) -> None:
+    peer = identity(1).peer
+    told(roster, 1, 1)
+    roster.unlinked(peer, 1.0)
+    roster.counts = lambda other: other != peer
+    assert dialled(roster, 2.0) == [] and roster.next_due() == inf
+    roster.counts = lambda other: True
+    assert dialled(roster, 2.0) == [peer]
 
 
 def test_who_publishes_the_same_place(roster: Roster) -> None:

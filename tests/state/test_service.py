@@ -15,13 +15,15 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host as Machine
 from shoal.netsim.world import World
 from shoal.state import defaults
+from shoal.state.digest import Plot
 from shoal.state.entry import Proof
 from shoal.state.errors import StateError
 from shoal.state.exchange import PULL
 from shoal.state.gossip import encode_heads, told
 from shoal.state.keeper import DISK
+from shoal.state.ownfacts import Said
 from shoal.state.record import ModelName
-from shoal.state.service import State
+from shoal.state.service import OWN_FEEDS, State
 from shoal.state.store import Store
 from shoal.state.views.models import model_fact
 from shoal.transport.calls import Refusal
@@ -46,6 +48,7 @@ class Node:
         self.identity = who
         self.troubles: dict[str, StateError] = {}
         self.folder = Path("/data")
+        self.keeps: tuple[Plot, ...] | None = None
 
     async def start(self) -> "Node":
         self._life += 1
@@ -60,6 +63,7 @@ class Node:
             self.identity,
             self.folder,
             trouble=self._trouble,
+            keeps=self.keeps,
         )
         self._scope = trio.CancelScope()
         await self._swarm.nursery.start(self._run)
@@ -113,10 +117,14 @@ class Swarm:
         self.net = FakeNet(nursery)
         self.count = 0
 
-    async def node(self, who: Identity | None = None) -> Node:
+    async def node(
+        self, who: Identity | None = None, keeps: tuple[Plot, ...] | None = None
+    ) -> Node:
         self.count += 1
         machine = self.world.host(f"n{self.count}")
-        return await Node(self, machine, who or identity(self.count)).start()
+        made = Node(self, machine, who or identity(self.count))
+        made.keeps = keeps
+        return await made.start()
 
     def connect(self, one: Node, two: Node) -> None:
         self.net.connect(one.endpoint, two.endpoint)
@@ -152,6 +160,20 @@ def test_a_fact_reaches_every_view() -> None:
         one.state.set("models", "tiny", None)
         await trio.sleep(3)
         assert three.names(one) == []
+
+    run(body)
+
+
+def test_two_that_meet_first_hear_each_other_at_once() -> None:
+    """Each waits for what it once wrote, but not for the next round."""
+
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        one.state.set("models", "mine", MODEL)
+        two.state.set("models", "other", MODEL)
+        swarm.connect(two, one)
+        await trio.sleep(0.5)
+        assert two.names(one) == ["mine"] and one.names(two) == ["other"]
 
     run(body)
 
@@ -215,7 +237,7 @@ def test_two_processes_with_one_key_are_told_so_and_do_not_fork() -> None:
         between.endpoint.cut(one.identity.peer, "cut")
         swarm.connect(one, between)
         await trio.sleep(120)
-        assert one.state.contested
+        assert "same-key" in one.troubles and "same-key" not in between.troubles
         feed = between.state.replica.feed(one.identity.public_key, ("models", 0))
         assert feed is not None and not feed.forked
 
@@ -305,6 +327,103 @@ def test_vouching_is_quiet() -> None:
     run(body)
 
 
+def test_a_small_node_that_writes_jobs_keeps_jobs_and_claims() -> None:
+    """Also after a restart without anybody to fetch them from."""
+
+    async def body(swarm: Swarm) -> None:
+        one, small = await swarm.node(), await swarm.node(keeps=())
+        swarm.connect(one, small)
+        for kind in ("jobs", "claims", "usage"):
+            one.state.set(kind, "some", {"v": 1})
+        await trio.sleep(defaults.WRITE_HOLD + 10)
+
+        def kinds() -> set[str]:
+            plots = [("jobs", 0), ("claims", 0), ("usage", 0)]
+            key = one.identity.public_key
+            return {plot[0] for plot in plots if small.state.replica.head(key, plot)}
+
+        assert kinds() == set()
+        small.state.set("jobs", "mine", {"v": 1})
+        await trio.sleep(10)
+        assert kinds() == {"jobs", "claims"}
+        await small.stop()
+        await small.start()
+        swarm.connect(one, small)
+        one.state.replication.exchange.tell = lambda: None  # type: ignore[method-assign]
+        one.state.replica.give = None  # type: ignore[assignment,method-assign]
+        await trio.sleep(1)
+        assert kinds() == {"jobs", "claims"}
+
+    run(body)
+
+
+def test_what_is_needed_is_fetched_and_goes_from_the_disk_later() -> None:
+    async def body(swarm: Swarm) -> None:
+        one, small = await swarm.node(), await swarm.node(keeps=())
+        swarm.connect(one, small)
+        one.state.set("usage", "some", {"v": 1})
+        await trio.sleep(defaults.WRITE_HOLD + 10)
+        small.state.need([("usage", 0)])
+        await trio.sleep(5)
+        key = one.identity.public_key
+        assert small.state.replica.head(key, ("usage", 0))
+        small.state.need([])
+        await trio.sleep(defaults.UNUSED_KEPT - 10)
+        assert small.state.replica.head(key, ("usage", 0))
+        await trio.sleep(20)
+        assert small.state.replica.head(key, ("usage", 0)) is None
+        stored = await small.state.replica.archive.load()
+        assert {each.name.kind for each in stored if each.name.author == one.identity.peer} == {
+            "member"
+        }
+        small.state.need([("usage", 0)])
+        await trio.sleep(5)
+        assert small.state.replica.head(key, ("usage", 0)), "it can be had again"
+
+
+def test_who_comes_new_is_vouched_for_by_a_few() -> None:
+    """A node that vouches for enough others already does so for whom nobody else would."""
+
+    async def body(swarm: Swarm) -> None:
+        nodes = [await swarm.node() for _ in range(12)]
+        for number, one in enumerate(nodes):
+            for other in nodes[number + 1 :]:
+                swarm.connect(one, other)
+        await trio.sleep(60)
+        far, new = [await swarm.node() for _ in range(2)]
+        swarm.connect(far, nodes[0])
+        for one in nodes[1:9]:
+            swarm.connect(new, one)
+        new.state.set("models", "new", MODEL)
+        await trio.sleep(20)
+        assert far.names(new) == ["new"]
+        authors = far.state.replica.authors
+        assert authors.vouchers(new.identity.public_key) < 8, "not by all who could"
+
+    run(body)
+
+
+def test_strangers_one_after_the_other_are_told_of_slowly() -> None:
+    """Each vouching goes to everybody: one peer with ever new keys must not bring it about."""
+
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        await trio.sleep(30)
+        heads = set()
+        for _ in range(30):
+            new = await swarm.node()
+            swarm.connect(new, one)
+            await trio.sleep(6)
+            feed = two.state.replica.feed(one.identity.public_key, ("member", 0))
+            assert feed is not None
+            heads.add(feed.head)
+            await new.stop()
+        assert 2 <= len(heads) <= 10
+
+    run(body)
+
+
 def test_nobody_sets_what_has_no_room() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
@@ -326,6 +445,59 @@ def test_a_forked_feed_of_its_own_ends_nothing() -> None:
         two.state.set("models", "other", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 2 * defaults.VOUCH_LOOK)
         assert one.names(two) == ["other"]
+
+    run(body)
+
+
+def test_others_feeds_that_the_store_lost_are_fetched_again() -> None:
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        two.state.set("models", "other", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        before = one.state.replica.feed(two.identity.public_key, ("models", 0))
+        await one.state._keeper.drop([two.identity.peer])
+        one.state._lost(None)
+        await trio.sleep(0.01)
+        assert one.names(two) == []
+        await trio.sleep(5)
+        assert one.names(two) == ["other"]
+        assert one.state.replica.feed(two.identity.public_key, ("models", 0)) is not before
+
+    run(body)
+
+
+def test_what_only_peers_remember_is_not_said_again() -> None:
+    """The store is gone, and what an earlier run said comes back before this one writes."""
+
+    async def body(swarm: Swarm) -> None:
+        one, two = [await swarm.node() for _ in range(2)]
+        swarm.connect(one, two)
+        one.state.say(Said("models", {(0, "early"): MODEL}))
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        assert two.names(one) == ["early"]
+        await one.stop()
+        anew = await swarm.node(one.identity)
+        anew.state.say(Said("models", {(0, "new"): MODEL}))
+        swarm.connect(anew, two)
+        await trio.sleep(5)
+        assert two.names(anew) == ["new"]
+
+    run(body)
+
+
+def test_what_has_no_room_is_told_and_tried_again() -> None:
+    async def body(swarm: Swarm) -> None:
+        one = await swarm.node()
+        one.state.say(Said("models", {(0, "x" * 300): MODEL, (0, "short"): MODEL}))
+        assert one.troubles[OWN_FEEDS].code == "fact-too-large"
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        assert one.names() == ["short"]
+        kept = one.state._own_facts._said["models"].facts
+        assert isinstance(kept, dict)
+        del kept[0, "x" * 300]  # as if there were room now
+        await trio.sleep(defaults.SETTLE_AGAIN)
+        assert one.troubles == {}
 
     run(body)
 
@@ -450,5 +622,49 @@ def test_own_feeds_that_are_found_damaged_are_written_anew() -> None:
         assert two.epoch(one) > before and two.names(one) == ["mine"]
         assert not (await one.state.inspection.verified()).damaged
         assert one.names(two) == two.names() == []
+
+    run(body)
+
+
+def test_what_is_loaded_at_a_start_is_looked_at_for_garbage_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With hundreds of thousands of objects each look would hold the loop for 0.2 s."""
+    kept: list[int] = []
+
+    async def body(swarm: Swarm) -> None:
+        one = await swarm.node()
+        one.state.set("models", "tiny", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 10)
+        await one.stop()
+        views: list[State] = []
+        monkeypatch.setattr(
+            SimulatedHost,
+            "keep_memory",
+            lambda host: kept.append(
+                len(views[-1].views.models.of(one.identity.peer)) if views else 0
+            ),
+        )
+        await one.start()
+        views.append(one.state)
+        await trio.sleep(5)
+
+    run(body)
+    assert len(kept) > 2 and kept[-1] == 1
+
+
+def test_what_was_stored_is_in_the_views_when_it_says_so() -> None:
+    async def body(swarm: Swarm) -> None:
+        one = await swarm.node()
+        one.state.set("models", "tiny", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        assert one.state.get("models", "tiny") == MODEL and one.state.shown.is_set()
+        await one.stop()
+        await one.start()
+        assert not one.state.shown.is_set()
+        await one.state.shown.wait()
+        assert one.names() == ["tiny"]
+        assert one.state.get("models", "tiny") == MODEL
+        assert one.state.get("models", "other") is None
 
     run(body)

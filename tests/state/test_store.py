@@ -19,7 +19,7 @@ from shoal.state.errors import BadOrder, FeedDamaged
 from shoal.state.kinds import KINDS
 from shoal.state.store import Store
 from shoal.state.stored import StoredFeed
-from shoal.state.work import Drop, Forget, Put, Work
+from shoal.state.work import Cut, Drop, Forget, Put, Work
 from shoal.transport.errors import DatabaseDamaged, HostError
 
 from .chains import chain, identity, name, sealed
@@ -135,6 +135,33 @@ def test_a_fork_leaves_the_proof_alone() -> None:
         assert (forked.name, forked.head, forked.entries) == (name(1), FORKED, ())
         assert jobs.name == name(1, "jobs")
         assert store.proof(name(1)) == proof
+
+
+def test_a_cut_leaves_what_leads_to_it() -> None:
+    place, entries = Place(), chain(1, 5)
+    with place.opened() as store:
+        done(store, Put(entries), Cut(name(1), entries[2].head))
+        (feed,) = everything(store)
+        assert (feed.head, feed.entries) == (entries[2].head, tuple(sealed(entries[:3])))
+        assert feed.size == sum(entry.size for entry in entries[:3])
+        done(store, Cut(name(1), entries[2].head), Put(entries[3:]))
+        assert everything(store)[0].head == entries[4].head
+    with place.opened() as store:
+        assert everything(store)[0].size == sum(entry.size for entry in entries)
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_cut_at_what_is_not_stored_leaves_nothing(forked: bool) -> None:
+    place, entries, others = Place(), chain(1, 3), chain(1, 3, salt=b"x")
+    with place.opened() as store:
+        done(store, Put(entries))
+        if forked:
+            done(store, Proof.of(entries[0], others[0]))
+        done(store, Cut(name(1), others[1].head))
+        assert everything(store) == []
+        assert store.proof(name(1)) is None
+        done(store, Put(others), Cut(name(2), others[1].head))
+        assert everything(store)[0].head == others[2].head
 
 
 def test_dropped_authors_leave_nothing() -> None:

@@ -47,18 +47,39 @@ def test_who_is_slow_is_not_waited_for() -> None:
     it.wanted.heard(A, [head(1)], 0.0)
     it.wanted.heard(B, [head(1)], 0.0)
     it.wanted.next(0.0)
-    assert it.wanted.next_at(0.0) == defaults.PULL_PATIENCE
-    assert it.wanted.next(defaults.PULL_PATIENCE) == {B: [place(1)]}
+    assert it.wanted.next_at(0.0) == defaults.PULL_PATIENCE[1]
+    assert it.wanted.next(defaults.PULL_PATIENCE[1]) == {B: [place(1)]}
+
+
+def test_where_pulls_are_quick_the_next_is_asked_sooner() -> None:
+    """Those that bring nothing say nothing of how long it takes."""
+    it = Lacking()
+    for number in range(40):
+        now = 10.0 * number
+        it.wanted.heard(A, [head(number)], now)
+        assert it.wanted.next(now) == {A: [place(number)]}
+        it.have[place(number)[0]] = 1
+        it.wanted.ended(A, [place(number)], (), now + 0.2)
+    it.wanted.heard(A, [head(100)], 500.0)
+    it.wanted.heard(B, [head(100)], 500.0)
+    assert it.wanted.next(500.0) == {B: [place(100)]}
+    assert 500.39 < it.wanted.next_at(500.0) < 500.5
+    assert it.wanted.next(500.5) == {A: [place(100)]}
+    for peer in (A, B):
+        it.wanted.ended(peer, [place(100)], {place(100)}, 600.0)
+    it.wanted.heard(A, [head(101)], 700.0)
+    it.wanted.next(700.0)
+    assert it.wanted.next_at(700.0) < 700.5
 
 
 def test_only_so_many_pulls_are_under_way() -> None:
     it = Lacking()
-    peers = [PeerId(f"p{number}") for number in range(9)]
+    peers = [PeerId(f"p{number}") for number in range(2 * defaults.PULLS + 1)]
     for number, peer in enumerate(peers):
         it.wanted.heard(peer, [head(number)], 0.0)
     assert len(it.wanted.next(0.0)) == defaults.PULLS
     assert it.wanted.next(0.1) == {}
-    assert len(it.wanted.next(defaults.PULL_PATIENCE)) == defaults.PULLS  # the others are slow
+    assert len(it.wanted.next(defaults.PULL_PATIENCE[1])) == defaults.PULLS  # the others are slow
 
 
 def test_a_liar_s_promises_do_not_stand_in_the_way() -> None:
@@ -102,3 +123,42 @@ def test_a_teller_has_room_for_so_much() -> None:
     assert len(it.wanted.tellers(place(0))) == 0  # the oldest went
     it.wanted.lost(A)
     assert it.wanted.room(A) == defaults.TOLD
+
+
+def test_however_much_is_told_a_choice_takes_a_moment_and_comes_to_all_of_it() -> None:
+    """Nothing that stands first, and cannot be asked for, hides what stands behind it."""
+    it, looks = Lacking(), 0
+    lacks = it.wanted._lacks
+
+    def counted(told: Told) -> bool:
+        nonlocal looks
+        looks += 1
+        return lacks(told)
+
+    tellers = [PeerId(f"p{number}") for number in range(7)]
+    flood = [Told((1).to_bytes(32), kind, 0, 1, 1, bytes(16)) for kind in ("member", "jobs")]
+    for number, peer in enumerate(tellers):
+        numbers = range(2 + number * 3_000, 2 + number * 3_000 + defaults.TOLD - 9)
+        it.wanted.heard(peer, [head(author) for author in numbers], 0.0)
+        for author in numbers:
+            it.wanted.came(author.to_bytes(32), defaults.AUTHOR_RATE * 1_000, 0.0)
+    it.wanted.heard(tellers[-1], [*flood], 0.0)
+    it.wanted._lacks = counted
+    now, found = 0.0, dict[PeerId, list[tuple[bytes, tuple[str, int]]]]()
+    while not found and now < 10:
+        looks = 0
+        found = it.wanted.next(now)
+        assert looks <= defaults.LOOKED_AT
+        after = it.wanted.next_at(now)
+        assert found or after == now + defaults.LOOK_AGAIN
+        now = after
+    assert found == {tellers[-1]: [((1).to_bytes(32), (told.kind, 0)) for told in flood]}
+
+
+def test_no_room_is_no_reason_to_look() -> None:
+    it = Lacking()
+    for number in range(9):
+        it.wanted.heard(PeerId(f"p{number}"), [head(number)], 0.0)
+    it.wanted.next(0.0)
+    it.wanted._lacks = lambda told: 1 / 0 > 0
+    assert it.wanted.next(0.1) == {}

@@ -434,3 +434,22 @@ def test_a_writer_that_goes_on_where_its_store_ends_gives_numbers_twice() -> Non
         (entry,) = node.flush()
         numbers_given.append((entry.epoch, entry.seq))
     assert len(set(numbers_given)) == 1
+
+
+def test_what_is_about_to_be_said_can_be_asked_for() -> None:
+    """Before it is written, when it is, and what an earlier run wrote."""
+    node = Node()
+    node.writer.set("jobs", 0, "one", {"a": 1})
+    node.writer.set("jobs", 0, "two", {"a": 2})
+    assert node.writer.get("jobs", 0, "one") == msgpack.packb({"a": 1})
+    assert node.writer.get("jobs", 0, "none") is None
+    node.flush()
+    assert node.writer.get("jobs", 0, "one") == msgpack.packb({"a": 1})
+    again = Node(node.entries)
+    assert again.writer.get("jobs", 0, "one") == msgpack.packb({"a": 1})
+    again.writer.set("jobs", 0, "one", None)
+    again.writer.set("jobs", 0, "two", {"a": 3})
+    assert again.writer.get("jobs", 0, "one") is None
+    assert again.writer.get("jobs", 0, "two") == msgpack.packb({"a": 3})
+    again.flush()
+    assert again.writer.get("jobs", 0, "one") is None

@@ -757,3 +757,92 @@ async def test_a_link_that_is_quiet_is_not_made_anew(autojump_clock: object) -> 
         assert swarm.met == []
 
     await _run(swarm, body)
+
+
+class Turns:
+    """Over while `waiting`; remembers how often it was waited for."""
+
+    def __init__(self) -> None:
+        self.waiting = False
+        self.waits = 0
+        self.free = trio.Event()
+
+    def is_over(self) -> bool:
+        return self.waiting
+
+    async def come(self) -> None:
+        self.waits += 1
+        await self.free.wait()
+        self.waiting = False
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("splits", [(3,), (1, 2, 3)])
+@pytest.mark.parametrize("at", [0, 1, 4])
+async def test_who_gives_way_goes_on_where_it_was(
+    autojump_clock: object, splits: tuple[int, ...], at: int
+) -> None:
+    swarm, turn = FakeSwarm(splits), Turns()
+    swarm.wire.delay = 0.05
+    pieces: list[str] = []
+
+    async def emit(event: GatewayEvent) -> None:
+        await trio.lowlevel.checkpoint()
+        if isinstance(event, TextDelta):
+            pieces.append(event.text)
+        turn.waiting = turn.waiting or (len(pieces) == at and not turn.waits)
+
+    async def body(_: FakeSwarm) -> None:
+        expected = await _generate(swarm)
+        done: list[Summary] = []
+
+        async def generate() -> None:
+            done.append(await swarm.client.gateway.generate(_request(turn=turn), emit))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(generate)
+            await trio.sleep(20)
+            assert turn.waits == 1 and not done
+            assert swarm.client.gateway.sessions == 0, "its chain is given up"
+            swarm.assert_free()
+            turn.free.set()
+        (summary,) = done
+        assert (summary.text, summary.token_ids) == (expected.text, expected.token_ids)
+        assert "".join(pieces) == expected.text
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_who_is_waited_for_is_counted(autojump_clock: object) -> None:
+    swarm, turn = FakeSwarm((3,)), Turns()
+    swarm.wire.delay = 0.1
+
+    async def body(_: FakeSwarm) -> None:
+        gateway, stage = swarm.client.gateway, swarm.stages[0].stage
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gateway.generate, _request(turn=turn), Client().emit)
+            await trio.sleep(0.3)
+            assert (gateway.sessions, gateway.waited_for, stage.waited_for) == (1, 0, 0)
+            nursery.start_soon(gateway.generate, _request(), Client().emit)
+            await trio.sleep(0.3)
+            assert (gateway.sessions, gateway.waited_for, stage.waited_for) == (2, 1, 1)
+        assert (gateway.sessions, gateway.waited_for, stage.waited_for) == (0, 0, 0)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_nobody_avoids_a_stage_that_takes_no_job_now(autojump_clock: object) -> None:
+    swarm, turn = FakeSwarm((3,)), Turns()
+    swarm.wire.delay = 0.1
+
+    async def body(_: FakeSwarm) -> None:
+        gateway = swarm.client.gateway
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gateway.generate, _request(), Client().emit)
+            await trio.sleep(0.3)
+            error = await _error(swarm, turn=turn)
+            assert error.code == "busy" and not gateway._chains.avoided()
+
+    await _run(swarm, body)

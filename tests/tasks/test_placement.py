@@ -194,7 +194,7 @@ def test_the_sentence_names_layers_memory_and_nodes() -> None:
     )
     holes = holes_of(members, ROOT, LAYERS)
     assert missing_sentence(members, ROOT, LAYERS, holes) == (
-        "layers 4:12 of `big` (12 layers) are served by no node linked with this one: "
+        "layers 4:12 of `big` (12 layers) are served by no node that answers: "
         "they take about 8.0 GiB of memory; a offers 1.0 GiB and serves layers 0:4, "
         "c offers 1 MiB and serves nothing yet, b has no engine"
     )

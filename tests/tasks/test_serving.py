@@ -258,3 +258,23 @@ async def test_a_name_of_several_models_is_not_waited_for(autojump_clock: object
         assert world.serving.status()["hint"] == "NAME@HASH"
 
     await world.run(body)
+
+
+@pytest.mark.trio
+async def test_who_is_barred_serves_nothing_until_it_is_not(autojump_clock: object) -> None:
+    world = World()
+    world.other_has_it()
+
+    async def body() -> None:
+        await world.settle("serving")
+        world.serving.bar("as a client it serves nothing")
+        assert await world.settle("barred") == "as a client it serves nothing"
+        assert world.shards() == ()
+        world.serving.bar("as a client it serves nothing")
+        world.directory.put(record_of(OTHER))
+        await world.settle("barred")
+        world.serving.bar(None)
+        await world.settle("serving")
+        assert world.shards()
+
+    await world.run(body)

@@ -1,6 +1,7 @@
 """Messages: what is written can be read, what is malformed is refused, whatever it is."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,6 +51,7 @@ MESSAGES = [
     Close(SESSION),
     Failed(SESSION, 1, "stage-lost", "it went", PEER),
     Quiet(SESSION, 1, PEER, True),
+    replace(OPEN, idle=True),
 ]
 
 
@@ -132,7 +134,7 @@ def test_a_bad_value_is_refused_by_name(index: int, key: str, value: object) -> 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_every_key_is_needed(message: Any) -> None:
     for key in message.header():
-        if key not in ("gateway", "lost"):
+        if key not in ("gateway", "lost", "idle"):
             rest = {name: value for name, value in message.header().items() if name != key}
             with pytest.raises(BadMessage, match=key):
                 type(message).parse(rest)

@@ -574,3 +574,50 @@ async def test_sampling_and_stop_ids_reach_the_head_only(autojump_clock: object)
         await _close_all(swarm)
 
     await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_no_job_is_begun_beside_who_is_waited_for(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        idle = _open(swarm, session=b"i" * 16, idle=True).header()
+        assert await _refused(swarm.client, stage, "session.open", idle) == "busy"
+        await _close_all(swarm)
+        await _call(swarm.client, stage, "session.open", idle)
+        assert (stage.stage.sessions, stage.stage.waited_for) == (1, 0)
+        await _open_all(swarm, session=b"t" * 16)  # who is waited for comes in beside it
+        assert (stage.stage.sessions, stage.stage.waited_for) == (2, 1)
+        for name in (b"i" * 16, b"t" * 16):
+            await _call(swarm.client, stage, "session.close", Close(name).header())
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("splits", [(6,), (2, 6), (2, 4, 6)])
+async def test_each_stage_counts_what_it_did(
+    autojump_clock: object, splits: tuple[int, ...]
+) -> None:
+    swarm = FakeSwarm(splits)
+
+    async def body(_: FakeSwarm) -> None:
+        user = swarm.client.peer, ROOT
+        await _open_all(swarm)
+        ids = pack_tokens([7] * 2)
+        first = _span(0, 2, token=False).header()
+        _post(swarm.client, swarm.stages[0], "session.span", first, ids)
+        _post(swarm.client, swarm.stages[0], "session.span", _span(2, 2).header(), ids)
+        await _settle()
+        for node in swarm.stages:
+            counts = node.stage.meter.take()
+            assert set(counts) == {user}
+            count = counts[user]
+            assert (count.requests, count.tokens_in, count.tokens_out) == (1, 4, 5)
+            assert count.busy_ms > 0
+        await _close_all(swarm)
+
+    await _run(swarm, body)

@@ -13,6 +13,7 @@ from shoal.transport.defaults import HELLO_BYTES
 from shoal.transport.events import Windows
 from shoal.transport.frame import Fault
 from shoal.transport.hello import (
+    FURTHER,
     Admission,
     Admitted,
     Binding,
@@ -38,6 +39,11 @@ def test_hellos_round_trip() -> None:
     assert Hello.decode(HELLO.encode()) == HELLO
     with_token = replace(HELLO, token=Token("swarm", b"", b"m" * 32))
     assert Hello.decode(with_token.encode()) == with_token
+    several = replace(with_token, further=(Token("swarm", b"old", b"o" * 32),))
+    assert Hello.decode(several.encode()) == several
+    assert msgpack.unpackb(several.encode()).keys() - msgpack.unpackb(HELLO.encode()).keys() == {
+        "k"
+    }
 
 
 def test_the_largest_hello_fits() -> None:
@@ -46,6 +52,7 @@ def test_the_largest_hello_fits() -> None:
         features=("f" * 32,) * 32,
         swarm=bytes(32),
         token=Token("invitation", bytes(32), bytes(32)),
+        further=(Token("invitation", bytes(32), bytes(32)),) * FURTHER,
         windows=Windows(1 << 40, 1 << 40, 1 << 40),
     )
     assert len(most.encode()) < HELLO_BYTES
@@ -66,6 +73,7 @@ BAD: dict[str, list[Any]] = {
     "r": [b"", b"r" * 17, 0],
     "p": [None, -1, 65536, "1"],
     "t": [[], ["swarm", b""], ["swarm", b"", b"m" * 31], [1, b"", b"m" * 32], "token"],
+    "k": [1, {}, [[]], [["swarm", b"", b"m" * 31]], [["swarm", b"", b"m" * 32]] * 9],
 }
 
 

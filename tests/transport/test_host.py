@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import gc
 import os
 import resource
 import signal
@@ -472,3 +473,14 @@ def test_identity_tells_a_file_written_again_in_place(tmp_path: Path) -> None:
     assert before is not None and before == files.identity(path)
     os.utime(path, ns=(0, 0))
     assert files.identity(path) != before
+
+
+def test_what_stays_in_memory_is_not_looked_at_for_garbage() -> None:
+    loaded = [object, [object]]
+    HOST.keep_memory()
+    try:
+        assert gc.get_freeze_count() > 0
+        assert not any(each is loaded for each in gc.get_objects())
+    finally:
+        gc.unfreeze()
+    assert any(each is loaded for each in gc.get_objects())

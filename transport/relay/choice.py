@@ -15,7 +15,7 @@ from ..place import parse_ip, region
 from .defaults import BACKOFF_S, CANDIDATES, RELAY_ADDRESSES, RELAY_PORT
 
 _FOR_LONG: Final = frozenset({"not-a-relay", "unknown-method", "wrong-peer", "self"})
-_FOR_A_WHILE: Final = frozenset({"full", "subnet-full", "not-admitted", "wrong-swarm"})
+_FOR_A_WHILE: Final = frozenset({"full", "subnet-full", "not-admitted", "revoked", "wrong-swarm"})
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.disk import Disk, Folder
 from shoal.netsim.diskfile import File
 from shoal.netsim.world import World
-from shoal.node.daemon import Node
+from shoal.node.embedded import EmbeddedModel
 from shoal.node.errors import ControlError, NodeError
 
 PROMPT = "Once upon a time"
@@ -120,7 +120,7 @@ async def _nothing(*_: Any) -> None:
 def test_a_lone_node_says_what_is_missing_until_a_peer_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Node, "_restore", _nothing)
+    monkeypatch.setattr(EmbeddedModel, "restore", _nothing)
 
     async def body(world: World) -> None:
         first, second = await pair(world)

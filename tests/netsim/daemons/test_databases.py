@@ -154,3 +154,14 @@ def test_what_is_no_database_is_damaged() -> None:
 
 def test_the_same_seed_leaves_the_same() -> None:
     assert [crashed(seed) for seed in range(3)] == [crashed(seed) for seed in range(3)]
+
+
+def test_the_log_stays_small() -> None:
+    """Hundreds of hosts have one in the same memory."""
+    disk = make(1)
+    database = begun(disk)
+    for number in range(200):
+        add(database, number)
+        database.tidy()
+    sizes = {entry.name: entry.size for entry in DiskFiles(Mount(disk)).list(Path("/"))}
+    assert 0 < sizes["db-wal"] < 2 * 128 * 2**10 < sizes["db"]

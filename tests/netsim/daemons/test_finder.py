@@ -57,6 +57,7 @@ async def test_everybody_finds_what_anybody_says(world: World, count: int) -> No
     assert sum(bucket["contacts"] for bucket in view["buckets"]) == view["contacts"]
 
 
+@pytest.mark.long
 async def test_a_third_gone_at_once_takes_nothing_with_it(world: World) -> None:
     nodes = await crowd(world, 30)
     for number in range(10):
@@ -140,6 +141,7 @@ async def test_homes_are_clients_and_find_and_publish_all_the_same(world: World)
         assert not at_home & {contact.peer for contact in node.dht._table.contacts()}
 
 
+@pytest.mark.long
 async def test_links_of_look_ups_end_when_nobody_uses_them(world: World) -> None:
     nodes = await crowd(world, 30)
     assert await all_found(Random(4), nodes, nodes) == 1.0

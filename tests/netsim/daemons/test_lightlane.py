@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
+import pytest
+
+from shoal.netsim.daemons import lightlane
 from shoal.netsim.daemons.lightlane import SILENT_S, LightLane
 from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.packet import Addr
@@ -55,6 +58,14 @@ def test_messages_arrive_whole_and_once_however_many_are_lost() -> None:
     assert sorted(two.came) == [0, 1, 2, 3]
     assert one.lane.sent == 58_103
     assert one.lost == []
+
+
+def test_what_others_have_passed_goes_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin: where only the time tells what is lost, it takes longer."""
+    lossy = PipeSpec(loss=0.01, delay=0.1)
+    assert run(lossy, [200_000], 2.5)[1].came == [0]
+    monkeypatch.setattr(lightlane, "PASSED", 10**9)
+    assert run(lossy, [200_000], 2.5)[1].came == []
 
 
 def test_a_narrow_link_takes_its_time_and_no_more() -> None:

@@ -8,19 +8,14 @@ import trio
 
 from shoal.dht.kvchain import KvGroup, KvScope, chain_of
 from shoal.dht.kvindex import KvFound, KvHolder
-from shoal.dht.library import Library
-from shoal.dht.names import Names
 from shoal.dht.record import BlobBody, NameBody, ShardBody
-from shoal.dht.service import Dht
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
-from shoal.node.naming import names_of
-from shoal.state.directory import Directory
 from shoal.state.membership import Membership
 from shoal.state.record import MemberRecord
-from shoal.state.views.models import Models
+from shoal.state.service import State
 from shoal.transport.identity import PeerId
 
 Body = Callable[[World], Awaitable[Any]]
@@ -29,8 +24,8 @@ SLOW = LinkSpec(up=PipeSpec(0.01, 0.001, 4e5), down=PipeSpec(0.01, 0.001, 4e6))
 
 @pytest.fixture(autouse=True)
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has no link is nobody's member, and no feed of its own comes: as in a swarm so large that
-    nobody vouches for everybody."""
+    """Who has no link is nobody's member, and nobody vouches for anybody: no feed of its own comes,
+    as in a swarm larger than a node has room for."""
     members = Membership.members
 
     def linked(self: Membership) -> dict[PeerId, MemberRecord]:
@@ -38,11 +33,10 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
         near = {own, *(link.peer for link in links)}
         return {peer: record for peer, record in members(self).items() if peer in near}
 
-    def names(dht: Dht, library: Library, directory: Directory, told_of: Models) -> Names:
-        return names_of(dht, library, directory, Models())
+    async def nobody(_self: State) -> None: ...
 
     monkeypatch.setattr(Membership, "members", linked)
-    monkeypatch.setattr("shoal.node.daemon.names_of", names)
+    monkeypatch.setattr(State, "_vouch", nobody)
 
 
 def run(body: Body, *, seed: int = 1) -> Any:

@@ -1,6 +1,10 @@
 """Light nodes that keep each other's feeds: they agree, however the network is and whoever lies."""
 
+from itertools import pairwise
+from math import inf
 from typing import Any
+
+import pytest
 
 from shoal.netsim.daemons.keymill import KeyMill
 from shoal.netsim.daemons.replicanode import ReplicaNode, at_once
@@ -8,8 +12,11 @@ from shoal.netsim.daemons.replicas import Swarm
 from shoal.netsim.daemons.twofaced import ACTS, TwoFaced
 from shoal.state import defaults
 from shoal.state.authors import Authors
+from shoal.state.digest import Plot
 from shoal.state.entry import FORKED
-from shoal.state.replica import VOUCHES, Replica, write_vouches
+from shoal.state.interest import Interest
+from shoal.state.replica import Replica
+from shoal.state.vouches import VOUCHES, write_vouches
 
 PLOT = ("member", 0)
 
@@ -127,3 +134,67 @@ def test_a_mill_fills_the_store_and_drives_nobody_out() -> None:
         assert sum(size for size, _ in node.archive.sizes().values()) <= budget
     assert len(honest[0].replica.authors) == 60
     assert swarm.same(honest)
+
+
+SMALL: tuple[Plot, ...] = (("shards", 3), ("shards", 4), ("jobs", 0))
+
+
+def mixed(seed: int) -> tuple[Swarm, list[ReplicaNode]]:
+    """Six that keep all, in a ring, eight that keep some, each with a link to two of those, and two
+    liars among all; and who is honest."""
+    swarm = Swarm(seed)
+    large: list[ReplicaNode] = [swarm.add() for _ in range(6)]
+    small: list[ReplicaNode] = []
+    for _ in range(8):
+        keeps = swarm.random.sample(SMALL, swarm.random.randrange(3))
+        small.append(swarm.add(interest=Interest(keeps)))
+    liars = [swarm.add(TwoFaced) for _ in range(2)]
+    for one, two in pairwise([*large, large[0]]):
+        swarm.connect(one, two)
+    for node in small:
+        for other in (*swarm.random.sample(large, 2), *swarm.random.sample(small, 2)):
+            if other is not node:
+                swarm.connect(node, other)
+    for liar in liars:
+        assert isinstance(liar, TwoFaced)
+        liar.mood = "pretend"
+        for node in [*large, *small]:
+            swarm.connect(liar, node)
+    swarm.begin()
+    return swarm, [*large, *small]
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_who_keeps_some_of_it_has_the_same_as_all_others_that_keep_it(seed: int) -> None:
+    swarm, honest = mixed(seed)
+    for node in honest:
+        swarm.write(node, PLOT, {VOUCHES: write_vouches(other.replica.own for other in honest)})
+    swarm.advance(5.0)
+    for index in range(24):
+        if index == 6:
+            swarm.cut(honest[:3] + honest[6:10], honest[3:6] + honest[10:])
+        if index == 12:
+            for node in honest[6:]:
+                if swarm.random.randrange(2):
+                    needed = swarm.random.sample(SMALL, 2)
+                    swarm.call(node, lambda: node.replica.interest.need(needed, swarm.now))  # noqa: B023
+                    gone = node.replica.interest.expire(inf)
+                    at_once(node.replica.forget(gone))
+        if index == 18:
+            swarm.faults.heal()
+        swarm.write(swarm.random.choice(honest), swarm.random.choice(SMALL), {"x": {"v": index}})
+        swarm.advance(2.0)
+    swarm.advance(90.0)
+    assert swarm.same_where_kept(honest)
+    written = 0
+    for node in honest:
+        for plot in SMALL:
+            head = node.replica.head(node.replica.own, plot)
+            keepers = [other for other in honest if other.replica.interest(plot)]
+            assert all(other.replica.head(node.replica.own, plot) == head for other in keepers)
+            written += head is not None
+        for other in honest:
+            for plot in SMALL:
+                if other is not node and not node.replica.interest(plot):
+                    assert node.replica.head(other.replica.own, plot) is None
+    assert written > 5

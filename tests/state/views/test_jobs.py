@@ -293,3 +293,42 @@ def test_a_change_tells_of_its_job_and_one_behind_does_not() -> None:
     view.changed(*a_claim(new_claim(LOW, JOB.id, 1, step=2)))
     change = watch.next_now()
     assert change is not None and change.subject == JOB.id and change.value is view.get(JOB.id)
+
+
+def test_what_waits_is_known_by_author() -> None:
+    view, other = Jobs(), PEERS[7]
+    mine = [a_job(nonce) for nonce in range(3)]
+    theirs = a_job(0, other)
+    for fact in (*mine, theirs):
+        view.changed(*fact)
+    assert set(view.waiting) == {AUTHOR, other} and list(view.waiting[other]) == [theirs[1]]
+    first = mine[0][1]
+    view.changed(*a_claim(new_claim(HIGH, first, 1)))
+    assert (view.held(AUTHOR), view.held(other)) == (1, 0) and len(view.waiting[AUTHOR]) == 3
+    view.changed(*a_claim(new_claim(HIGH, first, 1, done=True)))
+    assert view.held(AUTHOR) == 0 and len(view.waiting[AUTHOR]) == 2
+    view.changed(*a_claim(new_claim(HIGH, mine[1][1], 1)))
+    for fact in mine:
+        view.changed(*no_more(fact))
+    assert set(view.waiting) == {other} and view.held(AUTHOR) == 0
+    view.changed(*mine[1])
+    assert view.held(AUTHOR) == 1, "its claim came before it"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_waits_is_what_is_not_done(seed: int) -> None:
+    """Whatever comes and goes."""
+    rng, view = random.Random(seed), Jobs()
+    facts = [a_job(nonce, author) for nonce in range(6) for author in PEERS[:3]]
+    jobs = [fact[1] for fact in facts]
+    for _ in range(400):
+        if rng.random() < 0.4:
+            fact = rng.choice(facts)
+            view.changed(*rng.choice([fact, no_more(fact)]))
+        else:
+            claim = new_claim(rng.choice(PEERS), rng.choice(jobs), 1, done=rng.random() < 0.3)
+            view.changed(*rng.choice([a_claim(claim), no_more(a_claim(claim))]))
+        waiting = {job for each in view.waiting.values() for job in each}
+        assert waiting == {*view.all_in(State.OPEN), *view.all_in(State.CLAIMED)}
+        assert all(view.waiting.values())
+        assert sum(map(view.held, PEERS)) == len(view.all_in(State.CLAIMED))

@@ -3,7 +3,15 @@
 from shoal.state import defaults
 from shoal.state.entry import FeedName
 from shoal.state.record import NOTHING, Capacity
-from shoal.state.views.members import ABOUT, CAPACITY, Member, Members, capacity_fact
+from shoal.state.views.members import (
+    ABOUT,
+    CAPACITY,
+    JOBS,
+    Member,
+    Members,
+    capacity_fact,
+    jobs_fact,
+)
 from shoal.transport.identity import Identity
 
 ALICE, BOB = (Identity.from_seed(seed * 32).peer for seed in (b"a", b"b"))
@@ -50,3 +58,12 @@ def test_a_change_tells_of_its_author() -> None:
     view.changed(HERS, ABOUT, {"version": "0.2"})
     change = watch.next_now()
     assert change is not None and change.subject == ALICE and change.value == view.get(ALICE)
+
+
+def test_which_jobs_a_member_does() -> None:
+    view = Members()
+    view.changed(HERS, JOBS, jobs_fact(["prompt", "sum"]))
+    assert view.get(ALICE) == Member(ALICE, jobs=("prompt", "sum"))
+    for kinds in (None, "prompt", [5], ["x" * 33], ["k"] * (defaults.JOB_KINDS + 1)):
+        view.changed(HERS, JOBS, {"kinds": kinds})
+        assert view.get(ALICE) is None, kinds

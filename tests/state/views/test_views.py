@@ -10,7 +10,7 @@ from shoal.state.document import Document, snapshot
 from shoal.state.entry import NO_PARENT, Entry, FeedName, Proof, client_of, seal_entry
 from shoal.state.feed import Feed, Outcome
 from shoal.state.kinds import KINDS
-from shoal.state.record import Capacity, ModelName, ShardRecord
+from shoal.state.record import Capacity, MemberRecord, ModelName, ShardRecord
 from shoal.state.views.jobs import Job, State, job_fact, job_id
 from shoal.state.views.members import ABOUT, CAPACITY, capacity_fact
 from shoal.state.views.models import model_fact
@@ -24,7 +24,7 @@ ALICE = Identity.from_seed(b"a" * 32)
 PEER = ALICE.peer
 BOB = Identity.from_seed(b"b" * 32).peer
 ROOT = "1" * 64
-JOB = Job(job_id(PEER, b"n"), PEER, "sum", b"1+2", ("2" * 64,), 60.0, frozenset([BOB]))
+JOB = Job(job_id(PEER, b"n"), PEER, "sum", b"1+2", ("2" * 64,), 60.0, (BOB,))
 CAN = Capacity(8, 2**30, True, 1e9, 1e9)
 MODEL = ModelName("tiny", ROOT, 4, 100)
 SHARD = ShardRecord(ROOT, True, 0, 4, True, "f", 9)
@@ -143,7 +143,7 @@ def test_a_fork_takes_all_of_the_feed_out() -> None:
             for made in (1, 2)
         )
         views.changed(feed.name, feed.fork(Proof.of(*twins)))
-    assert not is_full(views) and views.record(PEER) is None
+    assert not is_full(views) and views.record(PEER) == MemberRecord(PEER, seq=0)
 
 
 def test_an_author_that_is_dropped_leaves_nothing() -> None:
@@ -175,3 +175,24 @@ def test_what_nobody_can_read_is_counted_and_passed_over() -> None:
     assert views.bad == 2 and not list(views.models.names())
     views.restored(FeedName(PEER, "group", 0), {"a": b"\xc1"})
     assert views.bad == 2
+
+
+def test_of_whom_nothing_counts_nothing_is_shown() -> None:
+    """Red where a view is told before it is asked who counts."""
+    views = Views()
+    author = Author(views)
+    hidden: set[str] = {"shards"}
+    views.shows = lambda peer, kind: kind not in hidden
+    for (kind, part), facts in SAID.items():
+        author.say(kind, part, facts)
+    assert views.placements.get(ROOT) is None
+    assert views.models.get("tiny") is not None
+    hidden.add("models")
+    views.hide(PEER, hidden)
+    assert views.models.get("tiny") is None
+    assert PEER in views.members
+    hidden.clear()
+    name = FeedName(PEER, "shards", 1)
+    shard = msgpack.packb(shard_fact(SHARD))
+    views.restored(name, {shard_key(ROOT, 0): shard})
+    assert views.placements.get(ROOT) is not None

@@ -1,0 +1,215 @@
+"""A node starts with the state of ten thousand members: how long it holds its event loop.
+
+A store with five feeds of each member, all under this node by vouches, is opened by a real `State`:
+it restores the feeds, shows the facts to the views, builds its digest. Then peers tell it of as
+much as each may tell that is lacking, as after a month of absence, and it chooses whom to ask.
+
+`value` is the longest step of any task, ms of CPU time of its thread (beside it by the wall clock,
+and each part's worst). Goal: 50. Also: seconds until the node began and until all is shown, and
+what the process grew by; and the same of a small node, which keeps who there is, what models are
+called, and the sixteenth of `shards` that one model falls into. `--quick` is 1,000 members.
+"""
+
+import argparse
+import gc
+import json
+import shutil
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import msgpack
+import psutil
+import trio
+import trio.lowlevel
+from state_views import Swarm
+
+from shoal.state import defaults
+from shoal.state.digest import Plot
+from shoal.state.document import snapshot
+from shoal.state.entry import NO_PARENT, Entry, FeedName, client_of, seal_entry
+from shoal.state.gossip import Told
+from shoal.state.kinds import KINDS
+from shoal.state.service import State
+from shoal.state.store import Store
+from shoal.state.vouches import VOUCHES, write_vouches
+from shoal.state.wanted import Wanted
+from shoal.state.work import Put
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.hello import OpenSwarm
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.realhost import RealFiles, RealHost
+
+MEMBERS: Final = 10_000
+QUICK: Final = 1_000
+GOAL: Final = 50.0
+TELLERS: Final = 64
+EPOCH: Final = 1_700_000_000_000
+OWN: Final = Identity.from_seed(b"o" * 32)
+
+
+class Steps(trio.abc.Instrument):
+    """The longest step of the loop, by CPU time and by the wall clock."""
+
+    def __init__(self) -> None:
+        self.cpu = self.wall = 0.0
+        self.task = ""
+        self._gc = 0.0
+        self._cpu, self._wall = time.thread_time(), time.perf_counter()
+        self.collect = 0.0  # the longest collection of garbage, CPU seconds
+        gc.callbacks.append(self._collected)
+
+    def _collected(self, phase: str, _: object) -> None:
+        if phase == "start":
+            self._gc = time.thread_time()
+        else:
+            self.collect = max(self.collect, time.thread_time() - self._gc)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._cpu, self._wall = time.thread_time(), time.perf_counter()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        cpu = time.thread_time() - self._cpu
+        self.wall = max(self.wall, time.perf_counter() - self._wall)
+        if cpu > self.cpu:
+            self.cpu, self.task = cpu, task.name.rsplit(".", 1)[-1]
+
+
+def size_of(folder: Path) -> float:
+    """MB of the files in it."""
+    return sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+
+
+def fill(folder: Path, count: int) -> None:
+    """A store in which each author vouches for the next 64, from this node down."""
+    members = [Identity.from_seed(number.to_bytes(32)) for number in range(1, count + 1)]
+    swarm = Swarm(1, [member.peer for member in members])
+    by_kind: dict[PeerId, dict[tuple[str, int], dict[str, bytes]]] = {OWN.peer: {("member", 0): {}}}
+    for name, facts in swarm.feeds.items():
+        by_kind.setdefault(name.author, {})[name.kind, name.part] = facts
+    everybody = [OWN, *members]
+    works = []
+    for number, author in enumerate(everybody):
+        first = number * defaults.AUTHOR_VOUCHED + 1
+        named = everybody[first : first + defaults.AUTHOR_VOUCHED]
+        value = write_vouches(other.public_key for other in named)
+        by_kind[author.peer]["member", 0][VOUCHES] = msgpack.packb(value)
+        for (kind, part), facts in by_kind[author.peer].items():
+            works.append(Put([entry_of(author, kind, part, facts)]))
+    Random(1).shuffle(works)
+    store = Store(RealFiles().database(folder / "state.db"))
+    for start in range(0, len(works), 500):
+        store.commit(works[start : start + 500])
+    store.close()
+
+
+def entry_of(author: Identity, kind: str, part: int, facts: dict[str, bytes]) -> Entry:
+    client = client_of(FeedName(author.peer, kind, part), EPOCH)
+    update = snapshot(KINDS[kind], client, facts)
+    return seal_entry(
+        author, kind, part, epoch=EPOCH, seq=0, parent=NO_PARENT, made=0, update=update
+    )
+
+
+async def start(folder: Path, count: int, small: bool = False) -> dict[str, float | str]:
+    """`small`: a node that keeps what it needs, with one model."""
+    host = RealHost()
+    endpoint = Endpoint(host, OWN, admission=OpenSwarm(), libp2p=False)
+    gc.collect()
+    grew, began, cpu = psutil.Process().memory_info().rss, time.monotonic(), time.process_time()
+    keeps: tuple[Plot, ...] | None = (("shards", 3),) if small else None
+    state = State(host, endpoint, OWN, folder, trouble=lambda *told: None, keeps=keeps)
+    async with trio.open_nursery() as nursery:
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        await nursery.start(state.run)
+        figures: dict[str, float | str] = {
+            "restore_ms": steps.cpu * 1e3,
+            "restore_task": steps.task,
+            "restored_s": time.monotonic() - began,
+            "restored_cpu_s": time.process_time() - cpu,
+        }
+        steps.cpu = 0.0
+        with trio.fail_after(300):
+            while not shown(state, (2 if small else 5) * count):  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        figures |= {
+            "show_ms": steps.cpu * 1e3,
+            "show_task": steps.task,
+            "shown_s": time.monotonic() - began,
+            "start_cpu_s": time.process_time() - cpu,
+        }
+        steps.cpu = 0.0
+        state.replica.digest.top()
+        await trio.lowlevel.checkpoint()
+        figures["digest_ms"] = steps.cpu * 1e3
+        figures["gc_ms"] = steps.collect * 1e3
+        steps.cpu = 0.0
+        await trio.sleep(3.0)
+        figures |= {"after_ms": steps.cpu * 1e3, "wall_ms": steps.wall * 1e3}
+        gc.collect()
+        figures["grew_mb"] = (psutil.Process().memory_info().rss - grew) / 1e6
+        trio.lowlevel.remove_instrument(steps)
+        nursery.cancel_scope.cancel()
+    return figures
+
+
+def shown(state: State, count: int) -> bool:
+    """Whether the views say something of so many feeds."""
+    views = set(state.views._by_kind.values())
+    return sum(len(view._facts) for view in views) >= count
+
+
+def choose(count: int) -> float:
+    """Ms of CPU: whom to ask, where many have told of much, of which the most has come since."""
+    come: set[bytes] = set()
+    wanted = Wanted(lambda told: told.key not in come)
+    for number in range(TELLERS):
+        peer = PeerId(f"p{number}")
+        keys = (Random(number * count + n).randbytes(32) for n in range(defaults.TOLD))
+        wanted.heard(peer, [Told(key, "member", 0, 1, 1, bytes(16)) for key in keys], 0.0)
+        come |= {key for key, _ in wanted._tellers[peer].told}
+    worst = 0.0
+    for now in range(20):
+        began = time.thread_time()
+        wanted.next(float(now))
+        worst = max(worst, time.thread_time() - began)
+    return worst * 1e3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} members")
+    count = QUICK if parser.parse_args().quick else MEMBERS
+    folder = Path(tempfile.mkdtemp(prefix="shoal-start-"))
+    try:
+        fill(folder, count)
+        gc.collect()
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            figures: dict[str, Any] = pool.submit(trio.run, start, folder, count).result()
+        figures["files_mb"] = size_of(folder)
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            small = pool.submit(trio.run, start, folder, count, True).result()
+        figures["small_files_mb"] = size_of(folder)
+        for name in ("grew_mb", "start_cpu_s"):
+            figures["small_" + name] = small[name]
+    finally:
+        shutil.rmtree(folder)
+    figures["choose_ms"] = choose(count)
+    value = max(
+        figures[part] for part in ("restore_ms", "show_ms", "digest_ms", "after_ms", "choose_ms")
+    )
+    rounded = {k: v if isinstance(v, str) else round(v, 3) for k, v in figures.items()}
+    ok = value <= GOAL
+    result = {"name": "state_start", "value": round(value, 1), "goal": GOAL, "ok": ok, **rounded}
+    print(json.dumps(result))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""A node in its private group: whom it lets join, what its own place means for it, what it tells.
+
+What the group decides is `state/group/`'s; here it meets the rest of the node.
+"""
+
+from ..state.errors import StateError
+from ..state.group.admission import REVOKED
+from ..state.group.facts import BOX_BYTES, Role
+from ..state.group.rule import Order
+from ..state.group.upkeep import Upkeep
+from ..state.membership import Membership
+from ..state.service import State
+from ..tasks.serving import Serving
+from ..transport.calls import Call, Refusal, Reply
+from ..transport.endpoint import Endpoint
+from ..transport.hello import INVITATION, SWARM
+from ..transport.identity import PeerId
+from ..transport.link import Link
+from . import defaults
+from .credentials import Credentials
+from .errors import NodeError
+from .health import Health
+
+JOIN = "swarm.join"
+CLIENT = "this node is a client of its group: it serves nothing for others"
+_CONDITION = "group"
+_TROUBLE = "group-trouble"
+_FULL_HINT = "let other owners or operators let new members in"
+
+
+class Grouping:
+    """Of one node."""
+
+    def __init__(
+        self,
+        state: State,
+        credentials: Credentials,
+        endpoint: Endpoint,
+        membership: Membership,
+        health: Health,
+    ) -> None:
+        self._state = state
+        self._credentials = credentials
+        self._endpoint = endpoint
+        self._membership = membership
+        self._health = health
+        self._told: tuple[PeerId, str] | None = None  # who says that this node is out, and why
+        self._joined: dict[tuple[PeerId, bytes], None] = {}  # who became a member, by which code
+        self.serving: Serving | None = None
+        endpoint.handle(JOIN, self._on_join)
+        endpoint.on_refused(self._refused)
+        endpoint.on_link(self._linked)
+        endpoint.on_link_lost(self._lost)
+
+    async def enter(self) -> None:
+        """Take the place in the group that the credentials name, where they name one."""
+        group = self._credentials.group
+        if group is not None:
+            await self._state.enter(group)
+
+    async def run(self) -> None:
+        """Keep the rest of the node as its place asks for, until cancelled."""
+        upkeep = await self._state.in_group()
+        seen: Order | None = None
+        while True:
+            if upkeep.group.order is not seen:
+                seen = upkeep.group.order
+                self._membership.screen(upkeep.group.counts)
+                if self.serving is not None:
+                    self.serving.bar(CLIENT if upkeep.group.role is Role.CLIENT else None)
+            self._report()
+            if upkeep.trouble is None:
+                self._health.clear(_TROUBLE)
+            else:
+                hint = upkeep.trouble.hint or _FULL_HINT
+                self._health.report(_TROUBLE, upkeep.trouble.message, hint=hint)
+            await upkeep.decided()
+
+    # Joining.
+
+    async def _on_join(self, call: Call) -> Reply | Refusal:
+        """Of peers that an invitation admitted, and of nobody else."""
+        link = self._endpoint.link(call.peer)
+        admitted = None if link is None else link.status.admitted
+        if admitted is None or admitted.kind != INVITATION:
+            return Refusal("not-invited", "only invited nodes join")
+        upkeep, handed = self._state.upkeep, self._credentials.handed
+        try:
+            await self._credentials.save()  # a join was taken off when the hello was accepted
+            if upkeep is None or handed is None:
+                return Reply({"private": False})
+            role = self._credentials.book.role(admitted.invitation)
+            if role is None or len(call.payload) != BOX_BYTES:
+                return Refusal("not-invited", "the invitation has been taken back")
+            await self._admit(upkeep, call, admitted.invitation, role)
+        except (StateError, NodeError) as error:
+            return Refusal(error.code, error.message)
+        return Reply({"private": True}, handed.as_payload())
+
+    async def _admit(self, upkeep: Upkeep, call: Call, invitation: bytes, role: Role) -> None:
+        """Once by each code: whose role was lowered since does not raise it again on its link."""
+        joined = call.peer, invitation
+        if joined in self._joined and upkeep.group.order.role(call.peer) is not None:
+            return
+        await upkeep.admit(call.peer, role, bytes(call.payload))
+        self._joined[joined] = None
+        if len(self._joined) > defaults.JOINED:
+            del self._joined[next(iter(self._joined))]
+
+    # Being out.
+
+    def _refused(self, peer: PeerId, code: str, words: str) -> None:
+        upkeep = self._state.upkeep
+        if code == REVOKED and upkeep is not None and upkeep.group.revoked_by(peer) is None:
+            self._told = peer, words
+            self._report()
+
+    def _lost(self, link: Link, code: str) -> None:
+        if code == REVOKED:
+            self._refused(link.peer, code, "")
+
+    def _linked(self, link: Link) -> None:
+        """Some member lets it in: whoever says otherwise is wrong, or it has been taken back. Of
+        one that dialled here that is not known yet."""
+        status = link.status
+        if status.dialled and status.admitted.kind == SWARM and self._told is not None:
+            self._told = None
+            self._report()
+
+    def _report(self) -> None:
+        upkeep = self._state.upkeep
+        own = self._endpoint.peer
+        by = None if upkeep is None else upkeep.group.revoked_by(own)
+        hint = "an owner of the group can let it in again: `shoal group role PEER ROLE` there"
+        if by is not None:
+            self._health.report(_CONDITION, f"the group has revoked this node: by {by}", hint=hint)
+        elif self._told is not None:
+            peer, words = self._told
+            why = f", {words}" if words and words != REVOKED else ""
+            told = f"the group has revoked this node{why}: so says {peer}"
+            self._health.report(_CONDITION, told, hint=hint)
+        else:
+            self._health.clear(_CONDITION)

@@ -1,0 +1,187 @@
+"""What the control socket can be asked about a private group; docs/spec/control.md."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..state.group.facts import ROLES, Role
+from ..state.group.upkeep import Upkeep
+from ..transport.hello import invitation_ident
+from ..transport.identity import PeerId
+from .control import Emit, Operation
+from .errors import BadInvite, ControlError
+from .invite import decode, invitation_key
+
+if TYPE_CHECKING:
+    from .daemon import Node
+
+_ROLES = ", ".join(ROLES)
+
+
+class GroupOperations:
+    """The operations on the group of one node."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def table(self) -> Mapping[str, Operation]:
+        return {
+            "group": self.show,
+            "group_role": self.change_role,
+            "group_revoke": self.revoke,
+            "group_uninvite": self.uninvite,
+            "group_rotate": self.rotate,
+        }
+
+    async def show(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        """The members, the revoked, this node's invitations, the newest secret."""
+        node, group = self._node, upkeep_of(self._node).group
+        live, newest = node.directory.members(), group.newest
+        members = [
+            {
+                "peer": each.peer,
+                "role": each.role.word,
+                "by": each.by,
+                "since": each.since / 1000,
+                "founder": each.peer == group.charter.founder,
+                "live": each.peer in live,
+            }
+            for each in group.order.members()
+        ]
+        revoked = [
+            {"peer": peer, "by": by, "since": found.since / 1000}
+            for peer, (by, found) in sorted(group.order.revoked.items())
+        ]
+        invitations = [
+            {
+                "ident": ident.hex(),
+                "role": item.role.word,
+                "uses": item.uses,
+                "expires": item.expires,
+            }
+            for ident, item in node.credentials.book.outstanding().items()
+        ]
+        return {
+            "group": group.charter.ident.hex(),
+            "founder": group.charter.founder,
+            "own": node.identity.peer,
+            "members": members,
+            "revoked": revoked,
+            "invitations": invitations,
+            "key": None if newest is None else newest.number,
+            "key_known": newest is not None and newest in group.secrets,
+        }
+
+    async def change_role(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        upkeep = upkeep_of(self._node)
+        peer, role = self._peer(request, upkeep), _role(request)
+        await upkeep.change_role(peer, role)
+        return {"peer": peer, "role": role.word}
+
+    async def revoke(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        upkeep = upkeep_of(self._node)
+        peer = self._peer(request, upkeep)
+        await upkeep.revoke(peer)
+        return {"peer": peer}
+
+    async def rotate(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        mark = await upkeep_of(self._node).rotate()
+        return {"key": mark.number}
+
+    async def uninvite(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        """Take an invitation of this node's back, by its code or the 16 letters that name it."""
+        text = _text(request, "invitation")
+        book = self._node.credentials.book
+        ident = _ident(text)
+        if ident is None or not book.remove(ident):
+            raise ControlError(
+                "unknown-invitation",
+                "no such invitation of this node's is outstanding",
+                hint="`shoal group` lists them; for who came in by it: `shoal group revoke PEER`",
+            )
+        await self._node.credentials.save()
+        return {"ident": ident.hex()}
+
+    def _peer(self, request: dict[str, Any], upkeep: Upkeep) -> PeerId:
+        """The one of the group whose id begins or ends so."""
+        asked = _text(request, "peer")
+        order = upkeep.group.order
+        known = [*order.standings, *(peer for peer in order.revoked if peer not in order.standings)]
+        found = [peer for peer in known if peer.startswith(asked) or peer.endswith(asked)]
+        if len(found) == 1:
+            return found[0]
+        what = "nobody in the group is" if not found else f"{len(found)} in the group are"
+        raise ControlError(
+            "unknown-peer", f"{what} called {asked[:64]!a}", hint="`shoal group` lists the members"
+        )
+
+
+def upkeep_of(node: "Node") -> Upkeep:
+    """Of the node's group. Raises ControlError where it is in none."""
+    if node.state.upkeep is None:
+        raise ControlError(
+            "no-group",
+            "this node is in no private group",
+            hint="`shoal node --private` founds one, in a folder of its own (`--data DIR`)",
+        )
+    return node.state.upkeep
+
+
+def invited_role(node: "Node", request: dict[str, Any]) -> Role:
+    """The role that an invitation of this node's is to bring. Raises ControlError."""
+    if not node.credentials.private:
+        if request.get("role") is not None:
+            raise ControlError(
+                "no-group",
+                "this swarm is open: there are no roles in it",
+                hint="`shoal invite` without `--role`; `shoal node --private` founds a group",
+            )
+        return Role.OPERATOR
+    upkeep = upkeep_of(node)
+    own = upkeep.group.role
+    role = _role(request) if request.get("role") is not None else None
+    if own is Role.OWNER:
+        return role or Role.OPERATOR
+    if own is Role.OPERATOR and role in (None, Role.CLIENT):
+        return Role.CLIENT
+    who = "who is no member" if own is None else f"{own.word}s"
+    what = "anybody" if role is None else f"{role.word}s"
+    owners = upkeep.owners()
+    raise ControlError("not-owner", f"{who} cannot invite {what}", hint=f"ask one of: {owners}")
+
+
+def status_view(node: "Node") -> dict[str, Any] | None:
+    """What `shoal status` says of the group; None where the node is in none."""
+    if node.state.upkeep is None:
+        return None
+    group = node.state.upkeep.group
+    return {
+        "role": None if group.role is None else group.role.word,
+        "members": sum(1 for _ in group.order.members()),
+    }
+
+
+def _role(request: dict[str, Any]) -> Role:
+    word = request.get("role")
+    if not isinstance(word, str) or word not in ROLES:
+        raise ControlError("bad-request", "`role` is no role", hint=f"roles: {_ROLES}")
+    return ROLES[word]
+
+
+def _text(request: dict[str, Any], key: str) -> str:
+    value = request.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= 256:
+        raise ControlError("bad-request", f"`{key}` is not a text of 1 to 256 letters")
+    return value
+
+
+def _ident(text: str) -> bytes | None:
+    """Of an invitation, by its name or by its code."""
+    if len(text) == 16:
+        try:
+            return bytes.fromhex(text)
+        except ValueError:
+            return None
+    try:
+        return invitation_ident(invitation_key(decode(text).secret))
+    except BadInvite:
+        return None

@@ -1,0 +1,93 @@
+"""What a daemon does for jobs: its own ones, others', and the count of what others had of it."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..state.claims import KIND
+from ..state.errors import FeedFull
+from ..state.views.members import JOBS
+from ..tasks.accounting import Accounting
+from ..tasks.jobs.desk import Desk
+from ..tasks.jobs.prompt import Prompts
+from ..tasks.jobs.results import Results
+from ..tasks.jobs.shelf import Shelf
+from ..tasks.jobs.turn import IdleTime
+from ..tasks.jobs.worker import Worker
+from .folder import disk_errors
+
+if TYPE_CHECKING:
+    from .daemon import Node
+
+
+class Working:
+    """Of one node whose computing parts are built."""
+
+    def __init__(self, node: "Node") -> None:
+        host, state, own = node.host, node.state, node.identity.peer
+        self._state = state
+        self._own = own
+        self._folder = node.config.folder
+        shelf = Shelf(
+            host,
+            node.library,
+            node.exchange,
+            node.config.folder.shelf,
+            make_room=node.quota.make_room,
+            linked=node.holdings.linked,
+            withdraw=node.holdings.evicted,
+        )
+        self.desk = Desk(host, state, own, Results(host, node.config.folder.results), shelf)
+        self._accounting = Accounting(state, own, node.stage.meter)
+        turn = IdleTime(lambda: node.gateway.waited_for + node.stage.waited_for)
+        prompts = Prompts(node.gateway, turn, node.directory.members, host.now)
+        wanted = node.config.jobs
+        self.worker = Worker(
+            host,
+            state,
+            own,
+            {prompts.kind: prompts},
+            turn,
+            shelf,
+            live=node.directory.members,
+            ready=lambda: wanted is True or bool(node.directory.own().shards),
+        )
+        self._does_jobs = wanted or (wanted is None and node.engine is not None)
+        self.worker.health = lambda trouble: (
+            node.health.clear("jobs") if trouble is None else node.health.report("jobs", trouble)
+        )
+
+    @property
+    def does_jobs(self) -> bool:
+        """Whether this node does others' jobs, when it has the time."""
+        return self._does_jobs
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. Started when the results of earlier runs are known."""
+        with disk_errors(self._folder):
+            await self.desk.results.open()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.desk.run)
+            nursery.start_soon(self._accounting.run)
+            nursery.start_soon(self.worker.run if self._does_jobs else self._withdraw)
+            task_status.started()
+
+    async def leave(self) -> None:
+        """Take no more jobs."""
+        if self._does_jobs:
+            await self.worker.leave()
+
+    def write_usage(self) -> None:
+        """What was counted since the last time."""
+        self._accounting.write()
+
+    async def _withdraw(self) -> None:
+        """Take back that this node does jobs, and what it has begun, as an earlier run said."""
+        await self._state.shown.wait()
+        begun = [c.job for c in self._state.views.jobs.claims_by(self._own) if not c.done]
+        with suppress(FeedFull):  # a feed that has forked says nothing
+            if self._state.get("member", JOBS) is not None:
+                self._state.set("member", JOBS, None)
+            for job in begun:
+                self._state.set(KIND, job, None)

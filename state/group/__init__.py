@@ -1,0 +1,1 @@
+"""Private groups: who belongs to a private swarm, in which role, and with which secrets."""

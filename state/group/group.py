@@ -1,0 +1,160 @@
+"""One private group as a node has it: who is in, what is shown of whom, which secret is used.
+
+It watches the `group` feeds of those who may say something, and decides anew when one has changed.
+Sans-I/O; `upkeep.py` acts on it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ...transport.identity import Identity, PeerId
+from ..entry import FeedName
+from ..feed import Verdict
+from .facts import GROUP, Charter, Grant, Role, Said, Sealed
+from .rule import Order, decide
+from .sealing import open_secret
+from .secrets import Mark, Secrets
+
+_OF_MEMBERS = ("member", "models", "shards")
+"""Kinds of which nothing is shown once their author is out; what it had said otherwise stays."""
+
+
+class Group:
+    """Of the node with this identity."""
+
+    def __init__(self, charter: Charter, identity: Identity, secrets: Secrets) -> None:
+        self.charter = charter
+        self.secrets = secrets
+        self.order = Order()
+        self.news = 0  # grows with each change of what is said
+        self.on_news: Callable[[], None] = lambda: None
+        self._identity = identity
+        self._said: dict[PeerId, Said] = {}  # of those whose feed was read, from then on
+        self._decided = -1
+        self._newest: Mark | None = None
+
+    # As a watcher of the replica.
+
+    def changed(self, name: FeedName, verdict: Verdict) -> None:
+        if (name.kind, name.part) != GROUP or name.author not in self._said:
+            return
+        if verdict.fresh:
+            self._said[name.author] = Said()
+        for key, value in verdict.changed.items():
+            self._said[name.author].change(key, value)
+        self.news += 1
+        self.on_news()
+
+    def dropped(self, author: PeerId) -> None:
+        """What it said counts until its feed has come again."""
+
+    # What is said.
+
+    def unread(self) -> list[PeerId]:
+        """Those who may say something, and whose feed was not read."""
+        wanted = (self.charter.founder, *self.order.speakers())
+        return [peer for peer in dict.fromkeys(wanted) if peer not in self._said]
+
+    def read(self, peer: PeerId, facts: dict[str, bytes]) -> None:
+        """What the feed of such a one says now."""
+        said = self._said[peer] = Said()
+        for key, value in facts.items():
+            said.change(key, value)
+        self.news += 1
+
+    def said(self, peer: PeerId) -> Said:
+        """What one of them says."""
+        return self._said.get(peer) or Said()
+
+    def decide(self) -> bool:
+        """Apply the rule where something has changed; whether anything is different now."""
+        if self._decided == self.news:
+            return False
+        self._decided = self.news
+        before, self.order = self.order, decide(self.charter.founder, self._said)
+        self._newest = max((mark for mark, _ in self._rotations()), default=None)
+        self._open()
+        return before != self.order
+
+    def would_place(self, peer: PeerId, grant: Grant) -> bool:
+        """Whether this node's grant would give a peer that role, and take nobody's place where it
+        is a higher one: places are bounded."""
+        own, before = self._identity.peer, self.order.standings
+        said = self.said(own)
+        said = replace(said, grants=said.grants | {peer: grant})
+        after = decide(self.charter.founder, self._said | {own: said}).standings
+        if peer not in after or after[peer].role is not grant.role:
+            return False
+        if peer in before and before[peer].role >= grant.role:
+            return True
+        return all(each in after and after[each].role >= before[each].role for each in before)
+
+    # Who is in.
+
+    @property
+    def decided(self) -> bool:
+        """The rule was applied at least once: before it, nobody can be let in."""
+        return self._decided >= 0
+
+    @property
+    def young(self) -> bool:
+        """This node does not yet see itself in the group: who has a secret counts as a member."""
+        return not self.order.knows(self._identity.peer)
+
+    @property
+    def role(self) -> Role | None:
+        """This node's own."""
+        return self.order.role(self._identity.peer)
+
+    def revoked_by(self, peer: PeerId) -> PeerId | None:
+        """Who has revoked a peer."""
+        found = self.order.revoked.get(peer)
+        return None if found is None else found[0]
+
+    def counts(self, peer: PeerId) -> bool:
+        """Whether a peer is to be listed as a member."""
+        return self.shows(peer, "member")
+
+    def shows(self, author: PeerId, kind: str) -> bool:
+        """Whether what an author says counts: the one place where roles do something to views and
+        routing. A client's shards do not; of whoever is no member nothing, but what a revoked one
+        had said of jobs and usage until it was."""
+        role = self.order.role(author)
+        if role is not None:
+            return role > Role.CLIENT or kind != "shards"
+        if author == self._identity.peer or self.young:
+            return True
+        return author in self.order.standings and kind not in _OF_MEMBERS
+
+    # Secrets.
+
+    @property
+    def newest(self) -> Mark | None:
+        """The secret of the latest rotation by an owner, whether this node knows it or not."""
+        return self._newest
+
+    def rotator(self) -> PeerId | None:
+        """Whose rotation the newest is."""
+        return next((peer for mark, peer in self._rotations() if mark == self._newest), None)
+
+    def parts(self, peer: PeerId, number: int) -> list[Sealed]:
+        """What an owner sealed in a rotation."""
+        keys = self.said(peer).keys
+        return [part for place, part in sorted(keys.items()) if place[0] == number]
+
+    def _rotations(self) -> Iterator[tuple[Mark, PeerId]]:
+        """The latest of each owner. Of a revoked one none counts: it knows what it made."""
+        for standing in self.order.members():
+            keys = self.said(standing.peer).keys if standing.role is Role.OWNER else {}
+            if keys:
+                number, part = max(keys)
+                yield Mark(number, keys[number, part].mark), standing.peer
+
+    def _open(self) -> None:
+        """What owners sealed for this node, where it is not known yet."""
+        for mark, peer in self._rotations():
+            if mark not in self.secrets:
+                parts = [part for part in self.parts(peer, mark.number) if part.mark == mark.mark]
+                secret = open_secret(self._identity, self.charter.ident, mark.number, parts)
+                if secret is not None:
+                    self.secrets.add(mark.number, secret)

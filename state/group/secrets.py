@@ -1,0 +1,74 @@
+"""The secrets of a group that a node knows: the newest is used, older ones still open doors."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from .. import defaults
+from .sealing import mark_of
+
+
+class Mark(NamedTuple):
+    """Which secret: the number of its rotation, and what tells two of one number apart."""
+
+    number: int
+    mark: bytes
+
+
+class Secrets:
+    """At most KEYS_KEPT of them, those that it heard of last and the one with the lowest mark.
+
+    Numbers decide nothing here: an owner that names high ones would let what comes after its
+    revocation be forgotten at once."""
+
+    def __init__(self, known: Iterable[tuple[int, bytes]] = ()) -> None:
+        """`known`: number and secret of each, what was heard of last first."""
+        self.on_change: Callable[[], None] = lambda: None
+        self._by_mark: dict[Mark, bytes] = {}
+        for number, secret in reversed(list(known)):
+            self._add(number, secret)
+
+    def __len__(self) -> int:
+        return len(self._by_mark)
+
+    def __contains__(self, mark: object) -> bool:
+        return mark in self._by_mark
+
+    def __getitem__(self, mark: Mark) -> bytes:
+        return self._by_mark[mark]
+
+    def marks(self) -> list[Mark]:
+        """Newest first."""
+        return sorted(self._by_mark, reverse=True)
+
+    def known(self) -> list[tuple[int, bytes]]:
+        """Number and secret of each, what was heard of last first: what a file or a joiner gets."""
+        return [(mark.number, self._by_mark[mark]) for mark in reversed(self._by_mark)]
+
+    def add(self, number: int, secret: bytes) -> None:
+        """Another one is known."""
+        if self._add(number, secret):
+            self.on_change()
+
+    def find(self, ident: bytes) -> bytes | None:
+        """The secret of a mark, whatever its number."""
+        return next((self._by_mark[mark] for mark in self._by_mark if mark.mark == ident), None)
+
+    def shown(self, newest: Mark | None) -> list[Mark]:
+        """Those to prove at a door, best first: the newest, then from near to far, so that of two
+        nodes that did not hear of each other's rotations one finds what both know."""
+        marks = self.marks()
+        if newest in self._by_mark:
+            marks.remove(newest)
+            marks.insert(0, newest)
+        chosen = {place for place in defaults.KEYS_SHOWN if place < len(marks)} | {len(marks) - 1}
+        return [marks[place] for place in sorted(chosen) if place >= 0]
+
+    def _add(self, number: int, secret: bytes) -> bool:
+        mark = Mark(number, mark_of(secret))
+        if mark in self._by_mark:
+            return False
+        self._by_mark[mark] = secret
+        if len(self._by_mark) > defaults.KEYS_KEPT:
+            lowest = min(self._by_mark)
+            del self._by_mark[next(each for each in self._by_mark if each != lowest)]
+        return True

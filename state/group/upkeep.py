@@ -1,0 +1,392 @@
+"""What a node does for its group, and on its behalf: the trio shell of `group.py`.
+
+It applies each new decision to the feeds, the links and the views, and keeps up what this node's
+role asks for: the founder says what the group is, an owner hands new secrets to the members.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
+
+import trio
+
+from ...transport.endpoint import Endpoint
+from ...transport.hello import INVITATION
+from ...transport.host import Host
+from ...transport.identity import Identity, PeerId, public_key_of
+from ...transport.link import Link
+from .. import defaults
+from ..digest import Plot
+from ..entry import FORKED, Head
+from ..errors import FeedFull, GroupRefused, StateError, StoreRefused
+from ..kinds import all_parts
+from ..replication import Replication
+from . import facts
+from .admission import NOT_A_MEMBER, REVOKED
+from .facts import GROUP, Grant, Role, Sealed
+from .group import Group
+from .rule import Order
+from .sealing import SECRET_BYTES, box_of, boxed, mark_of, seal_secret
+from .secrets import Mark
+
+
+class Feed(Protocol):
+    """This node's own `group` feed."""
+
+    def set(self, kind: str, key: str, value: Mapping[str, Any] | None) -> None:
+        """Raises FeedFull."""
+        ...
+
+    def keys(self, kind: str) -> Collection[str]: ...
+
+
+class Upkeep:
+    """Of one node and its group. `on_change` are called after each decision with the one before."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        identity: Identity,
+        group: Group,
+        replication: Replication,
+        own: Feed,
+    ) -> None:
+        self.group = group
+        self.on_change: list[Callable[[Order], None]] = []
+        self.trouble: StateError | None = None
+        """Why this node cannot say what it has to say to its group."""
+        self._host = host
+        self._endpoint = endpoint
+        self._identity = identity
+        self._replication = replication
+        self._replica = replication.replica
+        self._own = own
+        self._news = trio.Event()
+        self._decided = trio.Event()
+        self._given: tuple[Mark, set[PeerId]] | None = None
+        """The latest secret that this run made or handed on, and to whom."""
+        self._stale = False  # somebody wants another secret
+        self._strangers: dict[PeerId, float] = {}  # with a link, since when
+        group.on_news = self.wake
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._news.set()
+
+    # Deciding.
+
+    async def more(self) -> Collection[bytes]:
+        """Whose feeds are to be kept besides those that are, as the stored feeds have it."""
+        before = set(self._replica.authors.keys())
+        await self.settle()
+        return set(self._replica.authors.keys()) - before
+
+    async def settle(self) -> None:
+        """Decide, until what is decided is what the feeds say when they end where it says.
+
+        As taking in: one caller at a time.
+        """
+        group = self.group
+        while True:
+            for peer in group.unread():
+                group.read(peer, await self._replica.facts(public_key_of(peer), GROUP))
+            before = group.order
+            if not group.decide():
+                return
+            await self._replica.grouped(group.order.speakers())
+            await self._replica.cut(group.order.ends())
+            self._replication.exchange.reconsider()
+            for callback in self.on_change:
+                callback(before)
+
+    async def decided(self) -> None:
+        """Until this node has looked again at what is said."""
+        await self._decided.wait()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._endpoint.on_link(lambda link: self.wake())
+        self.wake()
+        while True:
+            with trio.move_on_after(defaults.GROUP_LOOK):
+                await self._news.wait()
+            self._news = trio.Event()
+            try:
+                async with self._replication.turn():
+                    await self.settle()
+            except (StoreRefused, trio.ClosedResourceError):
+                await trio.sleep(defaults.REFUSED_PAUSE)
+                continue
+            self._decided.set()
+            self._decided = trio.Event()
+            self._part()
+            try:
+                await self._do_duties()
+            except (FeedFull, GroupRefused) as error:
+                self.trouble = error
+            else:
+                self.trouble = None
+            self._replication.wake()
+            await trio.sleep(defaults.GROUP_PAUSE)
+
+    def _part(self) -> None:
+        """From who is revoked at once, from other strangers after a while: they may only be new.
+        Whom an invitation let in stays, though it never asks to be a member, as a browser does."""
+        now, strangers = self._host.now(), dict[PeerId, float]()
+        for link in self._endpoint.links():
+            by = self.group.revoked_by(link.peer)
+            if by is not None:
+                link.close(REVOKED, f"revoked by {by}")
+            elif not self.group.young and self._is_stranger(link):
+                since = strangers[link.peer] = self._strangers.get(link.peer, now)
+                if now - since > defaults.STRANGER_S:
+                    link.close(NOT_A_MEMBER)
+        self._strangers = strangers
+
+    def _is_stranger(self, link: Link) -> bool:
+        invited = link.status.admitted.kind == INVITATION
+        return not invited and self.group.order.role(link.peer) is None
+
+    # What this node owes the group.
+
+    async def _do_duties(self) -> None:
+        group, own = self.group, self._identity.peer
+        if own == group.charter.founder:
+            box = box_of(self._identity)
+            self._own.set("group", facts.ABOUT, facts.about_fact("", group.charter.nonce, box))
+        if group.role is not Role.OWNER or own not in self._boxes():
+            return
+        if self._given is not None and not self._heard(self._given[0]):
+            return  # it is on its way to the disk
+        newest = group.newest
+        if newest is None:
+            await self._rotate(first=next(iter(group.secrets.known()), None))
+        elif self._stale or self._leaked(newest):
+            await self._rotate()
+        elif group.rotator() == own and newest in group.secrets:
+            await self._hand_on(newest)
+
+    def _heard(self, mark: Mark) -> bool:
+        """Whether what this run said of a secret is in the feed."""
+        said = self.group.said(self._identity.peer).keys
+        return any(at[0] == mark.number and said[at].mark == mark.mark for at in said)
+
+    def _leaked(self, newest: Mark) -> bool:
+        """Whether somebody whom this node has revoked was handed the newest secret."""
+        rotator, own = self.group.rotator(), self._identity.peer
+        mine = [peer for peer, (by, _) in self.group.order.revoked.items() if by == own]
+        if rotator is None or not mine:
+            return False
+        parts = self.group.parts(rotator, newest.number)
+        return bool(boxed(self.group.charter.ident, newest.number, mine, parts))
+
+    async def _hand_on(self, newest: Mark) -> None:
+        """To members who are new since the rotation: who let them in may not have known it."""
+        own, ident = self._identity.peer, self.group.charter.ident
+        parts = self.group.parts(own, newest.number)
+        members = self._boxes()
+        have = boxed(ident, newest.number, members, parts)
+        if self._given is not None and self._given[0] == newest:
+            have |= self._given[1]
+        lacking = {peer: box for peer, box in members.items() if peer not in have}
+        if not lacking:
+            return
+        numbers = [at[1] for at in self.group.said(own).keys if at[0] == newest.number]
+        first = max(numbers, default=-1) + 1
+        if first >= defaults.KEY_PARTS:  # one by one they have filled it: all of them anew
+            await self._rotate()
+            return
+        self._tell(newest.number, await self._sealed(newest, lacking), first)
+        self._given = newest, have | lacking.keys()
+
+    async def _rotate(self, first: tuple[int, bytes] | None = None) -> None:
+        """`first`: the secret that the group was founded with, which nobody has said yet."""
+        number = self._next_number()
+        number, secret = first or (number, self._host.entropy(SECRET_BYTES))
+        mark, members = Mark(number, mark_of(secret)), self._boxes()
+        self.group.secrets.add(number, secret)
+        parts = await self._sealed(mark, members)
+        for key in list(self._own.keys("group")):
+            if key.startswith(facts.KEY):
+                self._own.set("group", key, None)
+        self._tell(number, parts, 0)
+        self._given = mark, set(members)
+        self._stale = False
+
+    def _next_number(self) -> int:
+        number = (self.group.newest.number if self.group.newest else 0) + 1
+        if number > defaults.KEY_NUMBER:
+            raise GroupRefused(
+                "key-number",
+                "the newest key has the highest number that there is",
+                hint="`shoal group revoke` its owner: it is the newest no more then",
+            )
+        return number
+
+    async def _sealed(self, mark: Mark, members: Mapping[PeerId, bytes]) -> list[Sealed]:
+        count = -(-len(members) // defaults.KEY_PART_MEMBERS)
+        seeds = [self._host.entropy(SECRET_BYTES) for _ in range(count)]
+        ident, secret = self.group.charter.ident, self.group.secrets[mark]
+        return await self._host.offload(
+            lambda: list(seal_secret(ident, mark.number, secret, members, seeds))
+        )
+
+    def _tell(self, number: int, parts: Iterable[Sealed], first: int) -> None:
+        for at, part in enumerate((part for part in parts if part.boxes), first):
+            self._own.set("group", facts.key_key(number, at), facts.key_fact(part))
+
+    def _boxes(self) -> dict[PeerId, bytes]:
+        return {each.peer: each.box for each in self.group.order.members() if each.box}
+
+    # What people ask of it.
+
+    async def admit(self, peer: PeerId, role: Role, box: bytes) -> None:
+        """Let a peer be a member, in this role at least; on disk when it returns.
+
+        Raises GroupRefused, FeedFull.
+        """
+        if self.group.revoked_by(peer) is not None:
+            raise GroupRefused("revoked", f"the group has revoked `{peer}`")
+        held = self.group.order.role(peer)
+        if held is None or held < role:
+            await self._grant(peer, role, box)
+
+    async def change_role(self, peer: PeerId, role: Role) -> None:
+        """Let a member have exactly this role, also one whom this node had revoked.
+
+        Raises GroupRefused, FeedFull.
+        """
+        self._require_owner("change roles")
+        standing = self.group.order.standings.get(peer)
+        by = self.group.revoked_by(peer)
+        if standing is None:
+            raise GroupRefused(
+                "no-member", f"`{peer}` is no member", hint="`shoal group` lists the members"
+            )
+        if by not in (None, self._identity.peer):
+            raise GroupRefused(
+                "revoked", f"`{peer}` is revoked by `{by}`", hint="only that owner takes it back"
+            )
+        granters = [other for other in self._granters(peer, role) if other != self._identity.peer]
+        if granters:
+            raise GroupRefused(
+                "granted-by-others",
+                f"`{peer}` has a higher role by the grant of `{granters[0]}`",
+                hint="ask that one to change it, or revoke it",
+            )
+        if by is not None:
+            self._own.set("group", facts.revocation_key(peer), None)
+        await self._grant(peer, role, standing.box)
+
+    def _granters(self, peer: PeerId, above: Role) -> Iterable[PeerId]:
+        """Members whose grants give a peer more than that."""
+        if peer == self.group.charter.founder:
+            return (peer,)
+        owners = (each for each in self.group.order.standings.values() if each.role is Role.OWNER)
+        return (
+            each.peer
+            for each in owners
+            if (grant := self.group.said(each.peer).grants.get(peer)) and grant.role > above
+        )
+
+    async def _grant(self, peer: PeerId, role: Role, box: bytes) -> None:
+        own = self.group.role
+        if own is None or not (own is Role.OWNER or (own is Role.OPERATOR and role is Role.CLIENT)):
+            words = f"{_words(own)} cannot let {role.word}s in"
+            raise GroupRefused("not-owner", words, hint=f"ask one of: {self.owners()}")
+        said = self.group.said(self._identity.peer)
+        if own is Role.OPERATOR and len(said.grants) >= defaults.OPERATOR_CLIENTS:
+            raise GroupRefused(
+                "too-many-clients",
+                f"an operator lets {defaults.OPERATOR_CLIENTS} clients in, and this one has",
+                hint=f"ask one of: {self.owners()}",
+            )
+        since = self._wall_ms()
+        if not self.group.would_place(peer, Grant(role, box, since)):
+            most = f"{defaults.GROUP_OWNERS} owners and {defaults.GROUP_MEMBERS} members"
+            raise GroupRefused(
+                "group-full",
+                f"a group has {most} at most, the revoked among them",
+                hint="`shoal group role PEER operator` frees the place of an owner",
+            )
+        self._own.set("group", facts.grant_key(peer), facts.grant_fact(role, box, since))
+        await self._until(lambda: self.group.order.role(peer) == role)
+
+    async def revoke(self, peer: PeerId) -> None:
+        """A peer is out, and what it says from now on counts nowhere; then the secret is another.
+
+        Raises GroupRefused, FeedFull.
+        """
+        self._require_owner("revoke")
+        if peer == self._identity.peer:
+            raise GroupRefused(
+                "self", "an owner cannot revoke itself", hint="ask a more senior owner"
+            )
+        order = list(self.group.order.standings)
+        own = self._identity.peer
+        if peer in order and order.index(peer) < order.index(own):
+            before = _listed(order[: order.index(peer)]) or "nobody: it founded the group"
+            words = f"`{peer}` stands before this node in the group"
+            raise GroupRefused("senior", words, hint=f"ask one of: {before}")
+        if peer not in order:
+            raise GroupRefused(
+                "no-member", f"`{peer}` is no member", hint="`shoal group` lists the members"
+            )
+        ends = self._ends_now(public_key_of(peer))
+        fact = facts.revocation_fact(ends, self._wall_ms())
+        self._own.set("group", facts.revocation_key(peer), fact)
+        await self._until(lambda: self.group.revoked_by(peer) is not None)
+        self._stale = True
+        self.wake()
+
+    def _ends_now(self, key: bytes) -> dict[Plot, Head]:
+        heads = ((plot, self._replica.head(key, plot)) for plot in all_parts())
+        return {plot: head for plot, head in heads if head is not None and head != FORKED}
+
+    async def rotate(self) -> Mark:
+        """A new secret for all members; on disk when it returns. Raises GroupRefused, FeedFull."""
+        self._require_owner("rotate the key")
+        self._next_number()
+        before = self.group.newest
+        self._stale = True
+        await self._until(lambda: self.group.newest not in (before, None))
+        assert self.group.newest is not None
+        return self.group.newest
+
+    def _require_owner(self, what: str) -> None:
+        role = self.group.role
+        if role is not Role.OWNER:
+            raise GroupRefused(
+                "not-owner", f"{_words(role)} cannot {what}", hint=f"ask one of: {self.owners()}"
+            )
+
+    def owners(self) -> str:
+        """Whom to ask for what only owners do."""
+        owners = [each.peer for each in self.group.order.members() if each.role is Role.OWNER]
+        return _listed(owners)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        with trio.move_on_after(defaults.GROUP_PATIENCE):
+            while not holds():
+                self.wake()
+                await self.decided()
+            return
+        raise GroupRefused(
+            "not-written",
+            "the change is not on disk yet",
+            hint="it will be: `shoal group` shows it then; `shoal status` says what is in the way",
+        )
+
+    def _wall_ms(self) -> int:
+        return max(0, int(self._host.wall() * 1000))
+
+
+def _words(role: Role | None) -> str:
+    return "who is no member" if role is None else f"{role.word}s"
+
+
+def _listed(peers: Iterable[PeerId]) -> str:
+    some = list(peers)
+    more = len(some) - defaults.OWNERS_LISTED
+    listed = ", ".join(some[: defaults.OWNERS_LISTED])
+    return f"{listed} and {more} more" if more > 0 else listed

@@ -1,0 +1,185 @@
+"""The `Directory` of a node: who answers is measured, where each is comes in its record, and what
+it can do, names and serves are facts of its feeds, which reach those it has no link with as well.
+
+A feed outlives its author, and what changes in it takes a while to arrive. So a shard counts while
+its author answers, and while the author's record names the run of serving that the shard is of: one
+that has come back serves nothing until it says that it does, and one that takes no more work says
+so in a record, at once.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import trio
+
+from ..transport.address import Address
+from ..transport.host import Host
+from ..transport.identity import PeerId
+from . import defaults
+from .directory import Directory
+from .entry import FeedName
+from .errors import BadRecord
+from .kinds import part_of_root
+from .membership import Membership
+from .ownfacts import Place, Said, Value
+from .record import MemberRecord, ShardRecord
+from .service import State
+from .views.members import ABOUT, CAPACITY, capacity_fact
+from .views.models import model_fact
+from .views.placements import shard_fact, shard_key
+
+
+class Listing(Directory):
+    """Of one node, over its membership and its state."""
+
+    def __init__(self, host: Host, membership: Membership, state: State) -> None:
+        self._membership = membership
+        self._state = state
+        self._views = state.views
+        self._host = host
+        self._said = MemberRecord(membership.own().peer, seq=0)  # of it what the feeds say
+        self._own = self._said
+        self._shown: dict[PeerId, tuple[MemberRecord, MemberRecord]] = {}  # by its signed record
+        self._version = 0
+        self._news = trio.Event()
+        self._say(self._said)
+        membership.on_change.append(self._changed)
+        state.views.on_change.append(self._heard)
+
+    # Reading.
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def own(self) -> MemberRecord:
+        signed = self._membership.own()
+        if self._own.seq != signed.seq:
+            self._own = _with_facts_of(signed, self._said)
+        return self._own
+
+    def members(self) -> Mapping[PeerId, MemberRecord]:
+        signed = self._membership.members()
+        for gone in self._shown.keys() - signed.keys():
+            del self._shown[gone]
+        own = self.own()
+        return {peer: own if peer == own.peer else self._show(r) for peer, r in signed.items()}
+
+    def has_met(self) -> bool:
+        """Whether it is known who answers of those it was told of, that is somebody, and what they
+        say of themselves has come."""
+        own, members = self._own.peer, self.members()
+        told = all(record.version for peer, record in members.items() if peer != own)
+        return len(members) > 1 and told and self._membership.is_sure()
+
+    def where(self, peer: PeerId) -> list[Address]:
+        """Where a peer says that it can be reached, as far as that may be dialled."""
+        return self._membership.where(peer)
+
+    async def changed(self, version: int) -> int:
+        while self._version <= version:
+            await self._news.wait()
+        return self._version
+
+    def _show(self, signed: MemberRecord) -> MemberRecord:
+        """The same object for as long as nothing of it changes."""
+        known = self._shown.get(signed.peer)
+        if known is None or known[0] is not signed:
+            known = self._shown[signed.peer] = signed, self._together(signed)
+        return known[1]
+
+    def _together(self, signed: MemberRecord) -> MemberRecord:
+        said = self._views.record(signed.peer)
+        now = (shard for shard in said.shards if 0 < shard.run == signed.run)
+        return _with_facts_of(signed, replace(said, shards=tuple(islice(now, defaults.SHARDS))))
+
+    # What changes it.
+
+    def _heard(self, peer: PeerId) -> None:
+        """Something of its feeds is another. Of those who do not answer nothing is shown."""
+        self._shown.pop(peer, None)
+        if self._membership.is_live(peer):
+            self._changed()
+
+    def _changed(self) -> None:
+        self._version += 1
+        self._news.set()
+        self._news = trio.Event()
+
+    # Saying.
+
+    def publish(self, **changes: Any) -> None:
+        for field, most in _BOUNDS.items():
+            if field in changes:
+                changes[field] = tuple(changes[field])[:most]
+        if "shards" in changes:
+            changes["shards"], changes["run"] = self._numbered(changes["shards"])
+        signed = {field: changes.pop(field) for field in _SIGNED & changes.keys()}
+        said = replace(self._said, **changes)
+        if said != self._said:
+            self._check(said)
+        self._membership.publish(**signed)
+        if said != self._said:
+            self._said = said
+            self._own = _with_facts_of(self._membership.own(), said)
+            self._say(said)
+            self._changed()
+
+    def _numbered(self, shards: tuple[ShardRecord, ...]) -> tuple[tuple[ShardRecord, ...], int]:
+        """Shards with the number of their run, a new one where they are others than now."""
+        run = self._membership.own().run
+        same = tuple(replace(shard, run=run) for shard in shards)
+        if not shards or (run and same == self._said.shards):
+            return same, run if shards else 0
+        run = 1 + int.from_bytes(self._host.entropy(8)) % (defaults.MAX_SEQ - 1)
+        return tuple(replace(shard, run=run) for shard in shards), run
+
+    def _check(self, said: MemberRecord) -> None:
+        for each in _all_said(said):
+            for (part, key), value in each.facts.items():
+                if not self._views.takes(FeedName(said.peer, each.kind, part), key, value):
+                    raise BadRecord(f"what this node says of itself is out of bounds: `{key}`")
+
+    def _say(self, said: MemberRecord) -> None:
+        for each in _all_said(said):
+            self._state.say(each)
+
+
+def _with_facts_of(signed: MemberRecord, said: MemberRecord) -> MemberRecord:
+    return replace(
+        signed,
+        version=said.version,
+        capacity=said.capacity,
+        models=said.models,
+        shards=said.shards,
+    )
+
+
+def _all_said(said: MemberRecord) -> Iterator[Said]:
+    """The facts that it comes to. Each stands in one place only."""
+    about: dict[Place, Value] = {
+        (0, ABOUT): {"version": said.version},
+        (0, CAPACITY): capacity_fact(said.capacity),
+    }
+    yield Said("member", about, {ABOUT, CAPACITY}.__contains__)
+    yield Said(
+        "models",
+        {(0, m.name): model_fact(m) for m in said.models if m.name and m.layers},
+    )
+    shards: dict[Place, Value] = {}
+    numbers: dict[str, int] = {}
+    for shard in said.shards:
+        number = numbers[shard.root] = numbers.get(shard.root, -1) + 1
+        shards[part_of_root(shard.root), shard_key(shard.root, number)] = shard_fact(shard)
+    yield Said("shards", shards)
+
+
+_SIGNED = {"addresses", "holdings", "run"}
+_BOUNDS = {
+    "addresses": defaults.ADDRESSES,
+    "models": defaults.MODELS,
+    "shards": defaults.SHARDS,
+    "holdings": defaults.HOLDINGS,
+}

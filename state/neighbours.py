@@ -1,0 +1,107 @@
+"""The peers with a link, what each keeps, and who of them is told news or compared with next.
+
+News of a feed go to a few neighbours, those of them that keep it; where these are too few, to
+others that do. So what few keep reaches them as well, if any of their links does. Sans-I/O.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+from ..transport.identity import PeerId
+from . import defaults
+from .digest import Plot
+from .interest import Keeps
+from .kinds import all_parts
+
+Pair = tuple[bytes | None, bytes | None]
+"""The hashes of a bucket here and there."""
+
+
+@dataclass(slots=True)
+class Neighbour:
+    """What one node remembers of a peer that it exchanges feeds with."""
+
+    comparing: bool = False
+    differed: bool = True  # when last compared: then the roots are sent at once
+    pairs: dict[tuple[Plot, int], Pair] = field(default_factory=dict)
+    """Buckets that differ, with nothing in them that is lacking here."""
+    keeps: Keeps = None  # as it said last
+    own_at: float = -inf  # when it may be asked again for own feeds that are not compared
+
+    def shares(self, plot: Plot) -> bool:
+        """Whether it keeps this, as far as it has said."""
+        return self.keeps is None or plot in self.keeps
+
+
+class Neighbours:
+    """Of one node. `draw(n)` is a random number below n."""
+
+    def __init__(self, draw: Callable[[int], int]) -> None:
+        self._draw = draw
+        self._peers: dict[PeerId, Neighbour] = {}
+        self._near: list[PeerId] = []  # who is told news
+        self._turned = 0.0
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return iter(self._peers)
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._peers
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def get(self, peer: PeerId) -> Neighbour | None:
+        return self._peers.get(peer)
+
+    def add(self, peer: PeerId) -> None:
+        """There is a link."""
+        self._peers.setdefault(peer, Neighbour())
+
+    def remove(self, peer: PeerId) -> None:
+        """There is none any more."""
+        self._peers.pop(peer, None)
+        if peer in self._near:
+            self._near.remove(peer)
+
+    def forget_pairs(self) -> None:
+        """What was compared before was compared without what is kept now."""
+        for known in self._peers.values():
+            known.pairs.clear()
+
+    def sharing(self, plots: Collection[Plot]) -> list[PeerId]:
+        """Who keeps any of these."""
+        return [
+            peer for peer, known in self._peers.items() if any(known.shares(plot) for plot in plots)
+        ]
+
+    def some(self, peers: list[PeerId], count: int) -> list[PeerId]:
+        """So many of them, or all, by lot."""
+        left = list(peers)
+        return [left.pop(self._draw(len(left))) for _ in range(min(count, len(left)))]
+
+    def somebody(self, keeps: Keeps) -> PeerId | None:
+        """A random peer to compare with. Every second time it is one that keeps what is drawn of
+        what this node keeps: of that few others may keep anything."""
+        peers = list(self._peers)
+        if self._draw(2):
+            plots = list(all_parts()) if keeps is None else sorted(keeps)
+            peers = self.sharing(plots[self._draw(len(plots)) :][:1]) or peers
+        return peers[self._draw(len(peers))] if peers else None
+
+    def turn(self, now: float) -> None:
+        """Whom to tell news: few, at random, another one now and then."""
+        if self._near and now - self._turned > defaults.NEIGHBOUR_TURN:
+            self._turned = now
+            self._near.pop(self._draw(len(self._near)))
+        others = [peer for peer in self._peers if peer not in self._near]
+        self._near += self.some(others, defaults.NEIGHBOURS - len(self._near))
+
+    def keepers(self, plot: Plot) -> list[PeerId]:
+        """Whom to tell news of this: the neighbours that keep it; where these are few, others."""
+        found = [peer for peer in self._near if self._peers[peer].shares(plot)]
+        if len(found) < defaults.COVER:
+            others = [peer for peer in self.sharing((plot,)) if peer not in self._near]
+            found += self.some(others, defaults.COVER - len(found))
+        return found

@@ -1,0 +1,31 @@
+"""Whom an author vouches for: a fact of its `member` feed (docs/spec/state.md, Replication)."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgpack
+
+from ..transport.identity import KEY_BYTES
+from . import defaults
+
+VOUCHES: Final = "vouches"
+"""The key of the fact."""
+
+
+def read_vouches(value: bytes | None) -> list[bytes]:
+    """The public keys in a fact `vouches`: a map whose `keys` is their list. What is none is
+    passed over."""
+    if value is None:
+        return []
+    try:
+        fields: Any = msgpack.unpackb(value, max_array_len=1024, max_map_len=64, max_ext_len=0)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return []
+    keys = fields.get("keys") if isinstance(fields, dict) else None
+    found = keys if isinstance(keys, list) else []
+    return [key for key in found if type(key) is bytes and len(key) == KEY_BYTES]
+
+
+def write_vouches(keys: Iterable[bytes]) -> dict[str, Any]:
+    """The value of that fact."""
+    return {"keys": sorted(keys)[: defaults.AUTHOR_VOUCHED]}

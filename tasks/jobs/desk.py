@@ -1,0 +1,297 @@
+"""The jobs of this node's owner: written, watched, and their results fetched and kept.
+
+A job is taken out of the feed once its result is on this disk and has stood for a while: until
+then an earlier attempt's may still come, and count. Spec: docs/spec/jobs.md.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import trio
+
+from ...dht.errors import ModelError
+from ...state import defaults as state_defaults
+from ...state.claims import Claim
+from ...state.errors import FeedFull
+from ...state.service import State
+from ...state.views.jobs import Job, Standing, job_fact, job_id
+from ...state.views.jobs import State as Stand
+from ...transport.host import Host
+from ...transport.identity import PeerId
+from . import defaults
+from .errors import BadOutcome, BadSpec, JobError
+from .outcome import Outcome, failed, read_outcome
+from .prompt import KIND, PromptSpec, pack_spec, read_spec
+from .results import Result, Results
+
+_NONCE_BYTES = 16
+_OWN_DISK = ("disk-full", "quota-full", "unwritable", "unreadable")
+"""Codes of what is no claimant's fault, however often a result cannot be had for it."""
+
+
+class Shelves(Protocol):
+    """Where large results are: `shelf.py`."""
+
+    async def get(self, root: str, size: int) -> bytes: ...
+
+
+class Desk:
+    """Of one node. `State.run` must be running."""
+
+    def __init__(
+        self, host: Host, state: State, own: PeerId, results: Results, shelf: Shelves
+    ) -> None:
+        self.results = results
+        self._host = host
+        self._state = state
+        self._own = own
+        self._shelf = shelf
+        self._jobs = state.views.jobs
+        self._settled: dict[str, float] = {}  # when a result that is here counts for good
+        self._later: dict[str, float] = {}  # until when a job that is done is not looked at
+        self._tries: Counter[tuple[str, PeerId]] = Counter()  # to fetch what somebody says
+        self._fetching: set[str] = set()
+        self._few = trio.CapacityLimiter(defaults.FETCHES)
+        self._fewer: WeakValueDictionary[PeerId, trio.CapacityLimiter] = WeakValueDictionary()
+        self._changed = trio.Event()
+
+    async def submit(self, specs: Sequence[PromptSpec], *, lease: float) -> list[str]:
+        """Write jobs, all or none; their ids. They are on disk when this returns.
+
+        Raises JobError: `bad-spec`, `jobs-full`, `results-full`, `not-stored`.
+        """
+        if self.results.unread + len(specs) > defaults.RESULTS:
+            raise JobError(
+                "results-full",
+                f"{self.results.unread} results wait to be read",
+                hint="`shoal job result ID` reads one, `shoal job cancel ID` lets one go",
+            )
+        jobs = [self._new(spec, lease) for spec in specs]
+        written: list[str] = []
+        try:
+            for job, nonce in jobs:
+                self._state.set("jobs", job.id, job_fact(job, nonce))
+                written.append(job.id)
+            await self._stored(written)
+        except BaseException as error:
+            self._undo(written)
+            if isinstance(error, FeedFull):
+                raise _full(error) from None
+            raise
+        return written
+
+    async def cancel(self, job: str) -> bool:
+        """Its author wants it no more, nor what came of it; whether there was anything. Raises
+        JobError."""
+        had = self._of_own(job) is not None
+        if had:
+            self._take_out(job)
+        return await self.results.drop(job) or had
+
+    async def result(self, job: str, *, wait: bool) -> Result:
+        """What came of a job, which counts as read then. Raises JobError: `unknown-job`,
+        `not-done`."""
+        while True:
+            changed = self._changed
+            found = await self.results.take(job)
+            if found is not None:
+                return found
+            if self._of_own(job) is None:
+                raise _unknown(job[:16])
+            if not wait:
+                raise JobError(
+                    "not-done",
+                    f"job `{job[:16]}` has no result yet",
+                    hint=f"`shoal job result {job[:16]} --wait`",
+                )
+            await changed.wait()
+
+    def find(self, start: str) -> str:
+        """The own job that is meant by the beginning of its id. Raises JobError: `unknown-job`,
+        `ambiguous-job`."""
+        known = {*self._jobs.of(self._own), *(result.job for result in self.results)}
+        found = [job for job in known if job.startswith(start)]
+        if not found:
+            raise _unknown(start)
+        if len(found) > 1:
+            raise JobError("ambiguous-job", f"`{start}` begins {len(found)} jobs", hint="say more")
+        return found[0]
+
+    async def run(self) -> None:
+        """Fetch and keep what comes, until cancelled."""
+        await self._state.shown.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch)
+            nursery.start_soon(self._tidy)
+            while True:
+                changed = self._changed
+                for job in self._jobs.of(self._own):
+                    self._look(job, nursery)
+                with trio.move_on_after(defaults.COLLECT_PAUSE):
+                    await changed.wait()
+                await trio.sleep(defaults.PAUSE)
+
+    # Writing.
+
+    def _new(self, spec: PromptSpec, lease: float) -> tuple[Job, bytes]:
+        nonce = self._host.entropy(_NONCE_BYTES)
+        packed = pack_spec(spec)
+        if len(packed) > state_defaults.JOB_SPEC_BYTES:
+            raise BadSpec(
+                f"a job has at most {state_defaults.JOB_SPEC_BYTES} bytes, this one {len(packed)}"
+            )
+        read_spec(packed)
+        return Job(job_id(self._own, nonce), self._own, KIND, packed, lease=lease), nonce
+
+    async def _stored(self, jobs: Sequence[str]) -> None:
+        with trio.move_on_after(defaults.STORE_TIME):
+            while any(self._of_own(job) is None for job in jobs):  # noqa: ASYNC110
+                await trio.sleep(defaults.PAUSE / 5)
+            return
+        raise JobError(
+            "not-stored",
+            "the disk does not take the job, or this node's feed of jobs takes nothing",
+            hint="`shoal status` says what is wrong",
+        )
+
+    def _undo(self, jobs: Sequence[str]) -> None:
+        with suppress(FeedFull):
+            for job in jobs:
+                self._state.set("jobs", job, None)
+
+    # Collecting.
+
+    def _of_own(self, job: str) -> Standing | None:
+        standing = self._jobs.get(job)
+        own = standing is not None and standing.job is not None and standing.job.author == self._own
+        return standing if own else None
+
+    async def _watch(self) -> None:
+        async for change in self._jobs.watch():
+            if change.subject is None or self._of_own(change.subject) is not None:
+                self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _look(self, job: str, nursery: trio.Nursery) -> None:
+        """Have the result of a job that is done fetched, then take the job out."""
+        standing, now = self._of_own(job), self._host.now()
+        if standing is None or standing.job is None or standing.claim is None:
+            return
+        if standing.state is not Stand.DONE or self._later.get(job, now) > now:
+            return
+        if job in self._fetching:
+            return
+        held, claim = self.results.about(job), standing.claim
+        if held is None or (held.claimant, held.attempt) != (claim.claimant, claim.attempt):
+            self._fetching.add(job)
+            nursery.start_soon(self._collect, standing.job, claim)
+            return
+        if now >= self._settled.setdefault(job, now + defaults.SETTLE):
+            self._take_out(job)
+
+    async def _collect(self, job: Job, claim: Claim) -> None:
+        """Have the result on disk, or try again later, or have somebody else do the job."""
+        try:
+            outcome = await self._had(job, claim)
+            if outcome is not None and self._of_own(job.id) is not None:
+                await self.results.put(self._result_of(job, claim, outcome))
+                # Whose attempts change for ever keeps no job from going.
+                self._settled.setdefault(job.id, self._host.now() + defaults.SETTLE)
+        except OSError:  # the job stays in the feed, and its result with the claimant
+            self._later[job.id] = self._host.now() + defaults.REFUSE_PAUSE
+        finally:
+            self._fetching.discard(job.id)
+            self._wake()
+
+    async def _had(self, job: Job, claim: Claim) -> Outcome | None:
+        """The whole result; None where it is not to be had now."""
+        try:
+            return await self._outcome(claim)
+        except BadOutcome as error:
+            return self._refuse(job, claim, error.message)
+        except ModelError as error:
+            self._tries[job.id, claim.claimant] += error.code not in _OWN_DISK
+            if self._tries[job.id, claim.claimant] >= defaults.FETCH_TRIES:
+                return self._refuse(job, claim, error.message)
+            self._later[job.id] = self._host.now() + defaults.REFUSE_PAUSE
+            return None
+
+    async def _outcome(self, claim: Claim) -> Outcome:
+        """What a claimant says, with all its text. Raises BadOutcome, ModelError."""
+        said = read_outcome(claim.result)
+        if not said.blob:
+            return said
+        line = self._fewer.setdefault(claim.claimant, trio.CapacityLimiter(defaults.FETCHES_OF_ONE))
+        async with line, self._few:  # nobody waits behind all that one says and nobody has
+            data = await self._shelf.get(said.blob, said.size)
+        try:
+            return replace(said, text=data.decode(), blob="")
+        except UnicodeDecodeError:
+            raise BadOutcome("the result of a job is no text") from None
+
+    def _refuse(self, job: Job, claim: Claim, why: str) -> Outcome | None:
+        """What a claimant says is no result: its claims do not count, and others do the job. Where
+        too many have been refused, that is the result."""
+        if len(job.refused) >= state_defaults.JOB_REFUSED:
+            return failed("no-result", f"{len(job.refused) + 1} nodes gave none; the last: {why}")
+        fact: dict[str, Any] = dict(self._state.get("jobs", job.id) or {})
+        fact["refused"] = sorted({*job.refused, claim.claimant})
+        try:
+            self._state.set("jobs", job.id, fact)
+        except FeedFull as full:
+            return failed("no-result", f"{why}; {full.message}")
+        self._later[job.id] = self._host.now() + defaults.COLLECT_PAUSE
+        return None
+
+    def _result_of(self, job: Job, claim: Claim, outcome: Outcome) -> Result:
+        model = abstract = ""
+        with suppress(BadSpec):
+            spec = read_spec(job.spec)
+            model, abstract = spec.name or spec.root, spec.abstract
+        came = self._host.wall()
+        return Result(
+            job.id, job.kind, model, abstract, claim.claimant, claim.attempt, outcome, came
+        )
+
+    def _take_out(self, job: str) -> None:
+        self._settled.pop(job, None)
+        self._later.pop(job, None)
+        with suppress(FeedFull):  # it has forked: nothing of it counts
+            self._state.set("jobs", job, None)
+        self._wake()
+
+    async def _tidy(self) -> None:
+        while True:
+            with suppress(JobError):  # later, then
+                await self.results.tidy()
+            gone = [job for job in {*self._settled, *self._later} if self._of_own(job) is None]
+            for job in gone:
+                self._settled.pop(job, None)
+                self._later.pop(job, None)
+            self._tries = Counter(
+                {key: count for key, count in self._tries.items() if self._of_own(key[0])}
+            )
+            await trio.sleep(defaults.TIDY)
+
+
+def _unknown(job: str) -> JobError:
+    return JobError(
+        "unknown-job", f"this node has no job `{job}`", hint="`shoal job list --mine` shows them"
+    )
+
+
+def _full(error: FeedFull) -> JobError:
+    if error.code != "feed-full":
+        return JobError(error.code, error.message)
+    return JobError(
+        "jobs-full",
+        "this node lists as many jobs as its feed holds; none of these was taken",
+        hint="wait until some are done, or take some out: `shoal job cancel ID`",
+    )

@@ -1,0 +1,259 @@
+"""Jobs of the kind `prompt`: a text for a model to answer, by whatever chain of nodes serves it.
+
+What is asked for is a stranger's, and bounded and typed before anything is done for it. The
+answer is made by this node's own gateway, as `shoal run` makes one, in turns of its own.
+Spec: docs/spec/jobs.md.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgpack
+
+from ...state.errors import BadFact
+from ...state.record import ShardRecord
+from ...state.views.fact import read_bytes, read_each, read_fields, read_root, read_text, read_whole
+from ...state.views.jobs import Job
+from ...transport.identity import PeerId
+from ..defaults import MAX_STAGES, STOP_STRING_CHARACTERS, STOP_STRINGS
+from ..engine.families import DTYPE_BYTES
+from ..engine.interface import Sampling
+from ..errors import SessionError, TextError
+from ..generation import Emit, GatewayEvent, GenerateRequest, Summary, Turn
+from ..routing import Members
+from ..text.process import Message, TextDelta
+from . import defaults
+from .errors import BadSpec
+from .outcome import Outcome, failed
+
+KIND = "prompt"
+_NAME_BYTES = 128
+_ROLE_BYTES = 32
+_TEXT_BYTES = 2**16  # the fact bounds it
+_OWN_FAULTS = ("bad-request", "prompt-too-long")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSpec:
+    """`prompt` or `messages`, and how to answer. `root` says which model, `name` what its asker
+    calls it."""
+
+    root: str
+    prompt: str | None = None
+    messages: tuple[Message, ...] | None = None
+    name: str = ""
+    raw: bool = False
+    max_tokens: int = defaults.PROMPT_TOKENS
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+
+    @property
+    def abstract(self) -> str:
+        """The beginning of what is asked."""
+        text = self.prompt if self.messages is None else self.messages[-1].content
+        return (text or "")[: defaults.ABSTRACT]
+
+
+def pack_spec(spec: PromptSpec) -> bytes:
+    """What stands in a job."""
+    fields: dict[str, Any] = {"root": spec.root, "tokens": spec.max_tokens}
+    if spec.messages is not None:
+        fields["messages"] = [[said.role, said.content.encode()] for said in spec.messages]
+    else:
+        fields["prompt"] = (spec.prompt or "").encode()
+    if spec.name:
+        fields["name"] = spec.name
+    if spec.raw:
+        fields["raw"] = True
+    if spec.stop:
+        fields["stop"] = [text.encode() for text in spec.stop]
+    how = spec.sampling
+    fields["sampling"] = [how.temperature, how.top_k, how.top_p, how.seed]
+    packed: bytes = msgpack.packb(fields)
+    return packed
+
+
+def read_spec(data: bytes) -> PromptSpec:
+    """A stranger's word. Raises BadSpec."""
+    try:
+        return _read(read_fields(data))
+    except (BadFact, UnicodeDecodeError) as error:
+        raise BadSpec(f"this is no prompt: {error}") from None
+
+
+def _read(fields: Any) -> PromptSpec:
+    asked, said = fields.get("prompt"), fields.get("messages")
+    if (asked is None) == (said is None):
+        raise BadFact("there is not one of prompt and messages")
+    messages = None if said is None else read_each(said, defaults.PROMPT_MESSAGES, _message)
+    if messages == () or asked == b"":
+        raise BadFact("nothing is asked")
+    return PromptSpec(
+        root=read_root(fields.get("root")),
+        prompt=None if asked is None else read_bytes(asked, _TEXT_BYTES).decode(),
+        messages=messages,
+        name=read_text(fields.get("name", ""), _NAME_BYTES),
+        raw=fields.get("raw") is True,
+        max_tokens=read_whole(
+            fields.get("tokens", defaults.PROMPT_TOKENS), defaults.PROMPT_TOKENS, 1
+        ),
+        sampling=_sampling(fields.get("sampling", [0.0, 0, 1.0, 0])),
+        stop=read_each(fields.get("stop", []), STOP_STRINGS, _stop),
+    )
+
+
+def _message(value: object) -> Message:
+    if type(value) is not list or len(value) != 2:
+        raise BadFact("a message is not a role and a text")
+    return Message(read_text(value[0], _ROLE_BYTES), read_bytes(value[1], _TEXT_BYTES).decode())
+
+
+def _stop(value: object) -> str:
+    text = read_bytes(value, 4 * STOP_STRING_CHARACTERS).decode()
+    if not 0 < len(text) <= STOP_STRING_CHARACTERS:
+        raise BadFact(f"a stop string has not 1 to {STOP_STRING_CHARACTERS} characters")
+    return text
+
+
+def _sampling(value: object) -> Sampling:
+    if type(value) is not list or len(value) != 4:
+        raise BadFact("the sampling is not four numbers")
+    temperature, top_k, top_p, seed = value
+    if type(top_k) is not int or not 0 <= top_k < 2**32:
+        raise BadFact("top_k is out of bounds")
+    if type(seed) is not int or not 0 <= seed < 2**64:
+        raise BadFact("the seed is out of bounds")
+    return Sampling(_between(temperature, 0.0, 100.0), top_k, _between(top_p, 1e-9, 1.0), seed)
+
+
+def _between(value: object, least: float, most: float) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+        raise BadFact("a number of the sampling is none")
+    number = float(value)  # type: ignore[arg-type]
+    if not least <= number <= most:
+        raise BadFact("a number of the sampling is out of bounds")
+    return number
+
+
+class Generator(Protocol):
+    """What of a `Gateway` a prompt needs."""
+
+    async def generate(self, request: GenerateRequest, emit: Emit) -> Summary: ...
+
+
+class Prompts:
+    """`Runner` of prompts. `members`: who serves what now."""
+
+    kind = KIND
+
+    def __init__(
+        self,
+        gateway: Generator,
+        turn: Turn,
+        members: Callable[[], Members],
+        now: Callable[[], float],
+    ) -> None:
+        self._gateway = gateway
+        self._turn = turn
+        self._members = members
+        self._now = now
+        self._served: set[str] = set()
+        self._looked = -math.inf  # when it was seen what is served
+        self._unserved: OrderedDict[str, float] = OrderedDict()  # since when, by root
+
+    def able(self, job: Job) -> bool:
+        """Whether it can be done here now. What nobody can do can be, by saying so."""
+        try:
+            root = read_spec(job.spec).root
+        except BadSpec:
+            return True
+        return self._is_served(root) or self._waited(root)
+
+    async def run(self, job: Job, progress: Callable[[int], None]) -> Outcome:
+        """Do it; `progress` hears how many tokens there are. Raises ShoalError where it might do
+        better later or elsewhere."""
+        try:
+            spec = read_spec(job.spec)
+        except BadSpec as error:
+            return failed(error.code, error.message)
+        if not self._is_served(spec.root) and self._waited(spec.root):
+            minutes = defaults.MODEL_PATIENCE / 60
+            return failed("no-route", f"nobody has served this model for {minutes:g} minutes")
+        try:
+            return await self._answered(spec, progress)
+        except SessionError as error:
+            if error.code not in _OWN_FAULTS:
+                raise
+            return failed(error.code, error.message)
+        except TextError as error:
+            return failed(error.code, error.message)
+
+    async def _answered(self, spec: PromptSpec, progress: Callable[[int], None]) -> Outcome:
+        pieces = 0
+
+        async def emit(event: GatewayEvent) -> None:
+            nonlocal pieces
+            if isinstance(event, TextDelta):
+                pieces += 1
+                progress(pieces)
+
+        request = GenerateRequest(
+            model=spec.root,
+            prompt=spec.prompt,
+            messages=spec.messages,
+            raw=spec.raw,
+            max_tokens=spec.max_tokens,
+            sampling=spec.sampling,
+            stop=spec.stop,
+            turn=self._turn,
+        )
+        done = await self._gateway.generate(request, emit)
+        return Outcome(text=done.text, tokens=done.tokens, reason=done.reason)
+
+    def _is_served(self, root: str) -> bool:
+        """Whether live members serve all of a model. Thousands of jobs ask, for one or for many."""
+        if self._now() - self._looked >= defaults.SERVED_FOR:
+            self._served, self._looked = served(self._members()), self._now()
+        if root in self._served:
+            self._unserved.pop(root, None)
+        return root in self._served
+
+    def _waited(self, root: str) -> bool:
+        """Whether a model has been served by nobody for so long that nobody will."""
+        since = self._unserved.setdefault(root, self._now())
+        self._unserved.move_to_end(root)
+        if len(self._unserved) > defaults.MODELS_WAITED_FOR:
+            self._unserved.popitem(last=False)
+        return self._now() - since >= defaults.MODEL_PATIENCE
+
+
+def served(members: Members) -> set[str]:
+    """The roots of all models that these members serve from the first layer to a head.
+
+    Shards are joined as `routing.py` joins them. Each is looked at once, however many ends of a
+    model there are by what strangers say.
+    """
+    shards: dict[tuple[str, str], list[tuple[PeerId, ShardRecord]]] = {}
+    for peer, record in members.items():
+        for shard in record.shards:
+            if shard.kv_tokens_free >= 1 and shard.dtype in DTYPE_BYTES:
+                shards.setdefault((shard.root, shard.dtype), []).append((peer, shard))
+    return {root for (root, _), some in shards.items() if _reach_a_head(some)}
+
+
+def _reach_a_head(shards: Sequence[tuple[PeerId, ShardRecord]]) -> bool:
+    """Whether some of these, of one model and dtype, follow on each other up to a head."""
+    chains: dict[int, tuple[PeerId, ...]] = {0: ()}  # the shortest found, by the layer behind it
+    for peer, shard in sorted(shards, key=lambda each: (each[1].start, each[1].stop)):
+        chain = chains.get(shard.start)
+        if chain is None or peer in chain or (shard.start == 0 and not shard.embedding):
+            continue
+        if shard.head:
+            return True
+        longer, known = (*chain, peer), chains.get(shard.stop)
+        if len(longer) < MAX_STAGES and (known is None or len(longer) < len(known)):
+            chains[shard.stop] = longer
+    return False

@@ -1,0 +1,172 @@
+"""What came of this node's own jobs, on its disk: a file each, until its owner has read it.
+
+A job is taken out of the feed only once its result is here.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from ...state.errors import BadFact
+from ...state.views.fact import read_bytes, read_fields, read_rate, read_text, read_whole
+from ...transport.host import Host
+from ...transport.identity import PeerId
+from . import defaults
+from .errors import JobError
+from .outcome import Outcome
+
+_ID = re.compile(r"[0-9a-f]{64}")
+_FILE_BYTES = defaults.RESULT_BYTES + 64 * 2**10
+_NEVER = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one job; without its text while it lies on the disk. Times are of the wall clock."""
+
+    job: str
+    kind: str
+    model: str  # as its author called it, or its root
+    abstract: str  # the beginning of what was asked
+    claimant: PeerId
+    attempt: int
+    outcome: Outcome
+    came: float
+    read: float = _NEVER
+
+
+class Results:
+    """Below `folder`. `open` first."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self._host = host
+        self._folder = folder
+        self._held: dict[str, Result] = {}  # without their texts
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self._held.values())
+
+    def __contains__(self, job: str) -> bool:
+        return job in self._held
+
+    def about(self, job: str) -> Result | None:
+        """A result without its text."""
+        return self._held.get(job)
+
+    @property
+    def unread(self) -> int:
+        """How many nobody has read."""
+        return sum(result.read == _NEVER for result in self)
+
+    async def open(self) -> None:
+        """Read what earlier runs kept; what is no result of ours is passed over. Raises OSError."""
+        self._held = await self._host.offload(self._open)
+
+    async def put(self, result: Result) -> None:
+        """Keep one; it is on disk when this returns. Raises OSError."""
+        await self._host.offload(self._write, result)
+        self._held[result.job] = _light(result)
+
+    async def take(self, job: str) -> Result | None:
+        """A result with its text, that counts as read from now on; None where there is none."""
+        if job not in self._held:
+            return None
+        found = await self._host.offload(self._read, job)
+        if found is not None and found.read == _NEVER:
+            with suppress(OSError):  # it is read again, then
+                await self.put(replace(found, read=max(self._host.wall(), 1.0)))
+        return found
+
+    async def drop(self, job: str) -> bool:
+        """Its owner needs it no more; whether it was here. Raises JobError `disk`."""
+        try:
+            await self._host.offload(self._host.files.remove, self._folder / job)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise JobError("disk", f"cannot remove `{self._folder / job}`: {reason}") from None
+        return self._held.pop(job, None) is not None
+
+    async def tidy(self) -> None:
+        """Let go of what was read a day ago, or what nobody has read for a month. Raises
+        JobError."""
+        now = self._host.wall()
+        for result in list(self):
+            since, most = result.read, defaults.RESULT_READ_KEPT
+            if since == _NEVER:
+                since, most = result.came, defaults.RESULT_KEPT
+            if now - since >= most:
+                await self.drop(result.job)
+
+    def _open(self) -> dict[str, Result]:
+        files = self._host.files
+        found: dict[str, Result] = {}
+        for entry in files.list(self._folder):
+            if _ID.fullmatch(entry.name) and (result := self._read(entry.name)) is not None:
+                found[entry.name] = _light(result)
+        return found
+
+    def _read(self, job: str) -> Result | None:
+        try:
+            data = self._host.files.read(self._folder / job, limit=_FILE_BYTES)
+            return _unpacked(job, read_fields(data))
+        except (OSError, BadFact, UnicodeDecodeError):
+            return None
+
+    def _write(self, result: Result) -> None:
+        self._host.files.make_folder(self._folder)
+        self._host.files.write(self._folder / result.job, _packed(result))
+
+
+def _light(result: Result) -> Result:
+    return replace(result, outcome=replace(result.outcome, text=""))
+
+
+def _packed(result: Result) -> bytes:
+    came = result.outcome
+    packed: bytes = msgpack.packb(
+        {
+            "kind": result.kind,
+            "model": result.model.encode(),
+            "abstract": result.abstract.encode(),
+            "claimant": result.claimant,
+            "attempt": result.attempt,
+            "came": result.came,
+            "read": result.read,
+            "text": came.text.encode(),
+            "tokens": came.tokens,
+            "reason": came.reason,
+            "error": came.error,
+            "message": came.message,
+        }
+    )
+    return packed
+
+
+def _unpacked(job: str, fields: Any) -> Result:
+    text = read_bytes(fields.get("text"), defaults.RESULT_BYTES)
+    return Result(
+        job=job,
+        kind=read_text(fields.get("kind"), 64),
+        model=read_bytes(fields.get("model"), 1024).decode(),
+        abstract=read_bytes(fields.get("abstract"), 8 * defaults.ABSTRACT).decode(),
+        claimant=PeerId(read_text(fields.get("claimant"), 64)),
+        attempt=read_whole(fields.get("attempt"), 2**32),
+        came=read_rate(fields.get("came"), 1e12),
+        read=read_rate(fields.get("read"), 1e12),
+        outcome=Outcome(
+            text=text.decode(),
+            size=len(text),
+            tokens=read_whole(fields.get("tokens"), 2**32),
+            reason=read_text(fields.get("reason"), 64),
+            error=read_text(fields.get("error"), 64),
+            message=read_text(fields.get("message"), 1024),
+        ),
+    )

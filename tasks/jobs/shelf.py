@@ -1,0 +1,137 @@
+"""Results that are too large for a claim: blobs, made by the claimant, fetched by the author."""
+
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from ...dht.errors import ModelError
+from ...dht.exchange import Exchange
+from ...dht.library import Library
+from ...dht.manifest import is_digest
+from ...transport.errors import ShoalError
+from ...transport.host import Host
+from ...transport.identity import PeerId
+from . import defaults
+from .errors import BadOutcome
+
+Room = Callable[[int], Awaitable[object]]
+"""Makes room for so many bytes on the disk. Raises ModelError."""
+
+
+class Shelf:
+    """Of one node. In `folder` are files that are being written, and one for each blob that is
+    there only because it is a result. `linked`: peers to ask."""
+
+    def __init__(
+        self,
+        host: Host,
+        library: Library,
+        exchange: Exchange,
+        folder: Path,
+        *,
+        make_room: Room,
+        linked: Callable[[], list[PeerId]],
+        withdraw: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._library = library
+        self._exchange = exchange
+        self._folder = folder
+        self._make_room = make_room
+        self._linked = linked
+        self._withdraw = withdraw
+        self._one = trio.Lock()  # there is one file to write to
+
+    async def put(self, data: bytes) -> str:
+        """Take a result in and tell others of it; its root. Raises ModelError."""
+        path = self._folder / "result"
+        async with self._one:
+            before = self._library.blobs.roots()
+            await self._make_room(len(data))
+            try:
+                await self._host.offload(self._write, path, data)
+                root = await self._library.add_blob(path)
+                if root not in before:
+                    await self._host.offload(self._write, self._folder / root, b"")
+            finally:
+                await self._remove_file(path)
+        await self._exchange.announce(root)
+        return root
+
+    async def get(self, root: str, size: int) -> bytes:
+        """A result of so many bytes from whoever has it. Raises ModelError where it does not come,
+        BadOutcome where it has another size."""
+        async with self._one:
+            here = root in self._library.blobs.roots()
+        patience = defaults.FETCH_PATIENCE
+        tree = await self._exchange.fetch_tree(root, self._linked, patience=patience)
+        try:
+            if tree.size != size:
+                raise BadOutcome(f"a result of {size} bytes is a blob of {tree.size}")
+            await self._exchange.fetch_blob(root, self._linked, patience=patience)
+            return await self._read_out(root)
+        finally:
+            if not here:
+                with trio.CancelScope(shield=True):
+                    await self._forget(root)
+
+    async def drop(self, root: str) -> None:
+        """A result is not wanted any more; a blob that is here for another reason stays."""
+        path = self._folder / root
+        with suppress(OSError):
+            if await self._host.offload(self._host.files.size, path) is not None:
+                await self._forget(root)
+                await self._remove_file(path)
+
+    async def tidy(self, wanted: Collection[str]) -> None:
+        """Drop all others: results of a run that was killed before it could tell of them."""
+        with suppress(OSError):
+            for entry in await self._host.offload(self._host.files.list, self._folder):
+                if is_digest(entry.name) and entry.name not in wanted:
+                    await self.drop(entry.name)
+
+    async def _read_out(self, root: str) -> bytes:
+        path = self._folder / "fetched"
+        async with self._one:
+            try:
+                await self._host.offload(self._write, path, b"")
+                await self._library.blobs.write_out(root, path)
+                return await self._host.offload(self._read, path)
+            finally:
+                await self._remove_file(path)
+
+    async def _forget(self, root: str) -> None:
+        """What else has the same bytes keeps them."""
+        with suppress(ShoalError, OSError):
+            if root not in self._library.blobs.roots():
+                return
+            own = await self._library.parts(root)
+            for other in self._library.everything() - {root}:
+                with suppress(ModelError):  # damaged: there is nothing of it to keep
+                    own -= await self._library.parts(other)
+            self._withdraw(root)
+            await self._library.forget(root)
+            await self._host.offload(self._remove, own)
+
+    async def _remove_file(self, path: Path) -> None:
+        with trio.CancelScope(shield=True), suppress(OSError):
+            await self._host.offload(self._host.files.remove, path)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            self._host.files.make_folder(path.parent)
+            self._host.files.write(path, data)
+        except OSError as error:
+            raise ModelError("unwritable", f"cannot write `{path}`: {error.strerror}") from error
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            return self._host.files.read(path, limit=defaults.RESULT_BYTES)
+        except OSError as error:
+            raise ModelError("unreadable", f"cannot read `{path}`: {error.strerror}") from error
+
+    def _remove(self, digests: set[str]) -> None:
+        for digest in sorted(digests):
+            self._library.store.remove(digest)

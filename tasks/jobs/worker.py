@@ -1,0 +1,357 @@
+"""Doing jobs: which one is next, its claim, the work, and what came of it.
+
+The claim is on this node's disk before the work begins, and the result is told by the claim. One
+job at a time, and none while somebody waits for an answer of this node. Spec: docs/spec/jobs.md.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+import trio
+
+from ...state import defaults as state_defaults
+from ...state.claimant import Claimant
+from ...state.claims import KIND, Claim, claim_fact
+from ...state.errors import FeedFull
+from ...state.kinds import KINDS
+from ...state.service import State
+from ...state.views.jobs import Job, Standing
+from ...state.views.members import JOBS, Member, Members, jobs_fact
+from ...state.views.view import Watch
+from ...transport.errors import ShoalError
+from ...transport.host import Host
+from ...transport.identity import PeerId
+from ..generation import Turn
+from . import defaults
+from .crew import Crew
+from .errors import BadOutcome
+from .outcome import Outcome, failed, pack_outcome, read_outcome
+
+Item = TypeVar("Item")
+ROOM = KINDS[KIND].live_bytes  # of all own claims
+
+
+_NOT_NOW = ("busy", "no-route", "no-memory", "too-many-sessions", "unreachable")
+"""Codes of those who would do it if they could: no fault of the job's, however often."""
+
+
+class Runner(Protocol):
+    """How jobs of one kind are done."""
+
+    kind: str
+
+    def able(self, job: Job) -> bool:
+        """Whether it can be done here now."""
+        ...
+
+    async def run(self, job: Job, progress: Callable[[int], None]) -> Outcome:
+        """Do it. Raises ShoalError where it might do better later or elsewhere."""
+        ...
+
+
+class Shelves(Protocol):
+    """Where large results go: `shelf.py`."""
+
+    async def put(self, data: bytes) -> str: ...
+
+    async def drop(self, root: str) -> None: ...
+
+    async def tidy(self, wanted: Collection[str]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Work:
+    """The job that this node is at."""
+
+    job: Job
+    claim: Claim
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    shown: float = 0.0  # when a sign of progress was last written
+
+
+class Worker:
+    """Does jobs in one node, while it is `ready`. `State.run` must be running."""
+
+    def __init__(
+        self,
+        host: Host,
+        state: State,
+        own: PeerId,
+        runners: Mapping[str, Runner],
+        turn: Turn,
+        shelf: Shelves,
+        *,
+        live: Callable[[], Collection[PeerId]],
+        ready: Callable[[], bool],
+    ) -> None:
+        self.done = 0  # jobs, in this run
+        self.health: Callable[[str | None], None] = lambda _: None
+        self._host = host
+        self._state = state
+        self._own = own
+        self._runners = runners
+        self._turn = turn
+        self._ready = ready
+        self._shelf = shelf
+        self._jobs = state.views.jobs
+        self._crew = Crew(state.views.members, runners, live=live, now=host.now)
+        self._claimant = Claimant(
+            own, self._jobs, self._crew.shares, willing=self._willing, silent=self._crew.silent
+        )
+        self._work: _Work | None = None
+        self._failures: OrderedDict[str, int] = OrderedDict()
+        self._spent: Counter[PeerId] = Counter()  # bytes of own claims, by author of the job
+        self._leaving = False
+
+    @property
+    def at(self) -> str | None:
+        """The job that it is at."""
+        return None if self._work is None else self._work.job.id
+
+    async def run(self) -> None:
+        """Do jobs until cancelled."""
+        jobs, members = self._jobs.watch(), self._state.views.members.watch()
+        await self._begin()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_jobs, jobs)
+            nursery.start_soon(self._watch_members, members)
+            nursery.start_soon(self._tidy)
+            while True:
+                free = not self._leaving and not self._turn.is_over() and self._ready()
+                found = free and await self._next()
+                await trio.sleep(defaults.PAUSE if found else defaults.LOOK)
+
+    async def leave(self) -> None:
+        """Take no more jobs and give up the one it is at, so that others begin it at once."""
+        self._leaving = True
+        work, members = self._work, self._state.views.members
+        if self._own not in self._crew.shares:
+            return
+        with suppress(FeedFull):
+            self._state.set("member", JOBS, None)
+        if work is not None:
+            work.scope.cancel()
+        with trio.move_on_after(defaults.LEAVE_TIME):
+            while does_jobs(members, self._own) or (  # noqa: ASYNC110  the views tell tasks
+                work is not None and self._is_open(work.job.id)
+            ):
+                await trio.sleep(defaults.PAUSE / 5)
+        if list(self._state.replication.exchange.peers):
+            await trio.sleep(defaults.LEAVE_SPREAD)
+
+    def _is_open(self, job: str) -> bool:
+        claim = self._claimed(job)
+        return claim is not None and not claim.done
+
+    async def _begin(self) -> None:
+        """Wait until it is known what this node claimed before, and say that it does jobs: once
+        that is on disk, claims will be."""
+        await self._state.shown.wait()
+        fact = jobs_fact(sorted(self._runners))
+        while True:
+            with suppress(FeedFull):
+                self._state.set("member", JOBS, fact)
+            if does_jobs(self._state.views.members, self._own):
+                break
+            await trio.sleep(defaults.LOOK)
+        await in_turns(self._crew.known(), self._crew.changed)
+        await in_turns(self._claimant.known(), self._notice)
+
+    # What others do.
+
+    async def _watch_jobs(self, watch: Watch[str, Standing]) -> None:
+        async for change in watch:
+            if change.subject is None:
+                await in_turns(self._claimant.known(), self._notice)
+            else:
+                self._notice(change.subject)
+
+    async def _watch_members(self, watch: Watch[PeerId, Member]) -> None:
+        async for change in watch:
+            if change.subject is None:
+                await in_turns(self._crew.known(), self._crew.changed)
+            else:
+                self._crew.changed(change.subject)
+
+    def _notice(self, job: str) -> None:
+        """It stands otherwise: others are ahead, perhaps, or it is gone."""
+        if not self._claimant.noticed(job, self._host.now()):
+            return
+        if self._work is not None and self._work.job.id == job:
+            self._work.scope.cancel()
+        self._take_back(job)
+
+    # One job.
+
+    def _willing(self, job: Job) -> bool:
+        runner = self._runners.get(job.kind)
+        left = ROOM - self._spent.total() - defaults.CLAIM_BYTES - defaults.INLINE_BYTES
+        if runner is None or self._spent[job.author] > left:
+            return False
+        return runner.able(job)
+
+    async def _next(self) -> bool:
+        """The next job, from its claim to what came of it; whether there was one."""
+        self._crew.look()
+        self._weigh()
+        claim = self._claimant.next(self._host.now())
+        standing = None if claim is None else self._jobs.get(claim.job)
+        if claim is None or standing is None or standing.job is None:
+            return False
+        self._work = work = _Work(standing.job, claim, shown=self._host.now())
+        try:
+            with work.scope:
+                await self._do(work)
+        finally:
+            self._work = None
+            self._give_up(work)
+        return True
+
+    def _weigh(self) -> None:
+        """How much of the room for own claims each author's jobs take."""
+        self._spent = Counter()
+        for claim in self._jobs.claims_by(self._own):
+            standing = self._jobs.get(claim.job)
+            author = standing.job.author if standing and standing.job else _NOBODY
+            self._spent[author] += defaults.CLAIM_BYTES + len(claim.result)
+
+    async def _do(self, work: _Work) -> None:
+        if not self._write(work.claim):
+            return
+        while self._claimed(work.job.id) is None:  # noqa: ASYNC110  the view tells tasks
+            await trio.sleep(defaults.PAUSE / 5)
+        if next(self._crew.shares.heirs(work.job.id), self._own) != self._own:
+            await trio.sleep(defaults.HESITATION)
+        outcome = await self._outcome(work)
+        if outcome is None:
+            return
+        result = await self._result(outcome)
+        if result is not None:
+            self._finish(work, result)
+
+    async def _outcome(self, work: _Work) -> Outcome | None:
+        """What comes of it; None where it is left to others, or to later."""
+        why = failed("failed", "")
+        for number in range(defaults.TRIES):
+            if number:
+                await trio.sleep(defaults.TRY_PAUSE * 2 ** (number - 1))
+            try:
+                return await self._tried(work)
+            except ShoalError as error:
+                why = failed(getattr(error, "code", None) or "failed", error.message)
+                if why.error in _NOT_NOW:
+                    return None
+        failures = self._failures.pop(work.job.id, 0) + 1
+        if failures >= defaults.FAILURES:
+            return why
+        self._failures[work.job.id] = failures
+        if len(self._failures) > defaults.FAILURES_KEPT:
+            self._failures.popitem(last=False)
+        return None
+
+    async def _tried(self, work: _Work) -> Outcome:
+        pause = max(defaults.STEP_PAUSE, work.job.lease / defaults.STEPS_A_LEASE)
+
+        def progress(step: int) -> None:
+            now = self._host.now()
+            if now - work.shown >= pause:
+                work.shown = now
+                work.claim = self._claimant.step(work.job.id, max(step, work.claim.step + 1))
+                self._write(work.claim)
+
+        await self._turn.come()
+        with trio.move_on_after(defaults.RUN_TIME):
+            return await self._runners[work.job.kind].run(work.job, progress)
+        return failed("too-long", f"it took over {defaults.RUN_TIME:g} s")
+
+    async def _result(self, outcome: Outcome) -> bytes | None:
+        """What the claim says; a long text goes to the shelf first. None where it cannot."""
+        packed = pack_outcome(outcome)
+        if len(packed) <= defaults.INLINE_BYTES:
+            return packed
+        data = outcome.text.encode(errors="replace")
+        if len(data) > defaults.RESULT_BYTES:
+            return pack_outcome(failed("too-large", f"the text has {len(data)} bytes"))
+        try:
+            root = await self._shelf.put(data)
+        except ShoalError as error:
+            self.health(f"the result of a job cannot be kept: {error.message}")
+            return None
+        self.health(None)
+        return pack_outcome(replace(outcome, text="", blob=root, size=len(data)))
+
+    def _finish(self, work: _Work, result: bytes) -> None:
+        if self._write(self._claimant.finish(work.job.id, result)):
+            self.done += 1
+            self._failures.pop(work.job.id, None)
+        else:
+            self._leave_to_others(work.job.id)
+
+    def _give_up(self, work: _Work) -> None:
+        """Where it was left in the middle the claim goes, and others do it."""
+        if work.job.id in self._claimant.running:
+            self._leave_to_others(work.job.id)
+
+    def _leave_to_others(self, job: str) -> None:
+        self._claimant.give_up(job, self._host.now())
+        self._take_back(job)
+
+    # Own claims.
+
+    def _claimed(self, job: str) -> Claim | None:
+        return self._jobs.claim_by(self._own, job)
+
+    def _write(self, claim: Claim) -> bool:
+        try:
+            self._state.set(KIND, claim.job, claim_fact(claim))
+        except FeedFull as full:
+            self.health(f"no job can be claimed: {full.message}")
+            return False
+        return True
+
+    def _take_back(self, job: str) -> None:
+        with suppress(FeedFull):  # it has forked: nothing of it counts
+            self._state.set(KIND, job, None)
+
+    async def _tidy(self) -> None:
+        """Take out claims that are of no use any more; sooner where there is little room."""
+        results = {self._blob(claim) for claim in self._jobs.claims_by(self._own)}
+        await self._shelf.tidy(results)
+        while True:
+            await trio.sleep(defaults.TIDY)
+            self._weigh()
+            pressed = self._spent.total() > ROOM / 2
+            kept = defaults.PRESSED_KEPT if pressed else state_defaults.CLAIM_KEPT
+            for job in self._claimant.outdated(self._host.now(), kept=kept):
+                claim = self._claimed(job)
+                self._take_back(job)
+                if claim is not None and (root := self._blob(claim)):
+                    await self._shelf.drop(root)
+
+    @staticmethod
+    def _blob(claim: Claim) -> str:
+        """The result that a claim leads to, if any."""
+        with suppress(BadOutcome):
+            return read_outcome(claim.result).blob
+        return ""
+
+
+async def in_turns(items: Iterable[Item], do: Callable[[Item], object]) -> None:
+    """Do it with each, and let others run now and then: strangers make as many as they like."""
+    for number, item in enumerate(items, 1):
+        do(item)
+        if number % defaults.AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+
+
+def does_jobs(members: Members, peer: PeerId) -> bool:
+    """Whether a member says that it does any."""
+    member = members.get(peer)
+    return member is not None and bool(member.jobs)
+
+
+_NOBODY = PeerId("")
+"""The author of jobs that are gone."""

@@ -1,0 +1,51 @@
+"""`shoal usage`: what it prints."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shoal.cli.main import invoke
+
+OWN, OTHER = "12D3KooW" + "a" * 44, "12D3KooW" + "b" * 44
+ROOT = "ab" * 32
+ROWS: list[dict[str, Any]] = [
+    {"client": OWN, "provider": OTHER, "root": ROOT, "model": "ti\x1bny",
+     "requests": 2, "tokens_in": 10, "tokens_out": 20, "busy_s": 90.0},
+    {"client": OWN, "provider": OWN, "root": ROOT, "model": "ti\x1bny",
+     "requests": 1, "tokens_in": 1, "tokens_out": 2, "busy_s": 0.25},
+    {"client": OTHER, "provider": OTHER, "root": "cd" * 32, "model": None,
+     "requests": 1, "tokens_in": 500, "tokens_out": 0, "busy_s": 1.0},
+    {"client": None, "provider": OTHER, "root": None, "model": None,
+     "requests": 9, "tokens_in": 1, "tokens_out": 1, "busy_s": 1.0},
+]  # fmt: skip
+
+
+def shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rows: Any, *args: str
+) -> str:
+    answer = {"usage": rows, "more": 3 if rows else 0, "own": OWN}
+    monkeypatch.setattr("shoal.cli.client.request", lambda *_, **__: answer)
+    assert invoke(["usage", *args]) == 0
+    return capsys.readouterr().out
+
+
+def test_what_was_had_and_what_was_given(monkeypatch: Any, capsys: Any) -> None:
+    out = shown(monkeypatch, capsys, ROWS)
+    had, gave = out.split("\n\n")
+    assert "as those say who gave it" in had and "as they say themselves" in gave
+    first, second, third = had.splitlines()[2:]
+    assert first.split() == ["…bbbbbbbbbbbb", "cdcdcdcdcdcdcdcd", "1", "500", "0", "1.0", "s"]
+    assert second.startswith("…aaaaaaaaaaaa (this node)") and "ti\\x1bny" in second
+    assert second.split()[-5:] == ["3", "11", "22", "1", "min"]
+    assert third.startswith("others together")
+    assert gave.splitlines()[2].split() == ["…bbbbbbbbbbbb", "12", "511", "21", "1", "min"]
+    assert gave.splitlines()[-1] == "and 3 more sums"
+
+
+def test_nothing_yet(monkeypatch: Any, capsys: Any) -> None:
+    assert "nobody has said" in shown(monkeypatch, capsys, [])
+
+
+def test_json(monkeypatch: Any, capsys: Any) -> None:
+    assert json.loads(shown(monkeypatch, capsys, ROWS, "--json"))["usage"] == ROWS

@@ -1,0 +1,278 @@
+"""A hostile peer as a process of its own: it speaks our transport, has a fresh identity, and lies.
+
+    python -m tests.hostile
+
+Reads commands from standard input, one JSON object a line, and answers each with one: `Liar` has a
+method for each. It ends with its standard input. `Hostile` starts one, for tests.
+"""
+
+import contextlib
+import hashlib
+import inspect
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import trio
+
+from shoal.dht.contact import Contact
+from shoal.dht.key import parse_key
+from shoal.dht.messages import Aged, Find, Found, Store, decode_codes, encode_codes
+from shoal.state.archive import MemoryArchive
+from shoal.state.record import MemberRecord, ModelName, seal_record
+from shoal.state.replica import Replica
+from shoal.state.replication import Replication
+from shoal.state.views.models import model_fact
+from shoal.transport.address import Address
+from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.errors import CallRefused, TransportError
+from shoal.transport.frame import Priority
+from shoal.transport.hello import OpenSwarm
+from shoal.transport.identity import Identity
+from shoal.transport.link import Link
+from shoal.transport.realhost import RealHost
+from shoal.transport.shaper import Cap, Caps, Shaper
+from tests.program import Program, say
+from tests.state.fake_feeds import Writer
+
+HOST = RealHost()
+LOOPBACK = "127.0.0.1"
+PIECE = 4 << 20  # bytes of a manifest in one reply, as everybody gives them
+GHOSTS = 20  # contacts that an answer may name for one place
+
+
+class Liar:
+    """What it does when asked is what it was last told to do."""
+
+    def __init__(self, seed: bytes, rate: float | None) -> None:
+        caps = None if rate is None else Shaper(Caps(up=Cap(bulk=rate)), HOST.now())
+        self.identity = Identity.from_seed(seed)
+        self.endpoint = Endpoint(
+            HOST, self.identity, admission=OpenSwarm(), libp2p=False, shaper=caps
+        )
+        self.asked: Counter[str] = Counter()
+        self._manifests: dict[str, bytes] = {}
+        self._sizes: dict[str, int] = {}
+        self._chunks: dict[str, bytes] = {}
+        self._held: dict[str, int] = {}
+        self._twist = ""
+        self._find, self._store = "honest", "keep"
+        self._forged: list[Aged] = []
+        self._links: dict[str, Link] = {}
+        self._seq = 0
+        self._writer = Writer(int.from_bytes(seed))
+        self.replication = Replication(
+            HOST, self.endpoint, Replica(self.endpoint.peer, MemoryArchive())
+        )
+        self._ghosts = 0
+        handlers: dict[str, Handler] = {
+            "model.manifest": self._on_manifest,
+            "blob.have": self._on_have,
+            "blob.chunk": self._on_chunk,
+            "dht.find": self._on_find,
+            "dht.store": self._on_store,
+        }
+        for method, handler in handlers.items():
+            self.endpoint.handle(method, handler)
+
+    # What it is told to do.
+
+    async def link(self, to: str) -> dict[str, Any]:
+        """A lasting link, on which it says that it serves: it will be asked."""
+        address = Address.parse(to)
+        link = await self.endpoint.dial(address, timeout=10)
+        self._links[link.peer] = link
+        find = Find((), (), serves=self._contact())
+        await link.call("dht.find", payload=find.encode(), priority=Priority.CONTROL, timeout=10)
+        return {"peer": link.peer}
+
+    async def members(self, names: dict[str, str], holds: list[str]) -> dict[str, Any]:
+        """Say in its feed that these names are these models, and in its record that it holds
+        those."""
+        self._seq += 1
+        facts = {
+            name: model_fact(ModelName(name, root, 6, 1 << 20)) for name, root in names.items()
+        }
+        await self.replication.write([self._writer.write(("models", 0), **facts)])
+        record = MemberRecord(self.endpoint.peer, seq=self._seq, holdings=tuple(holds))
+        pushed = msgpack.packb([[2, 0, seal_record(self.identity, record)]])
+        for link in self._links.values():
+            link.post("member.push", payload=pushed, priority=Priority.CONTROL)
+        return {}
+
+    def serve(
+        self,
+        manifests: dict[str, str],
+        sizes: dict[str, int] | None = None,
+        chunks: str = "",
+        held: dict[str, int] | None = None,
+        twist: str = "",
+    ) -> dict[str, Any]:
+        """Give these files as the manifests of these roots, `sizes` being what it says of how long
+        they are; the files of a folder as chunks; of each of `held` so many chunks it says to have.
+        `twist` is done to each chunk: `flip` a bit, or `refuse`."""
+        self._manifests = {root: Path(path).read_bytes() for root, path in manifests.items()}
+        self._sizes = sizes or {}
+        files = Path(chunks).glob("??/[0-9a-f]*") if chunks else []
+        self._chunks = {path.name: path.read_bytes() for path in files}
+        self._held = held or {}
+        self._twist = twist
+        return {}
+
+    def answer(
+        self, find: str = "honest", store: str = "keep", forged: list[str] | None = None
+    ) -> dict[str, Any]:
+        """How it answers from now on. A question: `honest` (it knows nothing), `silent`, `ghosts`,
+        `crowd` (ten thousand of them at once), `forged` records, `junk`. A store: `silent`, or
+        `keep`, which is to acknowledge it and keep nothing."""
+        self._find, self._store = find, store
+        self._forged = [Aged(0, bytes.fromhex(each)) for each in forged or []]
+        return {}
+
+    async def store(self, to: str, records: list[str], age: int = 0) -> dict[str, Any]:
+        """Have sealed records stored; the code of each, or of the refusal of all."""
+        store = Store(tuple(Aged(age, bytes.fromhex(each)) for each in records))
+        return await self.raw(to, "dht.store", store.encode().hex(), len(records))
+
+    async def raw(self, to: str, method: str, payload: str, count: int = 0) -> dict[str, Any]:
+        """A call with these bytes; `count`: of how many records codes are expected."""
+        try:
+            reply = await self._links[to].call(
+                method, payload=bytes.fromhex(payload), priority=Priority.CONTROL, timeout=20
+            )
+        except CallRefused as refused:
+            return {"refused": refused.code}
+        except TransportError as error:
+            return {"failed": error.code}
+        return {"codes": decode_codes(bytes(reply.payload), count) if count else []}
+
+    async def look(self, to: str, key: str) -> dict[str, Any]:
+        """What one node itself has under a key: the authors."""
+        find = Find((parse_key(key),), (), most=64)
+        reply = await self._links[to].call(
+            "dht.find", payload=find.encode(), priority=Priority.CONTROL, timeout=10
+        )
+        found = Found.decode(bytes(reply.payload), find)
+        return {"sealed": [aged.sealed.hex() for aged in found.records[0]]}
+
+    def counts(self) -> dict[str, Any]:
+        """How often it was asked for what."""
+        return dict(self.asked)
+
+    # What it answers.
+
+    def _contact(self) -> Contact:
+        return Contact(
+            self.endpoint.peer, [Address(LOOPBACK, self.endpoint.port, self.endpoint.peer)]
+        )
+
+    def _on_manifest(self, call: Call) -> Answer:
+        self.asked["manifest"] += 1
+        root, offset = str(call.header.get("root")), call.header.get("offset", 0)
+        data = self._manifests.get(root)
+        if data is None:
+            return Refusal("unknown-model", "it is not here")
+        return Reply({"size": self._sizes.get(root, len(data))}, data[offset : offset + PIECE])
+
+    def _on_have(self, call: Call) -> Answer:
+        self.asked["have"] += 1
+        count = self._held.get(str(call.header.get("root")))
+        if count is None:
+            return Refusal("unknown-root", "it is not here")
+        return Reply({"watching": False}, bytes(4) + count.to_bytes(4))
+
+    def _on_chunk(self, call: Call) -> Answer:
+        self.asked["chunk"] += 1
+        data = self._chunks.get(str(call.header.get("digest")))
+        if data is None or self._twist == "refuse":
+            return Refusal("not-held", "it is not here")
+        if self._twist == "flip":
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        return Reply({}, data, Priority.BULK)
+
+    async def _on_find(self, call: Call) -> Answer:
+        self.asked["find"] += 1
+        await trio.lowlevel.checkpoint()
+        find = Find.decode(bytes(call.payload))
+        places = len(find.keys) + len(find.near)
+        match self._find:
+            case "silent":
+                await trio.sleep_forever()
+            case "junk":
+                return Reply(payload=hashlib.sha256(call.payload).digest() * 4_000)
+            case "crowd":
+                return Reply(payload=self._crowd(places))
+            case "ghosts":
+                ghosts = [tuple(self._ghost() for _ in range(GHOSTS)) for _ in range(places)]
+                return Reply(payload=Found(((),) * len(find.keys), tuple(ghosts)).encode())
+            case "forged":
+                records = (tuple(self._forged),) * len(find.keys)
+                return Reply(payload=Found(records, ((),) * places).encode())
+        return Reply(payload=Found(((),) * len(find.keys), ((),) * places).encode())
+
+    def _ghost(self) -> Contact:
+        """A node that nobody is, where nobody listens."""
+        self._ghosts += 1
+        peer = Identity.from_seed(hashlib.sha256(self._ghosts.to_bytes(8)).digest()).peer
+        return Contact(peer, [Address(LOOPBACK, 1 + self._ghosts % 1000, peer)])
+
+    def _crowd(self, places: int) -> bytes:
+        contacts = [[self._ghosts.to_bytes(32), []] for self._ghosts in range(10_000)]
+        nearest = [list(range(10_000)) for _ in range(places)]
+        packed: bytes = msgpack.packb({"records": [[]], "contacts": contacts, "nearest": nearest})
+        return packed
+
+    async def _on_store(self, call: Call) -> Answer:
+        self.asked["store"] += 1
+        await trio.lowlevel.checkpoint()
+        if self._store == "silent":
+            await trio.sleep_forever()
+        count = len(Store.decode(bytes(call.payload)).records)
+        return Reply(payload=encode_codes([""] * count))
+
+
+async def obey(seed: str, rate: str) -> None:
+    """Do what standard input says until it ends."""
+    liar = Liar(bytes.fromhex(seed), float(rate) if rate else None)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(liar.endpoint.run, LOOPBACK, 0)
+        await nursery.start(liar.replication.run)
+        say({"peer": liar.endpoint.peer, "port": liar.endpoint.port})
+        while line := await trio.to_thread.run_sync(sys.stdin.readline):
+            command = json.loads(line)
+            answer = getattr(liar, command.pop("do"))(**command)
+            say(await answer if inspect.isawaitable(answer) else answer)
+        nursery.cancel_scope.cancel()
+
+
+class Hostile(Program):
+    """`hostile.do("link", to=…)`."""
+
+    def __init__(self, seed: int = 1, rate: float | None = None) -> None:
+        super().__init__("tests.hostile", f"{seed:064x}", *([] if rate is None else [str(rate)]))
+        self.seed = seed.to_bytes(32)
+        self.port = int(self.told["port"])
+
+    @property
+    def address(self) -> str:
+        return f"/ip4/{LOOPBACK}/tcp/{self.port}/p2p/{self.peer}"
+
+
+@contextlib.contextmanager
+def hostile(seed: int = 1, rate: float | None = None) -> Iterator[Hostile]:
+    """One that is gone at the end of the block; with `rate` it sends chunks at so many bytes a
+    second."""
+    one = Hostile(seed, rate)
+    try:
+        yield one
+    finally:
+        one.kill()
+
+
+if __name__ == "__main__":
+    trio.run(obey, sys.argv[1], "".join(sys.argv[2:]))

@@ -1,0 +1,74 @@
+"""A whole daemon as a process, as `shoal node` starts it, that is told which KV it holds.
+
+Nothing of the engine shares KV yet, so a test stands where the engine will.
+
+    python -m tests.kvnode DATA [BOOTSTRAP]
+
+Reads commands from standard input, one JSON object a line, and answers each with one. `KvNode`
+starts one, for tests.
+"""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from shoal.dht.key import key_text
+from shoal.node.config import NodeConfig
+from shoal.node.daemon import Node, run_node
+from shoal.transport.address import Address
+from shoal.transport.realhost import RealHost
+from tests.dht.chains import LAYERS, chain, forked
+from tests.program import Program, say
+
+LOOPBACK = "127.0.0.1"
+
+
+async def main(data: str, bootstrap: list[str]) -> None:
+    known = tuple(Address.parse(text) for text in bootstrap)
+    config = NodeConfig(data=Path(data), listen=LOOPBACK, bootstrap=known, model="none")
+    start = partial(run_node, RealHost(), config, engine_factory=lambda *_: None)
+    async with trio.open_nursery() as nursery:
+        node: Node = await nursery.start(start)
+        say({"address": str(node.listening.addresses[0]), "peer": node.identity.peer})
+        while line := await trio.to_thread.run_sync(sys.stdin.readline):
+            say(await obey(node, **json.loads(line)))
+        node.stop()
+
+
+async def obey(node: Node, do: str, blocks: int, fork: int = 0) -> dict[str, Any]:
+    """The chain that all share, `blocks` long, or one that parts from it after `fork`."""
+    wanted = chain(blocks)
+    if fork:
+        wanted = forked(wanted, fork, blocks - fork, seed=fork)
+    if do == "announce":
+        node.kv.announce(wanted, LAYERS)
+    if do == "withdraw":
+        node.kv.withdraw(wanted)
+    if do != "longest":
+        return {"key": key_text(wanted.key)}
+    found = await node.kv.longest(wanted, LAYERS)
+    return {
+        "holders": {each.peer: each.blocks for each in found.holders},
+        "rounds": found.rounds,
+        "asked": [step.contact.peer for step in found.lookup.path],
+    }
+
+
+class KvNode(Program):
+    """`node.do("longest", blocks=…, fork=…)`."""
+
+    def __init__(self, data: Path, *bootstrap: str) -> None:
+        super().__init__("tests.kvnode", str(data), *bootstrap)
+        self.data = data
+        self.address = str(self.told["address"])
+
+    def do(self, what: str, blocks: int = 0, fork: int = 0, **more: Any) -> dict[str, Any]:
+        return super().do(what, blocks=blocks, fork=fork, **more)
+
+
+if __name__ == "__main__":
+    trio.run(main, sys.argv[1], sys.argv[2:])

@@ -1,0 +1,393 @@
+"""Jobs in whole daemons on simulated hosts: done by those who serve, through cuts and crashes."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.netsim.daemons.daemon import DaemonHandle
+from shoal.netsim.daemons.profile import PROFILES
+from shoal.netsim.faults import Faults
+from shoal.netsim.world import World
+from shoal.node.errors import ControlError
+from shoal.state.claims import claim_fact, new_claim
+from shoal.state.views.jobs import Job, State, job_fact, job_id
+from shoal.tasks.defaults import USAGE_PACE
+from shoal.tasks.jobs.defaults import INLINE_BYTES
+from shoal.tasks.jobs.outcome import Outcome, pack_outcome, read_outcome
+from shoal.tasks.jobs.prompt import PromptSpec, pack_spec
+
+Body = Callable[[World], Awaitable[Any]]
+ROOT = "3c9fb63286f9ac5cb688ca64b92f7a15ecada07d32c2ccc1b35e4ae1deee98dc"  # of `tiny`
+KEPT = 120.0  # seconds of an hour that claims stay
+SPEC = pack_spec(PromptSpec(ROOT, "a stranger's", max_tokens=40))
+SERVERS = 3
+SLOW = replace(PROFILES["raspberry"], step_s=0.1)  # a job of 60 tokens takes 6 s
+
+
+def run(body: Body, *, seed: int = 1, most: float = 7200.0) -> Any:
+    world = World(seed=seed)
+
+    async def main() -> Any:
+        with trio.fail_after(most):
+            return await body(world)
+
+    return world.run(main)
+
+
+async def servers(world: World, count: int = SERVERS, **more: Any) -> list[DaemonHandle]:
+    """Nodes that hold all layers each, and know each other's words."""
+    made = [await world.host("n0").start(model="tiny", layers=(0, 6), **more)]
+    for number in range(1, count):
+        host = world.host(f"n{number}")
+        made.append(await host.start(bootstrap=[made[0]], model="tiny", layers=(0, 6), **more))
+    for node in made:
+        await node.serving()
+        await node.until(lambda status: status["peers"] == count - 1)
+    return made
+
+
+async def client(world: World, nodes: list[DaemonHandle], name: str = "client") -> DaemonHandle:
+    """Who serves nothing, and wants things done."""
+    made: DaemonHandle = await world.host(name).start(bootstrap=nodes[:2], engine=False)
+    await made.until(lambda status: status["peers"] >= len(nodes))
+    await trio.sleep(20)  # everybody has said what it does
+    return made
+
+
+async def submit(node: DaemonHandle, count: int = 1, **more: Any) -> list[str]:
+    asked = {"model": "tiny", "max_tokens": 24, "seed": 7, **more}
+    prompts = [f"Once upon {number} times" for number in range(count)]
+    answer = await node.ask("job_submit", prompts=prompts, **asked)
+    return list(answer["jobs"])
+
+
+async def result(node: DaemonHandle, job: str) -> dict[str, Any]:
+    return await node.ask("job_result", job=job, until_done=True)
+
+
+def done(nodes: list[DaemonHandle]) -> int:
+    """Executions that were completed."""
+    return sum(node.node.working.worker.done for node in nodes)
+
+
+def test_a_job_is_done_by_another_node_and_says_what_run_says() -> None:
+    async def body(world: World) -> None:
+        nodes = await servers(world)
+        asker = await client(world, nodes)
+        (job,) = await submit(asker)
+        listed = await nodes[0].ask("job_list")
+        assert [item["job"] for item in listed["jobs"]] in ([], [job])
+        found = await result(asker, job)
+        assert found["state"] == "done" and found["claimant"] in {node.peer for node in nodes}
+        said = await asker.ask(
+            "run", model="tiny", prompt="Once upon 0 times", max_tokens=24, seed=7
+        )
+        assert found["text"] == said["text"] and found["text"]
+        assert done(nodes) == 1
+        (mine,) = (await asker.ask("job_list", mine=True))["jobs"]
+        assert mine["state"] == "done" and mine["read"]
+        await trio.sleep(60)
+        assert not asker.node.state.views.jobs.all_in(State.DONE), "it is taken out"
+        assert (await result(asker, job))["text"] == found["text"], "and its result is kept"
+        again = await asker.ask("job_cancel", job=job[:10])
+        assert again["job"] == job
+        with pytest.raises(ControlError) as raised:
+            await asker.ask("job_result", job=job)
+        assert raised.value.code == "unknown-job"
+
+    run(body)
+
+
+def test_jobs_are_done_once_through_a_cut_and_a_crash() -> None:
+    """Two sides that do not hear each other begin with different jobs; what a killed node was at it
+    begins again, or others do, and each job has one result that all see."""
+
+    async def body(world: World) -> None:
+        nodes = await servers(world, profile=SLOW)
+        asker = await client(world, nodes)
+        faults = Faults(world)
+        jobs = await submit(asker, 45, max_tokens=60)
+        await trio.sleep(20)
+        rules = faults.partition([nodes[2].host], [node.host for node in (*nodes[:2], asker)])
+        before, killed = done(nodes), nodes[1]
+        while killed.node.working.worker.at is None:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        at, had = killed.node.working.worker.at, killed.node.working.worker.done
+        await killed.host.crash()
+        await trio.sleep(30)
+        nodes[1] = await killed.host.restart()
+        assert 0 < before < len(jobs), "all this happens in the middle"
+        await trio.sleep(60)
+        faults.heal(*rules)
+        for job in jobs:
+            found = await result(asker, job)
+            assert found["state"] == "done"
+        assert at in jobs
+        executed = done(nodes) + had
+        assert len(jobs) <= executed <= 1.05 * len(jobs)
+
+    run(body)
+
+
+def test_a_long_result_is_a_blob_until_its_author_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shoal.state.defaults.CLAIM_KEPT", KEPT)
+
+    async def body(world: World) -> None:
+        nodes = await servers(world, 2)
+        asker = await client(world, nodes)
+        (job,) = await submit(asker, max_tokens=800)
+        found = await result(asker, job)
+        assert found["tokens"] == 800 and len(found["text"].encode()) > INLINE_BYTES
+        (worker,) = [node for node in nodes if node.peer == found["claimant"]]
+        claim = worker.node.state.views.jobs.claim_by(worker.peer, job)
+        assert claim is not None
+        root = read_outcome(claim.result).blob
+        assert root in worker.node.library.blobs.roots()
+        assert root not in asker.node.library.blobs.roots(), "what was fetched is kept as a result"
+        await worker.host.crash()
+        again = await worker.host.restart()
+        await trio.sleep(60)
+        assert root in again.node.library.blobs.roots()
+        await trio.sleep(KEPT + 150)
+        assert again.node.state.views.jobs.claim_by(worker.peer, job) is None
+        assert root not in again.node.library.blobs.roots()
+        assert not again.node.library.store.has(root)
+
+    run(body)
+
+
+def test_a_job_that_is_taken_back_is_stopped() -> None:
+    async def body(world: World) -> None:
+        nodes = await servers(world, 2, profile=SLOW)
+        asker = await client(world, nodes)
+        (job,) = await submit(asker, max_tokens=500)
+        await trio.sleep(15)
+        (at,) = [node for node in nodes if node.node.working.worker.at]
+        assert at.node.gateway.sessions == 1
+        await asker.ask("job_cancel", job=job)
+        await trio.sleep(3)
+        assert at.node.working.worker.at is None
+        assert [node.node.gateway.sessions for node in nodes] == [0, 0]
+        assert [node.node.stage.sessions for node in nodes] == [0, 0]
+        assert not any(node.node.state.views.jobs.claims_of(job) for node in nodes)
+
+    run(body)
+
+
+def test_who_waits_for_an_answer_comes_first_and_the_job_goes_on_behind() -> None:
+    async def body(world: World) -> None:
+        (node,) = nodes = await servers(world, 1, profile=SLOW)
+        asker = await client(world, nodes)
+        waits = {"model": "tiny", "prompt": "In the beginning", "max_tokens": 40}
+        began = trio.current_time()
+        expected = await asker.ask("run", **waits)
+        alone = trio.current_time() - began
+        said = await asker.ask(
+            "run", model="tiny", prompt="Once upon 0 times", max_tokens=120, seed=7
+        )
+        (job,) = await submit(asker, max_tokens=120)
+        await trio.sleep(8)
+        assert node.node.working.worker.at == job
+        began = trio.current_time()
+        assert (await asker.ask("run", **waits))["text"] == expected["text"]
+        assert trio.current_time() - began < alone + 0.5
+        assert node.node.working.worker.at == job, "it has not lost its job"
+        found = await result(asker, job)
+        assert found["text"] == said["text"], "not a token is lost or made twice"
+        assert trio.current_time() - began < alone + 120 * 0.1
+
+    run(body)
+
+
+def test_a_stage_takes_no_job_while_somebody_waits_for_it() -> None:
+    async def body(world: World) -> None:
+        nodes = await servers(world, 1, profile=SLOW, jobs=False)
+        asker = await client(world, nodes)
+        other = await world.host("other").start(bootstrap=nodes, engine=False, jobs=True)
+        await trio.sleep(20)
+        async with trio.open_nursery() as nursery:
+
+            async def wait_for_an_answer() -> None:
+                await asker.ask("run", model="tiny", prompt="Once", max_tokens=400)
+
+            nursery.start_soon(wait_for_an_answer)
+            await trio.sleep(2)
+            (job,) = await submit(asker)
+            await trio.sleep(20)
+            assert nodes[0].node.stage.sessions == 1
+            assert other.node.working.worker.done == 0
+        found = await result(asker, job)
+        assert found["claimant"] == other.peer, "who serves nothing itself asks whoever does"
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "lie", [b"rubbish", pack_outcome(Outcome(blob="ee" * 32, size=5000))], ids=["none", "a blob"]
+)
+def test_who_says_that_a_job_is_done_and_lies_is_refused(lie: bytes) -> None:
+    async def body(world: World) -> None:
+        nodes = await servers(world, 2)
+        asker = await client(world, nodes)
+        liar = await client(world, nodes, "liar")
+        liar.node.state.set("member", "jobs", {"kinds": ["prompt"]})
+        done_at_once = liar.node.state.views.jobs.watch()
+        await trio.sleep(5)
+        async with trio.open_nursery() as nursery:
+
+            async def claim_all() -> None:
+                async for change in done_at_once:
+                    if change.subject is not None and change.value is not None:
+                        claim = new_claim(liar.peer, change.subject, 1, done=True, result=lie)
+                        liar.node.state.set("claims", claim.job, claim_fact(claim))
+
+            nursery.start_soon(claim_all)
+            jobs = await submit(asker, 3)
+            for job in jobs:
+                found = await result(asker, job)
+                assert found["claimant"] in {node.peer for node in nodes} and found["text"]
+            nursery.cancel_scope.cancel()
+
+    run(body)
+
+
+def test_a_client_does_no_jobs_nor_does_who_was_told_not_to() -> None:
+    async def body(world: World) -> None:
+        (node,) = nodes = await servers(world, 1, jobs=False)
+        asker = await client(world, nodes)
+        (job,) = await submit(asker)
+        await trio.sleep(200)
+        for each in (node, asker):
+            listed = await each.ask("job_list")
+            assert listed["jobs"][0]["state"] == "open" and not listed["does_jobs"]
+        assert not node.node.state.views.jobs.claims_of(job)
+
+    run(body)
+
+
+def test_what_a_daemon_said_of_jobs_is_taken_back_when_it_is_told_not_to() -> None:
+    async def body(world: World) -> None:
+        nodes = await servers(world, 2)
+        members = nodes[1].node.state.views.members
+        await trio.sleep(15)
+        first = members.get(nodes[0].peer)
+        assert first is not None and first.jobs == ("prompt",)
+        await nodes[0].host.crash()
+        host = world.hosts["n0"]
+        host.equip(host)
+        host.up = True
+        await host.start(model="tiny", layers=(0, 6), bootstrap=[nodes[1]], jobs=False)
+        await trio.sleep(30)
+        first = members.get(nodes[0].peer)
+        assert first is not None and first.jobs == ()
+
+    run(body)
+
+
+def test_a_node_that_stops_leaves_its_job_to_others_at_once() -> None:
+    async def body(world: World) -> None:
+        nodes = await servers(world, 2, profile=SLOW)
+        asker = await client(world, nodes)
+        (job,) = await submit(asker, max_tokens=100)
+        await trio.sleep(6)
+        (at,) = [node for node in nodes if node.node.working.worker.at]
+        (other,) = [node for node in nodes if node is not at]
+        began = trio.current_time()
+        await at.stop()
+        assert trio.current_time() - began < 4
+        found = await result(asker, job)
+        assert found["claimant"] == other.peer
+        assert trio.current_time() - began < 30
+
+    run(body)
+
+
+def test_usage_is_counted_where_it_is_given_and_goes_on_over_restarts() -> None:
+    async def body(world: World) -> None:
+        (node,) = nodes = await servers(world, 1)
+        asker = await client(world, nodes)
+        for _ in range(2):
+            said = await asker.ask("run", model="tiny", prompt="Once", max_tokens=20)
+        await node.ask("run", model="tiny", prompt="Once", max_tokens=20)
+        await node.stop()
+        again = await node.host.start(model="tiny", layers=(0, 6), bootstrap=[asker])
+        await again.serving()
+        await asker.until(lambda status: status["peers"] == 1)
+        await trio.sleep(3)
+        await asker.ask("run", model="tiny", prompt="Once", max_tokens=20)
+        await trio.sleep(USAGE_PACE + 10)
+        (row,) = (await asker.ask("usage"))["usage"]
+        assert (row["client"], row["provider"]) == (asker.peer, node.peer)
+        assert (row["requests"], row["tokens_out"]) == (3, 60)
+        assert row["tokens_in"] == 3 * said["prompt_tokens"] and row["busy_s"] > 0
+        assert row["model"] == "tiny"
+        assert (await again.ask("usage"))["usage"] == [row]
+
+    run(body)
+
+
+def test_hundreds_of_a_stranger_s_jobs_keep_nobody_s_one_waiting() -> None:
+    """As many as a feed holds, each of some seconds; and many that ask for nothing sensible."""
+
+    async def body(world: World) -> None:
+        nodes = await servers(world, 2, profile=SLOW)
+        stranger = await client(world, nodes, "stranger")
+        asker = await client(world, nodes)
+        for number in range(700):
+            nonce = number.to_bytes(4)
+            spec = b"rubbish" if number % 10 == 0 else b""
+            job = Job(job_id(stranger.peer, nonce), stranger.peer, "prompt", spec or SPEC)
+            stranger.node.state.set("jobs", job.id, job_fact(job, nonce))
+        await trio.sleep(20)
+        assert len(nodes[0].node.state.views.jobs.waiting[stranger.peer]) > 600
+        for _ in range(2):
+            began = trio.current_time()
+            (job_of_another,) = await submit(asker)
+            found = await result(asker, job_of_another)
+            assert found["text"] and trio.current_time() - began < 25
+        assert done(nodes) > 6, "the stranger has its turns as well"
+
+    run(body)
+
+
+@pytest.mark.parametrize("how", ["full", "read-only"])
+def test_a_bad_disk_ends_no_daemon_and_loses_no_job(how: str) -> None:
+    """A server's own, then the author's: the one does nothing, the other waits."""
+
+    async def body(world: World) -> None:
+        nodes = await servers(world, 2)
+        asker = await client(world, nodes)
+
+        def spoil(node: DaemonHandle, bad: bool) -> None:
+            disk = node.host.disk
+            assert disk is not None
+            if how == "full":
+                disk.spec = replace(disk.spec, capacity=disk.used if bad else 10**12)
+            else:
+                disk.read_only = bad
+
+        spoil(nodes[0], True)
+        jobs = await submit(asker, 4, max_tokens=700)
+        for job in jobs:
+            found = await result(asker, job)
+            assert found["claimant"] == nodes[1].peer and found["text"]
+        spoil(nodes[0], False)
+        await trio.sleep(30)
+        jobs = await submit(asker, 4, max_tokens=700)
+        spoil(asker, True)
+        await trio.sleep(200)
+        for job in jobs:
+            with pytest.raises(ControlError) as raised:
+                await asker.ask("job_result", job=job)
+            assert raised.value.code == "not-done"
+        spoil(asker, False)
+        for job in jobs:
+            assert (await result(asker, job))["text"]
+        assert all(node.host.running for node in (*nodes, asker))
+
+    run(body)

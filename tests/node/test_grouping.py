@@ -1,0 +1,207 @@
+"""What a node makes of its place in a group: who joins, and what it tells its user."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from shoal.node.credentials import Credentials
+from shoal.node.grouping import JOIN, Grouping
+from shoal.node.health import Health
+from shoal.state.errors import GroupRefused
+from shoal.state.group.facts import Role
+from shoal.state.membership import Membership
+from shoal.state.service import State
+from shoal.transport.calls import Call, Refusal, Reply
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.hello import INVITATION, SWARM, Admitted
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.link import Link
+
+OWN, PEER, OWNER = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3))
+BOX = b"b" * 32
+
+
+class FakeEndpoint:
+    """Remembers whom to call."""
+
+    def __init__(self) -> None:
+        self.peer = OWN
+        self.admitted: Admitted | None = None
+        self.told: dict[str, Any] = {}
+
+    def handle(self, method: str, handler: Any) -> None:
+        self.told[method] = handler
+
+    def on_refused(self, callback: Any) -> None:
+        self.told["refused"] = callback
+
+    def on_link(self, callback: Any) -> None:
+        self.told["link"] = callback
+
+    def on_link_lost(self, callback: Any) -> None:
+        self.told["lost"] = callback
+
+    def link(self, peer: PeerId) -> Any:
+        return None if self.admitted is None else link(peer, self.admitted)
+
+
+class FakeUpkeep:
+    def __init__(self) -> None:
+        self.roles: dict[PeerId, Role] = {}
+        self.group = SimpleNamespace(
+            revoked_by=lambda peer: self.revoked.get(peer),
+            order=SimpleNamespace(role=lambda peer: self.roles.get(peer)),
+        )
+        self.revoked: dict[PeerId, PeerId] = {}
+        self.admitted: list[tuple[PeerId, Role, bytes]] = []
+        self.refuses = False
+
+    async def admit(self, peer: PeerId, role: Role, box: bytes) -> None:
+        if self.refuses:
+            raise GroupRefused("not-owner", "clients cannot let clients in")
+        self.admitted.append((peer, role, box))
+        self.roles[peer] = role
+
+
+class Book:
+    def role(self, ident: bytes) -> Role | None:
+        return Role.CLIENT if ident == b"code" else None
+
+
+def link(peer: PeerId, admitted: Admitted, *, dialled: bool = True) -> Link:
+    status = SimpleNamespace(admitted=admitted, dialled=dialled)
+    return cast(Link, SimpleNamespace(peer=peer, status=status))
+
+
+class Node:
+    def __init__(self, *, private: bool = True) -> None:
+        self.endpoint, self.upkeep, self.health = FakeEndpoint(), FakeUpkeep(), Health()
+        self.saved = 0
+        handed = SimpleNamespace(as_payload=lambda: b"handed") if private else None
+        credentials = SimpleNamespace(handed=handed, book=Book(), save=self.save)
+        state = SimpleNamespace(upkeep=self.upkeep if private else None)
+        self.grouping = Grouping(
+            cast(State, state),
+            cast(Credentials, credentials),
+            cast(Endpoint, self.endpoint),
+            cast(Membership, None),
+            self.health,
+        )
+
+    async def save(self) -> None:
+        self.saved += 1
+
+    async def join(self, payload: bytes = BOX) -> Reply | Refusal:
+        answer = await self.endpoint.told[JOIN](Call(PEER, {}, payload))
+        assert isinstance(answer, Reply | Refusal)
+        return answer
+
+    @property
+    def sentences(self) -> list[str]:
+        return [condition.sentence for condition in self.health.conditions()]
+
+
+@pytest.mark.trio
+async def test_who_was_invited_gets_the_role_of_its_code() -> None:
+    node = Node()
+    node.endpoint.admitted = Admitted(INVITATION, b"code")
+    answer = await node.join()
+    assert isinstance(answer, Reply)
+    assert (answer.header, bytes(answer.payload)) == ({"private": True}, b"handed")
+    assert node.upkeep.admitted == [(PEER, Role.CLIENT, BOX)]
+    assert node.saved == 1
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("admitted", "payload"),
+    [
+        (None, BOX),
+        (Admitted(SWARM, b"mark"), BOX),
+        (Admitted(INVITATION, b"another"), BOX),
+        (Admitted(INVITATION, b"code"), BOX[1:]),
+    ],
+)
+async def test_nobody_else_joins(admitted: Admitted | None, payload: bytes) -> None:
+    node = Node()
+    node.endpoint.admitted = admitted
+    answer = await node.join(payload)
+    assert isinstance(answer, Refusal) and answer.code == "not-invited"
+    assert node.upkeep.admitted == []
+
+
+@pytest.mark.trio
+async def test_a_code_raises_a_role_once() -> None:
+    """Red where each call counts: on its first link, whose role was lowered would raise it."""
+    node = Node()
+    node.endpoint.admitted = Admitted(INVITATION, b"code")
+    node.upkeep.refuses = True
+    assert isinstance(await node.join(), Refusal)
+    node.upkeep.refuses = False
+    for _ in range(3):
+        assert isinstance(await node.join(), Reply)
+    assert len(node.upkeep.admitted) == 1, "who did not get the answer has it anew, and no more"
+    del node.upkeep.roles[PEER]
+    assert isinstance(await node.join(), Reply)
+    assert len(node.upkeep.admitted) == 2, "who is no member any more, and was not revoked, joins"
+
+
+@pytest.mark.trio
+async def test_an_inviter_that_may_not_says_why() -> None:
+    node = Node()
+    node.endpoint.admitted = Admitted(INVITATION, b"code")
+    node.upkeep.refuses = True
+    answer = await node.join()
+    assert isinstance(answer, Refusal) and answer.code == "not-owner"
+
+
+@pytest.mark.trio
+async def test_an_open_swarm_says_that_it_is_one() -> None:
+    node = Node(private=False)
+    node.endpoint.admitted = Admitted(INVITATION, b"code")
+    answer = await node.join(b"")
+    assert isinstance(answer, Reply) and answer.header == {"private": False}
+
+
+def test_who_says_that_this_node_is_out_is_named() -> None:
+    node = Node()
+    node.endpoint.told["refused"](PEER, "full", "")
+    assert node.sentences == []
+    node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
+    (sentence,) = node.sentences
+    assert PEER in sentence and OWNER in sentence and "has revoked this node" in sentence
+
+
+def test_in_an_open_swarm_nobody_can_say_so() -> None:
+    """Red where there need be no group: nothing would take a stranger's lie back."""
+    node = Node(private=False)
+    node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
+    node.endpoint.told["lost"](link(PEER, Admitted("open")), "revoked")
+    assert node.sentences == []
+
+
+def test_a_liar_is_forgotten_when_a_member_lets_this_node_in() -> None:
+    node = Node()
+    node.endpoint.told["lost"](link(PEER, Admitted(SWARM)), "revoked")
+    assert len(node.sentences) == 1
+    node.endpoint.told["link"](link(OWNER, Admitted(INVITATION, b"code")))
+    node.endpoint.told["link"](link(OWNER, Admitted(SWARM, b"mark"), dialled=False))
+    assert len(node.sentences) == 1, "who dials has not looked at its list yet"
+    node.endpoint.told["link"](link(OWNER, Admitted(SWARM, b"mark")))
+    assert node.sentences == []
+
+
+def test_what_its_own_list_says_needs_nobody_s_word() -> None:
+    node = Node()
+    node.upkeep.revoked[OWN] = OWNER
+    node.endpoint.told["refused"](PEER, "revoked", "")
+    assert node.sentences == [f"the group has revoked this node: by {OWNER}"]
+
+
+def test_what_the_revoked_say_of_this_node_is_nothing() -> None:
+    node = Node()
+    node.upkeep.revoked[PEER] = OWN
+    node.endpoint.told["lost"](link(PEER, Admitted(SWARM)), "revoked")
+    node.endpoint.told["refused"](PEER, "revoked", "")
+    assert node.sentences == []

@@ -1,0 +1,187 @@
+"""Jobs and usage by the control socket, on simulated daemons."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.netsim.daemons.daemon import DaemonHandle
+from shoal.netsim.world import World
+from shoal.node.control import Operation
+from shoal.node.defaults import JOBS_AT_ONCE, JOBS_COUNTED, USAGE_SHOWN
+from shoal.node.errors import ControlError
+from shoal.node.joboperations import JobOperations
+from shoal.state.defaults import WRITE_HOLD
+from shoal.state.entry import FeedName
+from shoal.state.views.jobs import Job, job_fact, job_id
+from shoal.state.views.usage import Count, usage_fact, usage_key
+from shoal.tasks.accounting import others_key
+from tests.tasks.jobs.fake_state import AUTHOR, OTHER
+
+ROOT = "ab" * 32
+
+
+async def pair(world: World, **more: Any) -> list[DaemonHandle]:
+    server = await world.host("a").start(model="tiny", layers=(0, 6), **more)
+    asker = await world.host("b").start(bootstrap=[server], engine=False)
+    await server.serving()
+    await trio.sleep(WRITE_HOLD + 10)
+    return [server, asker]
+
+
+async def code_of(node: DaemonHandle, op: str, **more: Any) -> str:
+    with pytest.raises(ControlError) as raised:
+        await node.ask(op, **more)
+    return raised.value.code
+
+
+async def test_from_submitting_to_the_result(world: World) -> None:
+    server, asker = await pair(world)
+    answer = await asker.ask(
+        "job_submit", model="tiny", prompts=["One", "Two"], max_tokens=8, stop=["zzz"], top_k=3
+    )
+    one, two = answer["jobs"]
+    shown = await asker.ask("job_show", job=one[:9])
+    assert (shown["job"], shown["model"], shown["abstract"]) == (one, "tiny", "One")
+    assert shown["spec"]["max_tokens"] == 8 and shown["spec"]["stop"] == ["zzz"]
+    assert shown["spec"]["root"] == answer["root"]
+    found = await asker.ask("job_result", job=two, until_done=True)
+    assert found["state"] == "done" and found["tokens"] == 8 and found["text"]
+    await asker.ask("job_result", job=one, until_done=True)
+    for node in (asker, server):
+        listed = await node.ask("job_list", state="done")
+        assert {item["job"] for item in listed["jobs"]} == {one, two}
+        assert listed["does_jobs"] == (node is server) and listed["more"] == 0
+    theirs = await server.ask("job_show", job=one)
+    (claim,) = theirs["claims"]
+    assert (claim["claimant"], claim["done"], claim["refused"]) == (server.peer, True, False)
+    assert theirs["author"] == asker.peer
+    assert (await server.ask("job_list", mine=True))["jobs"] == []
+    await trio.sleep(60)
+    kept = await asker.ask("job_show", job=one)
+    assert kept["spec"] is None and kept["came"] and kept["claims"] == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompts": []},
+        {"prompts": "One"},
+        {"prompts": ["x"] * (JOBS_AT_ONCE + 1)},
+        {"prompts": [5]},
+        {"prompts": [""]},
+        {"model": ""},
+        {"max_tokens": 0},
+        {"max_tokens": 4097},
+        {"temperature": -1},
+        {"stop": [""]},
+        {"seed": -1},
+    ],
+)
+async def test_what_is_malformed_is_refused(changes: dict[str, Any], world: World) -> None:
+    node = await world.host("a").start(engine=False)
+    await trio.sleep(1)
+    asked = {"model": "tiny", "prompts": ["One"], **changes}
+    assert await code_of(node, "job_submit", **asked) == "bad-request"
+
+
+async def test_what_cannot_be_submitted(world: World) -> None:
+    node = await world.host("a").start(engine=False)
+    await trio.sleep(1)
+    assert await code_of(node, "job_submit", model="nobody", prompts=["x"]) == "unknown-model"
+    long = ["x", "y" * 8192]
+    assert await code_of(node, "job_submit", model="tiny", prompts=long) == "bad-spec"
+    assert (await node.ask("job_list"))["jobs"] == []
+    assert await code_of(node, "job_list", state="lost") == "bad-request"
+    for op in ("job_show", "job_result", "job_cancel"):
+        assert await code_of(node, op, job="ab" * 32) == "unknown-job"
+        assert await code_of(node, op, job="x" * 65) == "bad-request"
+
+
+async def test_a_full_feed_is_said_and_nothing_is_lost(world: World) -> None:
+    node = await world.host("a").start(engine=False)
+    await trio.sleep(WRITE_HOLD + 2)
+    taken: list[str] = []
+    prompts = ["x" * 7000] * 20
+    while True:
+        try:
+            answer = await node.ask("job_submit", model="tiny", prompts=prompts)
+        except ControlError as error:
+            assert error.code == "jobs-full" and error.hint and "cancel" in error.hint
+            break
+        taken += answer["jobs"]
+    listed = await node.ask("job_list", mine=True)
+    assert {item["job"] for item in listed["jobs"]} == set(taken) and taken
+    await node.ask("job_cancel", job=taken[0])
+    await node.ask("job_submit", model="tiny", prompts=prompts[:1])
+
+
+async def test_strangers_jobs_are_listed_in_bounds_and_never_believed(world: World) -> None:
+    node = await world.host("a").start(engine=False)
+    await trio.sleep(1)
+    view = node.node.state.views.jobs
+    for number in range(3000):
+        nonce = number.to_bytes(4)
+        job = Job(job_id(AUTHOR, nonce), AUTHOR, "prompt", spec=b"rubbish")
+        view.changed(FeedName(AUTHOR, "jobs", 0), job.id, job_fact(job, nonce))
+    listed = await node.ask("job_list")
+    assert (len(listed["jobs"]), listed["more"]) == (1000, 2000)
+    assert listed["jobs"][0]["model"] is None
+    done = await node.ask("job_list", state="done")
+    assert (done["jobs"], done["more"]) == ([], 0)
+    assert await turns_while(JobOperations(node.node).list) > 2000 // JOBS_COUNTED
+    shown = await node.ask("job_show", job=listed["jobs"][0]["job"])
+    assert shown["spec"] is None and shown["author"] == AUTHOR
+
+
+async def turns_while(operation: Operation) -> int:
+    """How often another task has its turn while this is answered."""
+    turns = 0
+
+    async def another() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(another)
+        await operation({}, _emit)
+        nursery.cancel_scope.cancel()
+    return turns
+
+
+async def _emit(_: object) -> None:
+    raise AssertionError("nothing comes before the answer")
+
+
+async def test_usage_is_shown_in_bounds_whatever_others_count(world: World) -> None:
+    node = await world.host("a").start(engine=False)
+    await trio.sleep(1)
+    view, feed = node.node.state.views.usage, FeedName(OTHER, "usage", 0)
+    for number in range(5 * USAGE_SHOWN):
+        count = Count(1, number, number, 1)
+        view.changed(feed, usage_key(AUTHOR, f"{number:064x}"), usage_fact(count))
+    answer = await node.ask("usage")
+    most = 5 * USAGE_SHOWN - 1
+    assert [row["tokens_in"] for row in answer["usage"]] == [
+        most - number for number in range(USAGE_SHOWN)
+    ]
+    assert answer["more"] == 4 * USAGE_SHOWN
+    assert await turns_while(JobOperations(node.node).usage) >= 3
+
+
+async def test_usage_says_who_had_what_of_whom(world: World) -> None:
+    node = await world.host("a").start(engine=False)
+    await trio.sleep(1)
+    view, feed = node.node.state.views.usage, FeedName(OTHER, "usage", 0)
+    view.changed(feed, usage_key(AUTHOR, ROOT), usage_fact(Count(2, 30, 40, 5000)))
+    view.changed(feed, others_key(OTHER), usage_fact(Count(9, 1, 1, 1)))
+    answer = await node.ask("usage")
+    first, second = answer["usage"]
+    assert first == {
+        "client": AUTHOR, "provider": OTHER, "root": ROOT, "model": None,
+        "requests": 2, "tokens_in": 30, "tokens_out": 40, "busy_s": 5.0,
+    }  # fmt: skip
+    assert (second["client"], second["root"], second["requests"]) == (None, None, 9)
+    assert answer["more"] == 0 and answer["own"] == node.peer

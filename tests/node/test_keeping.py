@@ -1,0 +1,115 @@
+"""What a small node keeps of the state, on simulated daemons."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+
+from shoal.netsim.world import World
+from shoal.node import defaults
+from shoal.node.config import NodeConfig
+from shoal.node.errors import ControlError
+from shoal.node.keeping import keeps_all, needed
+from shoal.state.defaults import UNUSED_KEPT, WRITE_HOLD
+from shoal.state.interest import BASE
+from shoal.state.kinds import all_parts, part_of_root
+from shoal.transport.host import Host
+
+
+def machine(memory: int, disk: int) -> Host:
+    files = SimpleNamespace(free_space=lambda path: disk)
+    return cast(
+        Host, SimpleNamespace(machine=lambda: SimpleNamespace(memory_total=memory), files=files)
+    )
+
+
+def config(state: Any) -> NodeConfig:
+    return NodeConfig(data=Path("/shoal"), state=state)
+
+
+def test_a_small_machine_keeps_what_it_needs() -> None:
+    memory, disk = defaults.STATE_MEMORY, defaults.STATE_DISK
+    assert keeps_all(machine(memory, disk), config("auto"))
+    assert not keeps_all(machine(memory - 1, disk), config("auto"))
+    assert not keeps_all(machine(memory, disk - 1), config("auto"))
+
+
+def test_the_owner_decides() -> None:
+    assert keeps_all(machine(1, 1), config("all"))
+    assert not keeps_all(machine(2**50, 2**50), config("needed"))
+
+
+def test_the_parts_of_its_models_or_all() -> None:
+    roots = ["3" + "0" * 63, "a" + "0" * 63, "3" + "1" * 63]
+    assert set(needed(roots, chooses=False, works=False)) == {("shards", 3), ("shards", 10)}
+    assert set(needed([], chooses=False, works=True)) == {("jobs", 0), ("claims", 0)}
+    assert set(needed([], chooses=True, works=False)) == {("shards", part) for part in range(16)}
+
+
+async def test_a_model_that_is_pulled_brings_its_part_and_it_goes_later(world: World) -> None:
+    first = await world.host("a").start(model="tiny", layers=(0, 6))
+    second = await world.host("b").start(bootstrap=[first], engine=False, state="needed")
+    await first.serving()
+    await trio.sleep(WRITE_HOLD + 10)
+    root = next(iter(first.node.library.roots()))
+    state, placements = second.node.state, second.node.state.views.placements
+    plot = "shards", part_of_root(root)
+    assert state.interest.kept == BASE and placements.get(root) is None
+    assert set(state.views.members) == {first.peer, second.peer}
+    assert "tiny" in state.views.models.names()
+    await second.ask("model_pull", name="tiny")
+    await trio.sleep(5)
+    assert state.interest.kept == BASE | {plot}
+    assert set(placements.get(root) or ()) == {first.peer}
+    second.node.keeping._library = SimpleNamespace(roots=frozenset)
+    await trio.sleep(UNUSED_KEPT - 10)
+    assert placements.get(root)
+    await trio.sleep(20)
+    assert state.interest.kept == BASE and placements.get(root) is None
+
+
+async def test_a_small_node_may_ask_for_a_model_that_it_has_heard_of(world: World) -> None:
+    first = await world.host("a").start(model="tiny", layers=(0, 6))
+    await first.serving()
+    small = await world.host("b").start(bootstrap=[first], engine=False, state="needed")
+    await trio.sleep(WRITE_HOLD + 10)
+    assert not small.node.directory.members()[first.peer].shards
+    assert (await small.generate("Once", max_tokens=4))["tokens"] == 4
+
+
+async def test_an_owner_of_a_group_keeps_all(world: World) -> None:
+    """Or a revocation by it would let go of all that the revoked had said elsewhere."""
+    owner = await world.host("a").start(engine=False, state="needed", private=True)
+    await trio.sleep(3)
+    assert owner.node.state.interest.kept == set(all_parts())
+
+
+async def test_whoever_keeps_all_says_so(world: World) -> None:
+    first = await world.host("a").start(engine=False)
+    answer = await first.ask("state_show")
+    assert first.node.state.interest.kept is None and answer["keeps"] is None
+    second = await world.host("b").start(engine=False, state="needed")
+    with pytest.raises(ControlError, match="nothing is known") as caught:
+        await second.ask("state_show", kind="usage", author=first.peer)
+    assert "does not keep all" in (caught.value.hint or "")
+    answer = await second.ask("state_show", kind="usage")
+    assert answer["keeps"] == {"group": [0], "member": [0], "models": [0]}
+    assert answer["alone"] == {}
+
+
+async def test_what_no_linked_node_keeps_is_said(world: World) -> None:
+    first = await world.host("a").start(engine=False, state="needed")
+    second = await world.host("b").start(bootstrap=[first], engine=False)
+    await trio.sleep(10)
+    answer = await second.ask("state_show")
+    used = {part_of_root(root) for root in first.node.library.roots()}
+    parts = [part for part in range(16) if part not in used]
+    assert used and answer["alone"] == {
+        "claims": [0],
+        "jobs": [0],
+        "shards": parts,
+        "usage": [0],
+    }
+    assert (await first.ask("state_show"))["alone"] == {}

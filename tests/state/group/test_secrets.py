@@ -1,0 +1,71 @@
+"""Which secrets are known, kept, and proven at doors."""
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state.group.sealing import mark_of
+from shoal.state.group.secrets import Mark, Secrets
+
+
+def secret(number: int) -> bytes:
+    return number.to_bytes(32)
+
+
+def mark(number: int) -> Mark:
+    return Mark(number, mark_of(secret(number)))
+
+
+def known(*numbers: int) -> Secrets:
+    made = Secrets()
+    for number in numbers:
+        made.add(number, secret(number))
+    return made
+
+
+def test_what_is_new_is_told_once() -> None:
+    it, told = known(1), list[int]()
+    it.on_change = lambda: told.append(len(it))
+    it.add(2, secret(2))
+    it.add(2, secret(2))
+    assert told == [2]
+    assert it.known() == [(2, secret(2)), (1, secret(1))]
+    assert it.find(mark(1).mark) == secret(1)
+    assert it.find(b"unknown!") is None
+
+
+def test_of_two_of_one_number_both_are_known() -> None:
+    it = Secrets([(3, b"a" * 32), (3, b"b" * 32)])
+    assert len(it) == 2
+    assert it.find(mark_of(b"a" * 32)) == b"a" * 32
+
+
+def test_so_many_are_kept_the_oldest_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults, "KEYS_KEPT", 4)
+    it = known(*range(1, 10))
+    assert [number for number, _ in it.known()] == [9, 8, 7, 1]
+    assert defaults.KEYS_KEPT < 4096
+    storm = known()
+    for number in range(1, 4097):
+        storm.add(number, secret(number))
+    assert len(storm) == 4
+
+
+def test_what_was_heard_of_last_stays_whatever_numbers_others_have() -> None:
+    """Red where the highest numbers stay: an owner that was revoked has named them."""
+    high = defaults.KEY_NUMBER - 100
+    it = known(1, 2, *range(high, high + 2 * defaults.KEYS_KEPT), 3, 4)
+    assert {mark(1), mark(3), mark(4)} <= set(it.marks())
+    again = Secrets(it.known())
+    assert again.known() == it.known()
+    again.add(5, secret(5))
+    assert {mark(1), mark(3), mark(4), mark(5)} <= set(again.marks())
+    assert len(again) == defaults.KEYS_KEPT
+
+
+def test_those_from_near_to_far_are_proven() -> None:
+    it = known(*range(1, 61))
+    assert [each.number for each in it.shown(mark(60))] == [60, 59, 58, 57, 53, 45, 29, 1]
+    assert [each.number for each in it.shown(mark(58))][:3] == [58, 60, 59]
+    assert next(each.number for each in it.shown(None)) == 60
+    assert [each.number for each in known(5).shown(None)] == [5]
+    assert known().shown(None) == []

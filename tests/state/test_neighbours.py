@@ -1,0 +1,67 @@
+"""Who is told, and who is compared with, where not all keep the same."""
+
+from collections import Counter
+from collections.abc import Iterable
+from random import Random
+
+from shoal.state import defaults
+from shoal.state.digest import Plot
+from shoal.state.neighbours import Neighbours
+from shoal.transport.identity import PeerId
+
+PLOT: Plot = ("shards", 3)
+BASE = frozenset((("member", 0),))
+
+
+def neighbours(count: int, keeping: Iterable[int] = ()) -> Neighbours:
+    """Of `count` peers, of which some keep PLOT as well."""
+    made = Neighbours(Random(1).randrange)
+    for number in range(count):
+        made.add(name(number))
+        made_known = made.get(name(number))
+        assert made_known is not None
+        made_known.keeps = BASE | {PLOT} if number in set(keeping) else BASE
+    return made
+
+
+def name(number: int) -> PeerId:
+    return PeerId(f"p{number}")
+
+
+def test_news_go_to_few_and_slowly_to_others() -> None:
+    it = neighbours(30)
+    it.turn(0.0)
+    first = it.keepers(("member", 0))
+    assert len(set(first)) == defaults.NEIGHBOURS
+    it.turn(1.0)
+    assert it.keepers(("member", 0)) == first
+    it.turn(1.0 + defaults.NEIGHBOUR_TURN)
+    assert len(set(first) & set(it.keepers(("member", 0)))) == defaults.NEIGHBOURS - 1
+    for number in range(25):
+        it.remove(name(number))
+    assert {*it} == {name(number) for number in range(25, 30)} >= set(it.keepers(("member", 0)))
+
+
+def test_of_what_few_keep_those_few_are_told() -> None:
+    for keeping in ((28,), (27, 28, 29), range(20, 30)):
+        it = neighbours(30, keeping)
+        it.turn(0.0)
+        told = it.keepers(PLOT)
+        assert set(told) <= {name(number) for number in keeping}
+        assert len(set(told)) == len(told) >= min(len(keeping), defaults.COVER)
+
+
+def test_who_says_nothing_counts_as_one_that_keeps_all() -> None:
+    it = Neighbours(Random(1).randrange)
+    it.add(name(1))
+    it.turn(0.0)
+    assert it.keepers(PLOT) == [name(1)] == it.sharing([PLOT])
+
+
+def test_the_only_one_that_keeps_something_is_not_lost_among_the_others() -> None:
+    it = neighbours(64, (7,))
+    drawn = Counter(it.somebody(frozenset((("member", 0), PLOT))) for _ in range(2_000))
+    assert drawn[name(7)] > 2_000 / 8
+    assert len(drawn) == 64
+    assert Counter(it.somebody(BASE) for _ in range(2_000))[name(7)] < 2_000 / 16
+    assert Neighbours(Random(1).randrange).somebody(BASE) is None

@@ -1,0 +1,92 @@
+"""One node's state without a store or links: facts are in the views a moment after they are set."""
+
+from collections.abc import Collection, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import trio
+
+from shoal.state.entry import FeedName
+from shoal.state.errors import FeedFull
+from shoal.state.service import State
+from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
+from shoal.state.views.members import Members
+from shoal.transport.identity import Identity, PeerId
+
+ME, AUTHOR, OTHER = [Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3)]
+STORE = 0.25  # seconds until a fact is on disk
+
+
+class FakeHost:
+    """The clocks of trio, and entropy that counts."""
+
+    def __init__(self) -> None:
+        self._drawn = 0
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def wall(self) -> float:
+        return 1e9 + trio.current_time()
+
+    def entropy(self, size: int) -> bytes:
+        self._drawn += 1
+        return self._drawn.to_bytes(size)
+
+
+class FakeState:
+    def __init__(self, nursery: trio.Nursery, own: PeerId = ME) -> None:
+        self.views = SimpleNamespace(jobs=Jobs(), members=Members())
+        self.replication = SimpleNamespace(exchange=SimpleNamespace(peers=()))
+        self.shown = trio.Event()
+        self.shown.set()
+        self.full = ""  # the kind whose feed takes nothing
+        self.stored = True  # whether the disk takes anything
+        self.facts: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self.log: list[tuple[str, str, Mapping[str, Any] | None]] = []
+        self._own = own
+        self._nursery = nursery
+
+    @property
+    def state(self) -> State:
+        return cast(State, self)
+
+    def set(self, kind: str, key: str, value: Mapping[str, Any] | None) -> None:
+        if kind == self.full and value is not None:
+            raise FeedFull("feed-full", "no room")
+        self.log.append((kind, key, value))
+        if value is None:
+            self.facts.pop((kind, key), None)
+        else:
+            self.facts[kind, key] = value
+        self._nursery.start_soon(self._show, kind, key)
+
+    def get(self, kind: str, key: str) -> Mapping[str, Any] | None:
+        return self.facts.get((kind, key))
+
+    def keys(self, kind: str) -> Collection[str]:
+        return [key for of, key in self.facts if of == kind]
+
+    async def _show(self, kind: str, key: str) -> None:
+        await trio.sleep(STORE)
+        if self.stored:
+            self.hear(self._own, kind, key, self.facts.get((kind, key)))
+
+    def hear(self, peer: PeerId, kind: str, key: str, value: Mapping[str, Any] | None) -> None:
+        """A fact comes into the views."""
+        view = self.views.members if kind == "member" else self.views.jobs
+        view.changed(FeedName(peer, kind, 0), key, value)
+
+    def submit(self, number: int, author: PeerId = AUTHOR, **fields: Any) -> str:
+        """A job of somebody's."""
+        nonce = number.to_bytes(4)
+        job = Job(job_id(author, nonce), author, **{"kind": "sum", **fields})
+        self.hear(author, "jobs", job.id, job_fact(job, nonce))
+        return job.id
+
+    def withdraw(self, job: str, author: PeerId = AUTHOR) -> None:
+        self.hear(author, "jobs", job, None)
+
+    def said(self, kind: str, key: str) -> list[Mapping[str, Any] | None]:
+        """All that this node ever said of a key."""
+        return [value for of, about, value in self.log if (of, about) == (kind, key)]

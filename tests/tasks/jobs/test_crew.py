@@ -1,0 +1,68 @@
+"""Who does jobs, and for how long somebody has been silent."""
+
+from shoal.state import defaults
+from shoal.state.entry import FeedName
+from shoal.state.views.members import JOBS, Members, jobs_fact
+from shoal.tasks.jobs.crew import Crew
+from shoal.transport.identity import Identity, PeerId
+
+ONE, TWO = [Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2)]
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.members = Members()
+        self.live: set[PeerId] = set()
+        self.now = 500.0
+        self.crew = Crew(self.members, ["prompt"], live=lambda: self.live, now=lambda: self.now)
+
+    def say(self, peer: PeerId, *kinds: str) -> None:
+        self.members.changed(FeedName(peer, "member", 0), JOBS, jobs_fact(kinds) if kinds else None)
+        self.crew.changed(peer)
+
+    def look_at_all(self) -> None:
+        for peer in self.crew.known():
+            self.crew.changed(peer)
+
+
+def test_who_says_that_it_does_a_kind_has_a_share() -> None:
+    desk = Desk()
+    desk.say(ONE, "sum", "prompt")
+    desk.say(TWO, "sum")
+    assert ONE in desk.crew.shares and TWO not in desk.crew.shares
+    desk.say(ONE)
+    assert not len(desk.crew.shares)
+
+
+def test_all_may_be_looked_at_again() -> None:
+    desk = Desk()
+    desk.members.changed(FeedName(ONE, "member", 0), JOBS, jobs_fact(["prompt"]))
+    assert ONE not in desk.crew.shares
+    desk.look_at_all()
+    assert ONE in desk.crew.shares
+    desk.members.forgotten(FeedName(ONE, "member", 0))
+    desk.look_at_all()
+    assert ONE not in desk.crew.shares
+
+
+def test_silence_is_counted_from_the_last_answer() -> None:
+    desk = Desk()
+    desk.say(ONE, "prompt")
+    desk.live = {ONE}
+    desk.crew.look()
+    assert desk.crew.silent(ONE) == 0
+    desk.now += 50
+    desk.crew.look()
+    desk.live = set()
+    desk.now += 7
+    desk.crew.look()
+    assert desk.crew.silent(ONE) == 7
+
+
+def test_a_node_that_has_just_begun_takes_nobody_for_gone() -> None:
+    desk = Desk()
+    desk.say(ONE, "prompt")
+    desk.crew.look()
+    assert desk.crew.silent(ONE) == desk.crew.silent(TWO) == 0 < defaults.CLAIM_PATIENCE
+    desk.now += defaults.CLAIM_PATIENCE
+    assert desk.crew.silent(ONE) >= defaults.CLAIM_PATIENCE

@@ -1,0 +1,328 @@
+"""Own jobs: written, and their results had before they go."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from shoal.dht.errors import DiskFull, ModelError
+from shoal.netsim.daemons.host import SimulatedHost
+from shoal.netsim.daemons.profile import PROFILES
+from shoal.netsim.world import World
+from shoal.state import defaults as state_defaults
+from shoal.state.claims import claim_fact, new_claim
+from shoal.state.views.jobs import State
+from shoal.tasks.jobs import defaults
+from shoal.tasks.jobs.desk import Desk as Made
+from shoal.tasks.jobs.errors import BadSpec, JobError
+from shoal.tasks.jobs.outcome import Outcome, failed, pack_outcome
+from shoal.tasks.jobs.prompt import PromptSpec
+from shoal.tasks.jobs.results import Results
+from shoal.transport.identity import Identity, PeerId
+from tests.tasks.jobs.fake_state import ME, OTHER, FakeState
+
+ROOT = "ab" * 32
+SPEC = PromptSpec(ROOT, "hello", name="tiny")
+DONE = pack_outcome(Outcome(text="so be it", tokens=3, reason="stop"))
+HONEST = Identity.from_seed(bytes([9]) * 32).peer
+BLOB = pack_outcome(Outcome(blob="cd" * 32, size=5000, tokens=900))
+
+
+class Shelf:
+    """What others hold."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.asked = 0
+        self.full = False
+
+    async def get(self, root: str, size: int) -> bytes:
+        self.asked += 1
+        await trio.sleep(1)
+        if self.full:
+            raise DiskFull(Path("/jobs"), 5000, 0)
+        if root not in self.blobs:
+            await trio.sleep(defaults.FETCH_PATIENCE)
+            raise ModelError("no-source", "nobody has it")
+        return self.blobs[root]
+
+
+class Desk:
+    def __init__(self, world: World, nursery: trio.Nursery) -> None:
+        if "one" not in world.hosts:
+            world.host("one")
+        machine = world.hosts["one"]
+        host = SimulatedHost(machine, PROFILES["desktop"], nursery, 0)
+        assert machine.disk is not None
+        self.disk = machine.disk
+        self.state, self.shelf = FakeState(nursery), Shelf()
+        self.desk = Made(host, self.state.state, ME, Results(host, Path("/jobs")), self.shelf)
+
+    async def submit(self, *specs: PromptSpec) -> list[str]:
+        return await self.desk.submit(specs or [SPEC], lease=100.0)
+
+    def claim(self, job: str, result: bytes = DONE, by: PeerId = OTHER, attempt: int = 1) -> None:
+        claim = new_claim(by, job, attempt, done=True, result=result)
+        self.state.hear(by, "claims", job, claim_fact(claim))
+
+    def stands(self, job: str) -> State | None:
+        standing = self.state.views.jobs.get(job)
+        return None if standing is None else standing.state
+
+    async def code(self, job: str) -> str:
+        with pytest.raises(JobError) as raised:
+            await self.desk.result(job, wait=False)
+        return raised.value.code
+
+
+@asynccontextmanager
+async def desk(world: World) -> AsyncIterator[Desk]:
+    async with trio.open_nursery() as nursery:
+        made = Desk(world, nursery)
+        await made.desk.results.open()
+        nursery.start_soon(made.desk.run)
+        await trio.sleep(0.1)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_job_is_on_disk_when_it_has_an_id(world: World) -> None:
+    async with desk(world) as made:
+        (job,) = await made.submit()
+        assert made.stands(job) is State.OPEN
+        assert await made.code(job) == "not-done"
+        assert await made.code("ab" * 32) == "unknown-job"
+
+
+async def test_its_result_is_kept_and_then_it_goes(world: World) -> None:
+    async with desk(world) as made:
+        (job,) = await made.submit()
+        made.claim(job)
+        await trio.sleep(5)
+        assert made.stands(job) is State.DONE and job in made.desk.results
+        await trio.sleep(defaults.SETTLE + 10)
+        assert ("jobs", job) not in made.state.facts
+        found = await made.desk.result(job, wait=True)
+        assert (found.outcome.text, found.claimant, found.model) == ("so be it", OTHER, "tiny")
+        assert found.abstract == "hello"
+
+
+async def test_who_waits_gets_it_when_it_comes(world: World) -> None:
+    async with desk(world) as made:
+        (job,) = await made.submit()
+
+        async def later() -> None:
+            await trio.sleep(50)
+            made.claim(job, pack_outcome(failed("bad-spec", "no")))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(later)
+            found = await made.desk.result(job, wait=True)
+        assert found.outcome.error == "bad-spec"
+
+
+async def test_an_earlier_attempt_s_result_takes_its_place_until_it_has_settled(
+    world: World,
+) -> None:
+    async with desk(world) as made:
+        (job,) = await made.submit()
+        made.claim(job, attempt=2)
+        await trio.sleep(5)
+        earlier = pack_outcome(Outcome(text="I was first"))
+        made.claim(job, earlier, PeerId("1" * 52), 1)
+        await trio.sleep(10)
+        assert (await made.desk.result(job, wait=True)).outcome.text == "I was first"
+
+
+async def test_a_blob_is_fetched_and_kept_as_text(world: World) -> None:
+    async with desk(world) as made:
+        (job,) = await made.submit()
+        made.shelf.blobs["cd" * 32] = ("é" * 2500).encode()
+        made.claim(job, BLOB)
+        await trio.sleep(5)
+        found = await made.desk.result(job, wait=False)
+        assert found.outcome.text == "é" * 2500 and found.outcome.tokens == 900
+
+
+@pytest.mark.parametrize("lie", [b"", b"rubbish", pack_outcome(Outcome()) + b"x", BLOB])
+async def test_a_liar_is_refused_and_others_do_it(lie: bytes, world: World) -> None:
+    async with desk(world) as made:
+        (job,) = await made.submit()
+        made.shelf.blobs["cd" * 32] = b"\xff"
+        made.claim(job, lie)
+        await trio.sleep(5)
+        assert made.stands(job) is State.OPEN
+        fact = made.state.facts["jobs", job]
+        assert fact["refused"] == [OTHER] and fact["spec"] and fact["lease"] == 100.0
+        made.claim(job, DONE, PeerId("1" * 52))
+        assert (await made.desk.result(job, wait=True)).outcome.text == "so be it"
+
+
+async def test_a_blob_that_does_not_come_is_tried_some_times(world: World) -> None:
+    """Its claimant may be behind a cut."""
+    async with desk(world) as made:
+        (job,) = await made.submit()
+        made.claim(job, BLOB)
+        await trio.sleep(2 * (defaults.FETCH_PATIENCE + defaults.REFUSE_PAUSE))
+        assert made.stands(job) is State.DONE and made.shelf.asked == 2
+        await trio.sleep(2 * (defaults.FETCH_PATIENCE + defaults.REFUSE_PAUSE))
+        assert made.stands(job) is State.OPEN and made.shelf.asked == 3
+
+
+async def test_blobs_that_do_not_come_keep_nobody_waiting(world: World) -> None:
+    async with desk(world) as made:
+        jobs = await made.submit(*[SPEC] * (defaults.FETCHES - 1), SPEC)
+        for job in jobs[:-1]:
+            made.claim(job, BLOB)
+        await trio.sleep(1)
+        made.claim(jobs[-1])
+        await trio.sleep(3)
+        assert (await made.desk.result(jobs[-1], wait=False)).outcome.text == "so be it"
+
+
+async def test_where_too_many_lie_that_is_the_result(world: World) -> None:
+    async with desk(world) as made:
+        (job,) = await made.submit()
+        for number in range(state_defaults.JOB_REFUSED + 1):
+            made.claim(job, b"rubbish", PeerId("1" * 50 + f"{11 + number}".replace("0", "z")))
+            await trio.sleep(2 * defaults.COLLECT_PAUSE + 2)
+        found = await made.desk.result(job, wait=False)
+        assert found.outcome.error == "no-result"
+
+
+async def test_all_or_none_are_written(world: World) -> None:
+    async with desk(world) as made:
+        before = dict(made.state.facts)
+        with pytest.raises(BadSpec):
+            await made.submit(SPEC, replace(SPEC, prompt="x" * state_defaults.JOB_SPEC_BYTES))
+        with pytest.raises(BadSpec):
+            await made.submit(SPEC, replace(SPEC, root="no root"))
+        made.state.full = "jobs"
+        with pytest.raises(JobError) as raised:
+            await made.submit(SPEC, SPEC)
+        assert raised.value.code == "jobs-full" and made.state.facts == before
+
+
+async def test_a_disk_that_takes_no_job_is_an_error_and_leaves_nothing(world: World) -> None:
+    async with desk(world) as made:
+        made.state.stored = False
+        with pytest.raises(JobError) as raised:
+            await made.submit()
+        assert raised.value.code == "not-stored" and not made.state.facts
+
+
+async def test_who_goes_away_before_it_is_stored_has_submitted_nothing(world: World) -> None:
+    async with desk(world) as made:
+        with trio.move_on_after(0.1):
+            await made.submit()
+        assert not made.state.facts
+
+
+async def test_unread_results_are_not_let_go_for_new_jobs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "RESULTS", 2)
+    async with desk(world) as made:
+        for job in await made.submit(SPEC, SPEC):
+            made.claim(job)
+        await trio.sleep(defaults.SETTLE + 15)
+        with pytest.raises(JobError) as raised:
+            await made.submit()
+        assert raised.value.code == "results-full"
+        await made.desk.result(job, wait=False)
+        await made.submit()
+
+
+async def test_a_full_disk_keeps_the_job_until_there_is_room(world: World) -> None:
+    async with desk(world) as made:
+        (job,) = await made.submit()
+        spec = made.disk.spec
+        made.disk.spec = replace(spec, capacity=made.disk.used)
+        made.claim(job)
+        await trio.sleep(2 * defaults.SETTLE)
+        assert made.stands(job) is State.DONE and job not in made.desk.results
+        made.disk.spec = spec
+        await trio.sleep(2 * defaults.REFUSE_PAUSE)
+        assert job in made.desk.results and ("jobs", job) not in made.state.facts
+
+
+async def test_what_is_cancelled_is_gone(world: World) -> None:
+    async with desk(world) as made:
+        one, two = await made.submit(SPEC, SPEC)
+        made.claim(two)
+        await trio.sleep(2)
+        for job in (one, two):
+            assert await made.desk.cancel(job)
+            assert ("jobs", job) not in made.state.facts
+            await trio.sleep(1)
+            assert await made.code(job) == "unknown-job"
+        assert not await made.desk.cancel(one)
+
+
+async def test_results_are_there_after_a_restart(world: World) -> None:
+    async with desk(world) as made:
+        (job,) = await made.submit()
+        made.claim(job)
+        await trio.sleep(5)
+    async with desk(world) as made:
+        assert (await made.desk.result(job, wait=False)).outcome.text == "so be it"
+        made.state.submit(0, OTHER)
+        assert made.desk.find(job[:6]) == job
+
+
+async def test_the_beginning_of_an_id_is_enough(world: World) -> None:
+    async with desk(world) as made:
+        jobs = await made.submit(*[SPEC] * 40)
+        assert made.desk.find(jobs[0]) == jobs[0]
+        with pytest.raises(JobError) as raised:
+            made.desk.find("")
+        assert raised.value.code == "ambiguous-job"
+        with pytest.raises(JobError) as raised:
+            made.desk.find("x")
+        assert raised.value.code == "unknown-job"
+
+
+async def test_others_jobs_are_no_concern_of_it(world: World) -> None:
+    async with desk(world) as made:
+        job = made.state.submit(5, OTHER)
+        made.claim(job)
+        await trio.sleep(defaults.SETTLE + 20)
+        assert job not in made.desk.results and made.stands(job) is State.DONE
+        assert await made.code(job) == "unknown-job" and not await made.desk.cancel(job)
+
+
+async def test_nobody_s_result_waits_behind_all_that_a_liar_says_it_has(world: World) -> None:
+    async with desk(world) as made:
+        jobs = await made.submit(*[SPEC] * 40)
+        for job in jobs[2:]:
+            made.claim(job, BLOB)
+        await trio.sleep(5)
+        made.shelf.blobs["ef" * 32] = b"so be it"
+        made.claim(jobs[0], DONE, HONEST)
+        made.claim(jobs[1], pack_outcome(Outcome(blob="ef" * 32, size=8)), HONEST)
+        await trio.sleep(10)
+        assert [made.desk.results.about(job) is not None for job in jobs[:3]] == [True, True, False]
+
+
+async def test_whose_attempts_change_for_ever_keeps_no_job_from_going(world: World) -> None:
+    async with desk(world) as made:
+        (job,) = await made.submit()
+        for attempt in range(20, 0, -1):
+            made.claim(job, attempt=attempt)
+            await trio.sleep(defaults.SETTLE / 5)
+        assert ("jobs", job) not in made.state.facts
+
+
+async def test_who_has_a_result_is_not_refused_for_this_node_s_full_disk(world: World) -> None:
+    async with desk(world) as made:
+        (job,) = await made.submit()
+        made.shelf.full = True
+        made.claim(job, BLOB)
+        await trio.sleep((defaults.FETCH_TRIES + 1) * (defaults.REFUSE_PAUSE + 10))
+        assert made.shelf.asked > defaults.FETCH_TRIES and made.stands(job) is State.DONE
+        made.shelf.full, made.shelf.blobs["cd" * 32] = False, b"so be it"
+        await trio.sleep(defaults.REFUSE_PAUSE + 10)
+        assert (await made.desk.result(job, wait=False)).claimant == OTHER

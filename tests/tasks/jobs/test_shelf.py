@@ -1,0 +1,130 @@
+"""Large results as blobs, which leave when nobody wants them."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+
+from shoal.dht.exchange import Exchange
+from shoal.dht.library import Library
+from shoal.dht.tree import Tree
+from shoal.netsim.daemons.host import SimulatedHost
+from shoal.netsim.daemons.profile import PROFILES
+from shoal.netsim.world import World
+from shoal.tasks.jobs.errors import BadOutcome
+from shoal.tasks.jobs.shelf import Shelf
+from shoal.transport.identity import PeerId
+
+DATA = b"so be it " * 1000
+FOLDER = Path("/data/shelf")
+
+
+class FakeExchange:
+    """Others, who hold one blob: it comes into the library when it is asked for."""
+
+    def __init__(self, library: Library, path: Path) -> None:
+        self.announced: list[str] = []
+        self._library = library
+        self._path = path
+
+    async def announce(self, root: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.announced.append(root)
+
+    async def fetch_tree(
+        self, root: str, peers: Callable[[], Sequence[PeerId]], *, patience: float
+    ) -> Tree:
+        await self._library.add_blob(self._path)
+        return await self._library.blobs.tree(root)
+
+    async def fetch_blob(self, *args: object, **more: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class Desk:
+    def __init__(self, host: SimulatedHost) -> None:
+        self.host = host
+        self.path = Path("/data/file")
+        self.library = Library(host, Path("/data/models"))
+        self.exchange = FakeExchange(self.library, self.path)
+        self.withdrawn: list[str] = []
+        self.room: list[int] = []
+        self.shelf = Shelf(
+            host,
+            self.library,
+            cast(Exchange, self.exchange),
+            FOLDER,
+            make_room=self._make_room,
+            linked=list,
+            withdraw=self.withdrawn.append,
+        )
+
+    async def _make_room(self, size: int) -> None:
+        await trio.lowlevel.checkpoint()
+        self.room.append(size)
+
+    def files(self) -> list[str]:
+        return [entry.name for entry in self.host.files.list(FOLDER)]
+
+
+@asynccontextmanager
+async def desk(world: World) -> AsyncIterator[Desk]:
+    async with trio.open_nursery() as nursery:
+        made = Desk(SimulatedHost(world.host("one"), PROFILES["desktop"], nursery, 0))
+        await made.library.open()
+        made.host.files.write(made.path, DATA)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_is_shared_and_goes(world: World) -> None:
+    async with desk(world) as made:
+        root = await made.shelf.put(DATA)
+        assert made.exchange.announced == [root] and made.room == [len(DATA)]
+        assert made.library.blobs.roots() == {root} and made.files() == [root]
+        assert made.library.store.has(root) or made.library.store.has(
+            next(iter(await made.library.parts(root)))
+        )
+        parts = await made.library.parts(root)
+        await made.shelf.drop(root)
+        assert made.withdrawn == [root] and made.files() == []
+        assert not made.library.blobs.roots()
+        assert not any(made.library.store.has(part) for part in parts)
+
+
+async def test_the_owner_s_own_blob_of_the_same_bytes_stays(world: World) -> None:
+    async with desk(world) as made:
+        root = await made.library.add_blob(made.path)
+        assert await made.shelf.put(DATA) == root
+        await made.shelf.drop(root)
+        assert made.library.blobs.roots() == {root} and not made.withdrawn
+
+
+async def test_what_was_made_by_a_killed_run_goes(world: World) -> None:
+    async with desk(world) as made:
+        one, two = await made.shelf.put(DATA), await made.shelf.put(DATA + b"!")
+        await made.shelf.tidy({two})
+        assert made.library.blobs.roots() == {two} and one not in made.files()
+
+
+async def test_what_is_fetched_is_read_and_not_kept(world: World) -> None:
+    async with desk(world) as made:
+        root = await made.library.add_blob(made.path)
+        await made.library.forget(root)
+        assert await made.shelf.get(root, len(DATA)) == DATA
+        assert not made.library.blobs.roots() and made.files() == []
+        await made.library.add_blob(made.path)
+        assert await made.shelf.get(root, len(DATA)) == DATA
+        assert made.library.blobs.roots() == {root}, "it was here before"
+
+
+async def test_a_blob_of_another_size_is_none(world: World) -> None:
+    async with desk(world) as made:
+        root = await made.library.add_blob(made.path)
+        await made.library.forget(root)
+        with pytest.raises(BadOutcome):
+            await made.shelf.get(root, len(DATA) - 1)
+        assert not made.library.blobs.roots()

@@ -1,0 +1,426 @@
+"""Doing jobs: the claim first, the work, the result; and what goes wrong."""
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import cast
+
+import pytest
+import trio
+
+from shoal.dht.errors import ModelError
+from shoal.state import defaults as state_defaults
+from shoal.state.claimant import Claimant
+from shoal.state.claims import claim_fact, new_claim
+from shoal.state.views.jobs import Job, State
+from shoal.state.views.members import JOBS, jobs_fact
+from shoal.tasks.errors import SessionError
+from shoal.tasks.jobs import defaults
+from shoal.tasks.jobs.outcome import Outcome, read_outcome
+from shoal.tasks.jobs.turn import IdleTime
+from shoal.tasks.jobs.worker import ROOM, Worker
+from shoal.transport.host import Host
+from shoal.transport.identity import Identity, PeerId
+from tests.tasks.jobs.fake_state import AUTHOR, ME, OTHER, STORE, FakeHost, FakeState
+
+pytestmark = pytest.mark.trio
+WORK = 10.0  # seconds of a job
+
+
+class Runner:
+    """Takes its time."""
+
+    kind = "sum"
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self.ended: list[str] = []
+        self.errors: list[Exception] = []  # of the next tries
+        self.text = "3"
+        self.claimed: Callable[[str], object] = lambda job: True
+
+    def able(self, job: Job) -> bool:
+        return True
+
+    async def run(self, job: Job, progress: Callable[[int], None]) -> Outcome:
+        assert self.claimed(job.id), "the claim is on disk before the work begins"
+        self.began.append(job.id)
+        for second in range(int(WORK)):
+            await trio.sleep(1)
+            progress(second + 1)
+        if self.errors:
+            raise self.errors.pop(0)
+        self.ended.append(job.id)
+        return Outcome(text=self.text, tokens=1)
+
+
+class Shelf:
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+        self.refuses = False
+
+    async def put(self, data: bytes) -> str:
+        await trio.lowlevel.checkpoint()
+        if self.refuses:
+            raise ModelError("disk-full", "no space")
+        root = f"{len(self.held):064x}"
+        self.held[root] = data
+        return root
+
+    async def drop(self, root: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.held.pop(root, None)
+
+    async def tidy(self, wanted: Collection[str]) -> None:
+        for root in self.held.keys() - set(wanted):
+            await self.drop(root)
+
+
+class Desk:
+    """A node that does jobs."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.state = FakeState(nursery)
+        self.runner, self.shelf = Runner(), Shelf()
+        self.live: set[PeerId] = {ME, OTHER}
+        self.waited_for = 0
+        self.ready = True
+        self.troubles: list[str | None] = []
+        self.runner.claimed = lambda job: self.state.views.jobs.claim_by(ME, job)
+        self.boot()
+
+    def boot(self) -> None:
+        self.worker = Worker(
+            cast(Host, FakeHost()),
+            self.state.state,
+            ME,
+            {"sum": self.runner},
+            IdleTime(lambda: self.waited_for),
+            self.shelf,
+            live=lambda: self.live,
+            ready=lambda: self.ready,
+        )
+        self.worker.health = self.troubles.append
+
+    def claim(self, peer: PeerId, job: str, attempt: int = 1, **more: object) -> None:
+        claim = new_claim(peer, job, attempt, **more)  # type: ignore[arg-type]
+        self.state.hear(peer, "claims", job, claim_fact(claim))
+
+    def stands(self, job: str) -> State | None:
+        standing = self.state.views.jobs.get(job)
+        return None if standing is None else standing.state
+
+    def outcome(self, job: str) -> Outcome:
+        standing = self.state.views.jobs.get(job)
+        assert standing is not None and standing.claim is not None
+        return read_outcome(standing.claim.result)
+
+
+@asynccontextmanager
+async def desk() -> AsyncIterator[Desk]:
+    async with trio.open_nursery() as nursery:
+        made = Desk(nursery)
+        nursery.start_soon(made.worker.run)
+        await trio.sleep(2)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_job_is_claimed_done_and_said_to_be_done(autojump_clock: object) -> None:
+    async with desk() as made:
+        job = made.state.submit(0)
+        await trio.sleep(5)
+        assert made.stands(job) is State.CLAIMED and made.worker.at == job
+        await trio.sleep(WORK)
+        assert made.stands(job) is State.DONE and made.outcome(job).text == "3"
+        assert made.worker.at is None and made.worker.done == 1
+
+
+async def test_one_at_a_time_and_each_once(autojump_clock: object) -> None:
+    async with desk() as made:
+        jobs = [made.state.submit(number) for number in range(5)]
+        await trio.sleep(5)
+        assert len(made.runner.began) == 1
+        await trio.sleep(5 * (WORK + 3))
+        assert sorted(made.runner.ended) == sorted(jobs) == sorted(made.runner.began)
+
+
+async def test_progress_keeps_the_lease(autojump_clock: object) -> None:
+    async with desk() as made:
+        job = made.state.submit(0, lease=15.0)
+        await trio.sleep(WORK + 4)
+        said = [fact for fact in made.state.said("claims", job) if fact and "done" not in fact]
+        steps = [fact.get("step", 0) for fact in said]
+        assert steps == sorted(steps) and 2 <= len(set(steps)) <= 3
+        assert made.stands(job) is State.DONE
+
+
+async def test_a_lease_of_a_second_writes_no_more(autojump_clock: object) -> None:
+    """Each sign of progress goes to everybody: its author has no choice how often."""
+    async with desk() as made:
+        job = made.state.submit(0, lease=1.0)
+        await trio.sleep(WORK + 4)
+        assert len(made.state.said("claims", job)) <= 2 + WORK / defaults.STEP_PAUSE
+
+
+async def test_nothing_is_begun_while_somebody_waits(autojump_clock: object) -> None:
+    async with desk() as made:
+        made.waited_for = 1
+        job = made.state.submit(0)
+        await trio.sleep(30)
+        assert made.stands(job) is State.OPEN
+        made.waited_for = 0
+        made.ready = False
+        await trio.sleep(30)
+        assert made.stands(job) is State.OPEN
+        made.ready = True
+        await trio.sleep(5)
+        assert made.worker.at == job
+
+
+async def test_a_job_that_is_gone_is_stopped(autojump_clock: object) -> None:
+    async with desk() as made:
+        job = made.state.submit(0)
+        await trio.sleep(5)
+        made.state.withdraw(job)
+        await trio.sleep(1)
+        assert made.worker.at is None and not made.runner.ended
+        assert made.state.views.jobs.claims_of(job) == []
+
+
+async def test_who_is_ahead_goes_on_alone(autojump_clock: object) -> None:
+    async with desk() as made:
+        job = made.state.submit(0)
+        await trio.sleep(5)
+        made.claim(OTHER, job, 2)
+        await trio.sleep(20)
+        assert made.runner.ended == [] and made.worker.at is None
+        assert [claim.claimant for claim in made.state.views.jobs.claims_of(job)] == [OTHER]
+
+
+async def test_another_try_follows_a_failure_and_then_others(autojump_clock: object) -> None:
+    async with desk() as made:
+        made.runner.errors = [SessionError("stage-lost", "gone")] * 2
+        job = made.state.submit(0)
+        await trio.sleep(3 * WORK + 25)
+        assert made.stands(job) is State.DONE and made.runner.began == [job] * 3
+        made.runner.errors = [SessionError("stage-lost", "gone")] * 3
+        left = made.state.submit(1, lease=100.0)
+        await trio.sleep(3 * WORK + 25)
+        assert made.stands(left) is State.OPEN, "left to others for a while"
+        await trio.sleep(120)
+        assert made.stands(left) is State.DONE
+
+
+async def test_what_always_fails_is_not_tried_for_ever(autojump_clock: object) -> None:
+    async with desk() as made:
+        made.runner.errors = [SessionError("worker-crashed", "the engine died")] * 1000
+        job = made.state.submit(0, lease=50.0)
+        await trio.sleep(600)
+        assert made.stands(job) is State.DONE
+        assert made.outcome(job).error == "worker-crashed"
+        assert len(made.runner.began) == defaults.TRIES * defaults.FAILURES
+
+
+@pytest.mark.parametrize("code", ["busy", "no-route"])
+async def test_want_of_room_is_no_failure(code: str, autojump_clock: object) -> None:
+    async with desk() as made:
+        made.runner.errors = [SessionError(code, "later")] * 20
+        job = made.state.submit(0, lease=50.0)
+        await trio.sleep(1000)
+        assert made.stands(job) in (State.OPEN, State.CLAIMED)
+        await trio.sleep(1000)
+        assert made.stands(job) is State.DONE and made.outcome(job).text == "3"
+
+
+async def test_a_long_result_goes_to_the_shelf_and_leaves_with_its_claim(
+    autojump_clock: object,
+) -> None:
+    async with desk() as made:
+        made.runner.text = "x" * 5000
+        job = made.state.submit(0)
+        await trio.sleep(WORK + 5)
+        (root,) = made.shelf.held
+        assert (made.outcome(job).blob, made.outcome(job).size) == (root, 5000)
+        made.state.withdraw(job)
+        await trio.sleep(state_defaults.CLAIM_KEPT - 10)
+        assert made.shelf.held
+        await trio.sleep(3 * defaults.TIDY)
+        assert not made.shelf.held and made.state.views.jobs.claims_of(job) == []
+
+
+async def test_where_the_shelf_is_full_others_do_it(autojump_clock: object) -> None:
+    async with desk() as made:
+        made.runner.text, made.shelf.refuses = "x" * 5000, True
+        job = made.state.submit(0)
+        await trio.sleep(WORK + 5)
+        assert made.stands(job) is State.OPEN and made.troubles[-1] is not None
+        made.shelf.refuses = False
+        await trio.sleep(state_defaults.JOB_LEASE[1] + WORK + 5)
+        assert made.stands(job) is State.DONE and made.troubles[-1] is None
+
+
+async def test_a_text_beyond_all_bounds_is_no_result(autojump_clock: object) -> None:
+    async with desk() as made:
+        made.runner.text = "x" * (defaults.RESULT_BYTES + 1)
+        job = made.state.submit(0)
+        await trio.sleep(WORK + 5)
+        assert made.outcome(job).error == "too-large" and not made.shelf.held
+
+
+async def test_a_feed_without_room_claims_nothing(autojump_clock: object) -> None:
+    async with desk() as made:
+        made.state.full = "claims"
+        job = made.state.submit(0, lease=20.0)
+        await trio.sleep(10)
+        assert made.stands(job) is State.OPEN and not made.runner.began
+        made.state.full = ""
+        await trio.sleep(40)
+        assert made.stands(job) is State.DONE
+
+
+async def test_no_author_s_jobs_take_all_the_room(autojump_clock: object) -> None:
+    """One who never takes a job out has half of it; a second one half of the rest."""
+    async with desk() as made:
+        for number in range(ROOM // 1000):
+            job = made.state.submit(number)
+            made.claim(ME, job, done=True, result=bytes(800))
+        more = made.state.submit(10_000)
+        await trio.sleep(20)
+        assert made.stands(more) is State.OPEN
+        lone = made.state.submit(0, OTHER)
+        await trio.sleep(20)
+        assert made.stands(lone) is State.OPEN, "there is no room at all"
+        for number in range(ROOM // 2000, ROOM // 1000):
+            made.state.withdraw(made.state.submit(number))
+        for claim in list(made.state.views.jobs.claims_by(ME)):
+            standing = made.state.views.jobs.get(claim.job)
+            if standing is not None and standing.job is None:
+                made.state.hear(ME, "claims", claim.job, None)
+        await trio.sleep(2 * WORK)
+        assert made.stands(more) is State.OPEN, "it has half of it"
+        assert made.stands(lone) is State.DONE
+
+
+async def test_claims_go_sooner_where_there_is_little_room(autojump_clock: object) -> None:
+    async with desk() as made:
+        jobs = [made.state.submit(number) for number in range(ROOM // 1600)]
+        for job in jobs:
+            made.claim(ME, job, done=True, result=bytes(800))
+            made.state.withdraw(job)
+        await trio.sleep(defaults.PRESSED_KEPT + 3 * defaults.TIDY)
+        assert not list(made.state.views.jobs.claims_by(ME))
+
+
+async def test_what_a_killed_run_was_at_goes_on(autojump_clock: object) -> None:
+    async with trio.open_nursery() as nursery:
+        made = Desk(nursery)
+        job, done = made.state.submit(0), made.state.submit(1)
+        made.claim(ME, job, 1)
+        made.claim(ME, done, 1, done=True, result=b"x")
+        made.shelf.held["ee" * 32] = b"nobody was told of it"
+        nursery.start_soon(made.worker.run)
+        await trio.sleep(WORK + 5)
+        assert made.stands(job) is State.DONE and made.runner.began == [job]
+        assert not made.shelf.held
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_done_before_it_is_known_what_was_done(autojump_clock: object) -> None:
+    async with trio.open_nursery() as nursery:
+        made = Desk(nursery)
+        made.state.shown = trio.Event()
+        job = made.state.submit(0)
+        nursery.start_soon(made.worker.run)
+        await trio.sleep(60)
+        assert not made.runner.began and not made.state.log
+        made.claim(ME, job, 1, done=True, result=b"")  # what was stored is shown
+        made.state.shown.set()
+        await trio.sleep(60)
+        assert not made.runner.began
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_leaves_takes_its_claim_back(autojump_clock: object) -> None:
+    async with desk() as made:
+        job = made.state.submit(0)
+        await trio.sleep(5)
+        began = trio.current_time()
+        await made.worker.leave()
+        assert trio.current_time() - began < 4 * STORE
+        assert made.stands(job) is State.OPEN and made.state.facts == {}
+        await trio.sleep(30)
+        assert made.stands(job) is State.OPEN
+
+
+async def test_a_disk_that_refuses_holds_the_work_back(autojump_clock: object) -> None:
+    async with desk() as made:
+        made.state.stored = False
+        job = made.state.submit(0)
+        await trio.sleep(60)
+        assert not made.runner.began and made.stands(job) is State.OPEN
+
+
+async def test_a_kind_that_is_not_known_is_not_done(autojump_clock: object) -> None:
+    async with desk() as made:
+        job = made.state.submit(0, kind="training")
+        await trio.sleep(60)
+        assert made.stands(job) is State.OPEN
+        assert AUTHOR not in made.worker._crew.shares
+
+
+async def test_what_falls_to_another_is_hesitated_over(autojump_clock: object) -> None:
+    """Two who claim it at once hear of each other before either has worked for nothing."""
+    async with desk() as made:
+        made.state.hear(OTHER, "member", JOBS, jobs_fact(["sum"]))
+        await trio.sleep(1)
+        shares = made.worker._crew.shares
+        jobs = [made.state.submit(number) for number in range(40)]
+        theirs = [job for job in jobs if next(shares.heirs(job)) == OTHER]
+        for job in set(jobs) - set(theirs[:1]):
+            made.state.withdraw(job)
+        (job,) = theirs[:1]
+        while made.worker.at is None:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        await trio.sleep(defaults.HESITATION / 2)
+        made.claim(OTHER, job, 2)
+        await trio.sleep(30)
+        assert not made.runner.began and made.worker.at is None
+
+
+async def test_others_run_while_very_many_changes_are_looked_at(autojump_clock: object) -> None:
+    """Strangers make as many jobs and claims at once as they like; the event loop is not held."""
+    async with desk() as node:
+        node.ready = False
+        looked = count(node.worker._claimant)
+        for number in range(3 * state_defaults.WATCHED):
+            node.claim(OTHER, node.state.submit(number))
+        seen = list[int]()
+        while not seen or looked[0] < 3 * state_defaults.WATCHED:
+            await trio.lowlevel.checkpoint()
+            seen.append(looked[0])
+        assert max(after - before for before, after in pairwise(seen)) <= 2 * defaults.AT_ONCE
+
+
+def count(claimant: Claimant) -> list[int]:
+    """How many jobs it looks at from now on."""
+    looked, noticed = [0], claimant.noticed
+
+    def counted(job: str, now: float) -> bool:
+        looked[0] += 1
+        return noticed(job, now)
+
+    claimant.noticed = counted  # type: ignore[method-assign]
+    return looked
+
+
+async def test_others_run_while_very_many_members_are_looked_at(autojump_clock: object) -> None:
+    async with desk() as node:
+        peers = [Identity.from_seed(number.to_bytes(32)).peer for number in range(10, 1210)]
+        for peer in peers:
+            node.state.hear(peer, "member", JOBS, jobs_fact(["sum"]))
+        seen, shares = list[int](), node.worker._crew.shares
+        while len(shares) <= len(peers):
+            await trio.lowlevel.checkpoint()
+            seen.append(len(shares))
+        assert max(after - before for before, after in pairwise(seen)) <= 2 * defaults.AT_ONCE
