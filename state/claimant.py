@@ -38,6 +38,14 @@ class _Run:
     stubborn: bool  # it goes on whatever others claim, until one is done
 
 
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """A job that was given up here, and is left alone for now."""
+
+    until: float
+    length: float  # seconds
+
+
 @dataclass(slots=True)
 class _Seen:
     """The claim that holds a job, as this node's clock saw it."""
@@ -84,7 +92,7 @@ class Claimant:
         self._silent = silent
         self._runs: dict[str, _Run] = {}
         self._seen: dict[str, _Seen] = {}
-        self._paused: dict[str, float] = {}  # until when a job that failed here is left alone
+        self._paused: dict[str, _Pause] = {}
         self._gone: dict[str, float] = {}  # since when own claims have no job
         self._open: dict[str, float] = {}  # since when a job was seen to be nobody's
         self._turns = _Turns()
@@ -120,12 +128,17 @@ class Claimant:
             raise FeedFull("fact-too-large", f"the result of a job has over {most} bytes")
         return self._say(job, done=True, result=result)
 
-    def give_up(self, job: str, now: float) -> None:
-        """The work failed here: the claim is to be taken out; others, or this node later, try."""
+    def give_up(self, job: str, now: float, *, failed: bool = True) -> None:
+        """The work ended here without a result: the claim is to be taken out; others, or this
+        node later, try. Where it has not `failed`, but found no room, this node tries soon, and
+        each time after twice as long."""
         del self._runs[job]
         standing = self._jobs.get(job)
-        lease = standing.job.lease if standing and standing.job else defaults.JOB_LEASE[1]
-        self._paused[job] = now + lease
+        length = standing.job.lease if standing and standing.job else defaults.JOB_LEASE[1]
+        if not failed:
+            before = self._paused.get(job)
+            length = min(length, 2 * before.length if before else defaults.CLAIM_PAUSE)
+        self._paused[job] = _Pause(now + length, length)
 
     def noticed(self, job: str, now: float) -> bool:
         """A job stands otherwise. Whether this node is to stop working on it: it has given way
@@ -184,7 +197,7 @@ class Claimant:
     def _urgency(self, standing: Standing, now: float) -> Urgency | None:
         """How soon this node should take a job; None: not now."""
         job = standing.job
-        if job is None or job.id in self._runs or self._paused.get(job.id, now) > now:
+        if job is None or job.id in self._runs or self._is_paused(job.id, now):
             return None
         place = self._place(standing, job, now)
         if place is None or self._own in job.refused or not self._ready(job):
@@ -192,6 +205,10 @@ class Claimant:
         if not self._willing(job):
             return None
         return place, self._turns.of(job.author), claim_hash(job.id, self._own)
+
+    def _is_paused(self, job: str, now: float) -> bool:
+        pause = self._paused.get(job)
+        return pause is not None and now < pause.until
 
     def _place(self, standing: Standing, job: Job, now: float) -> int | None:
         claim = standing.claim
@@ -250,7 +267,6 @@ class Claimant:
         self._runs[standing.id] = _Run(claim, stubborn)
         self._turns.begin(standing.job.author)
         self._round = iter(())  # the next one is whose turn is first, again
-        self._paused.pop(standing.id, None)
         return claim
 
     def _say(self, job: str, *, done: bool = False, step: int = 0, result: bytes = b"") -> Claim:

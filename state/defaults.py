@@ -184,6 +184,7 @@ CLAIM_COURTESY = 3.0  # seconds, to twice as many, that what falls to another is
 CLAIM_WAITED = 60.0  # seconds, to twice as many, that an author waits for whom nobody works
 CLAIM_HEIRS = 64  # points of the ring that are looked at for one who is not gone
 CLAIM_LEASES = 16  # that a job may be held in all, whatever its holders show
+CLAIM_PAUSE = 5.0  # seconds until a job is tried again for which there was no room here
 CLAIM_STUBBORN = 3  # attempts from which on a claimant no longer gives way to other open claims
 CLAIM_SCANNED = 1024  # jobs looked at for the next one to take
 CLAIM_KEPT = 3600.0  # seconds that an own claim stays when its job is gone

@@ -70,6 +70,7 @@ class _Work:
     claim: Claim
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     shown: float = 0.0  # when a sign of progress was last written
+    failed: bool = True  # where it ends without a result: whether that says anything of the job
 
 
 class Worker:
@@ -243,6 +244,7 @@ class Worker:
             except ShoalError as error:
                 why = failed(getattr(error, "code", None) or "failed", error.message)
                 if why.error in _NOT_NOW:
+                    work.failed = False
                     return None
         failures = self._failures.pop(work.job.id, 0) + 1
         if failures >= defaults.FAILURES:
@@ -288,16 +290,16 @@ class Worker:
             self.done += 1
             self._failures.pop(work.job.id, None)
         else:
-            self._leave_to_others(work.job.id)
+            self._leave_to_others(work)
 
     def _give_up(self, work: _Work) -> None:
         """Where it was left in the middle the claim goes, and others do it."""
         if work.job.id in self._claimant.running:
-            self._leave_to_others(work.job.id)
+            self._leave_to_others(work)
 
-    def _leave_to_others(self, job: str) -> None:
-        self._claimant.give_up(job, self._host.now())
-        self._take_back(job)
+    def _leave_to_others(self, work: _Work) -> None:
+        self._claimant.give_up(work.job.id, self._host.now(), failed=work.failed)
+        self._take_back(work.job.id)
 
     # Own claims.
 

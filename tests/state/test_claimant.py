@@ -403,6 +403,23 @@ def test_what_failed_here_is_left_to_others_for_a_lease() -> None:
     assert desk.next() == new_claim(ME, job, 1)
 
 
+def test_what_found_no_room_here_is_tried_soon_and_then_more_seldom() -> None:
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    claim: Claim | None = desk.begin()
+    pauses = []
+    for _ in range(7):
+        assert claim is not None
+        desk.claimant.give_up(job, desk.now, failed=False)
+        desk.hear(claim, gone=True)
+        since = desk.now
+        while (claim := desk.next()) is None:
+            desk.now += 1
+        desk.hear(claim)
+        pauses.append(desk.now - since)
+    assert pauses == [min(LEASE, defaults.CLAIM_PAUSE * 2**number) for number in range(7)]
+
+
 def test_after_a_start_own_claims_are_gone_on_with() -> None:
     desk = Desk(ME, OTHER)
     job, other = desk.submit(0), desk.submit(1)

@@ -233,6 +233,14 @@ async def test_want_of_room_is_no_failure(code: str, autojump_clock: object) -> 
         assert made.stands(job) is State.DONE and made.outcome(job).text == "3"
 
 
+async def test_who_waits_at_a_stage_meanwhile_costs_a_job_no_lease(autojump_clock: object) -> None:
+    async with desk() as made:
+        made.runner.errors = [SessionError("busy", "this stage has sessions that are waited for")]
+        job = made.state.submit(0)
+        await trio.sleep(2 * WORK + state_defaults.CLAIM_PAUSE + 8)
+        assert made.stands(job) is State.DONE
+
+
 async def test_a_long_result_goes_to_the_shelf_and_leaves_with_its_claim(
     autojump_clock: object,
 ) -> None:
