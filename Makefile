@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+# A process takes up to 2 GB.
+SPREAD := -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: help demo test test-long check bench setup lock wheel wheel-demo clean
 .DEFAULT_GOAL := help
@@ -26,10 +28,10 @@ demo: setup  ## start three daemons on this machine and generate text through th
 	$(BIN)/shoal demo
 
 test: setup  ## run the tests (about 8 minutes on two cores)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q $(SPREAD)
 
 test-long: setup  ## run the long sets as well
-	$(BIN)/python -m pytest -q -m "long or not long"
+	$(BIN)/python -m pytest -q $(SPREAD) -m "long or not long"
 
 check: setup  ## lint, types, layout rules
 	$(BIN)/ruff check .

@@ -168,7 +168,7 @@ def shown(state: State, count: int) -> bool:
 def choose(count: int) -> float:
     """Ms of CPU: whom to ask, where many have told of much, of which the most has come since."""
     come: set[bytes] = set()
-    wanted = Wanted(lambda told: told.key not in come)
+    wanted = Wanted(lambda told: told.key not in come, Random(0).randrange)
     for number in range(TELLERS):
         peer = PeerId(f"p{number}")
         keys = (Random(number * count + n).randbytes(32) for n in range(defaults.TOLD))

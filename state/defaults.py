@@ -132,7 +132,9 @@ TOLD = 2_048  # feeds of which one peer has told what is lacking
 PACED = 16_384  # authors of whom it is known how much came of late
 LOOKED_AT = 4_096  # of what was told, at once, to choose whom to ask: 5 ms
 LOOK_AGAIN = 0.1  # seconds until the rest is looked at
-PULLS = 8  # under way at once; one a link
+PULLS = 12  # under way at once
+PULLS_MORE = 8  # of which a link with one under way may have a further one
+PULLS_OF_ONE = 2  # over one link
 PULL_PATIENCE = (0.25, 1.0)  # seconds until the next teller is asked as well: twice what pulls take
 VAIN_S = 5.0  # seconds for which a teller is not asked again for what it did not give
 AUTHOR_RATE = 32 * 2**10  # bytes per second of one author's entries taken in the long run
@@ -148,7 +150,9 @@ LOADED_BYTES = 64 * 2**10  # bytes of entries made into a document at once
 
 # The exchange of feeds: when.
 GOSSIP_ROUND = 1.0  # seconds between two comparisons with a random peer, and a quarter of jitter
-NEWS_PAUSE = 0.1  # seconds, at least, between two times of telling news
+NEWS_PAUSE = (
+    0.04  # seconds, at least, between two times of telling news: below what FEED_NEWS allows
+)
 NEWS_WAITING = 4_096  # feeds of which there is news, at most
 NEIGHBOURS = 8  # peers that are told of news
 NEIGHBOUR_TURN = 60.0  # seconds until one of them is replaced

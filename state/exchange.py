@@ -33,7 +33,7 @@ from .interest import both
 from .kinds import all_parts
 from .neighbours import Neighbour, Neighbours, Pair
 from .replica import Admit, Replica, Taken
-from .wanted import Place, Wanted
+from .wanted import Place, Pull, Wanted
 
 NEWS, DIGEST, HEADS, PULL = "state.news", "state.digest", "state.heads", "state.pull"
 HAVE = "state.have"
@@ -72,7 +72,7 @@ class Exchange:
 
     def __init__(self, replica: Replica, network: Network, draw: Callable[[int], int]) -> None:
         self.replica = replica
-        self.wanted = Wanted(replica.lacks)
+        self.wanted = Wanted(replica.lacks, draw)
         self.on_reported: list[Callable[[PeerId], None]] = []
         """Called with each peer that has been compared with and has nothing of this node's own
         that is lacking here (`Writer.reported`)."""
@@ -203,12 +203,13 @@ class Exchange:
 
     # Pulling.
 
-    def next_pulls(self) -> dict[PeerId, list[Place]]:
+    def next_pulls(self) -> list[Pull]:
         """Whom to pull which feeds from now; call `pull` for each."""
         return self.wanted.next(self._network.now())
 
-    async def pull(self, peer: PeerId, places: list[Place]) -> None:
+    async def pull(self, pull: Pull) -> None:
         """Get what is lacking of these feeds from a peer, as much as it gives at once."""
+        peer, places = pull.peer, pull.places
         vain = set(places)
         before = {place: self.replica.head(*place) for place in places}
         try:
@@ -226,7 +227,7 @@ class Exchange:
         except StateError:
             pass  # the archive takes nothing now, and has said so
         finally:
-            self.wanted.ended(peer, places, vain, self._network.now())
+            self.wanted.ended(pull, vain, self._network.now())
 
     async def _take(self, peer: PeerId, pulled: Pulled) -> Taken:
         async with self._network.turn():

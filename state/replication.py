@@ -25,6 +25,7 @@ from .entry import Entry
 from .errors import StateError
 from .exchange import DIGEST, HAVE, HEADS, NEWS, PULL, Exchange, Unanswered
 from .replica import Admit, Replica
+from .wanted import Pull
 
 
 class Replication:
@@ -166,8 +167,8 @@ class Replication:
                 news = self._news
                 await self._account_links()
                 self.exchange.tell()
-                for peer, places in self.exchange.next_pulls().items():
-                    nursery.start_soon(self._pull, peer, places)
+                for pull in self.exchange.next_pulls():
+                    nursery.start_soon(self._pull, pull)
                 fresh, self._fresh = self._fresh, []
                 for peer in (*fresh, *self.exchange.due_rechecks()):
                     nursery.start_soon(self._compare, peer)
@@ -183,8 +184,8 @@ class Replication:
             async with self._lock:
                 await (self.replica.linked(peer) if up else self.replica.unlinked(peer))
 
-    async def _pull(self, peer: PeerId, places: list[Any]) -> None:
-        await self.exchange.pull(peer, places)
+    async def _pull(self, pull: Pull) -> None:
+        await self.exchange.pull(pull)
         self.wake()
 
     async def _compare(self, peer: PeerId) -> None:

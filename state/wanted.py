@@ -1,9 +1,10 @@
 """What this node lacks of others' feeds, who told of it, and whom to ask for it now.
 
-A feed is asked of one teller at a time, and of the next when that one fails or is slow; a link has
-one pull under way, the node a few, and who was asked longest ago comes first: a liar that promises
-everything delays nobody else. An author whose entries have been many of late waits: rates only
-delay. Sans-I/O.
+A feed is asked of one teller at a time, and of the next when that one fails or is slow. A node has
+a few pulls under way, and who has the fewest of them, and was asked longest ago, comes first: a
+liar that promises everything delays nobody else. A second one over the same link, which keeps who
+is far away from waiting for each answer, has to leave room for first ones. An author whose entries
+have been many of late waits: rates only delay. Sans-I/O.
 """
 
 from collections.abc import Callable, Container, Iterable
@@ -20,20 +21,32 @@ Place = tuple[bytes, Plot]
 """A feed by its author's public key, its kind and part."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """What is asked of one peer at once."""
+
+    peer: PeerId
+    places: tuple[Place, ...]
+    since: float
+
+
 @dataclass(slots=True)
 class _Teller:
     told: dict[Place, Told] = field(default_factory=dict)  # that was lacking then
     vain: dict[Told, float] = field(default_factory=dict)  # until when it is not asked for again
     asked: float = -inf  # when last
-    busy: bool = False  # a pull is under way
+    busy: int = 0  # pulls under way
 
 
 class Wanted:
-    """`lacks` says whether something told is news still."""
+    """`lacks` says whether something told is news still; `draw(n)` is a random number below n."""
 
-    def __init__(self, lacks: Callable[[Told], bool]) -> None:
+    def __init__(self, lacks: Callable[[Told], bool], draw: Callable[[int], int]) -> None:
         self._lacks = lacks
+        self._draw = draw
         self._tellers: dict[PeerId, _Teller] = {}
+        self._telling: dict[PeerId, _Teller] = {}  # those of whom there may be something to ask
+        self._pulls: list[Pull] = []  # under way
         self._asked: dict[Place, float] = {}  # under way, since when
         self._free_at: dict[bytes, float] = {}  # by author: when what came is worked off
         self._look_at = inf  # when to choose again, since not everything was looked at
@@ -61,36 +74,51 @@ class Wanted:
         return defaults.TOLD if teller is None else defaults.TOLD - len(teller.told)
 
     def heard(self, peer: PeerId, heads: Iterable[Told], now: float) -> None:
-        """A peer has these; note what is lacking here."""
+        """A peer has these; note what is lacking here. All whom it told ask for another part of it
+        first, and have the rest from each other."""
         teller = self._tellers.setdefault(peer, _Teller())
-        for told in heads:
-            if self._lacks(told) and teller.vain.get(told, now) <= now:
+        lacking = [told for told in heads if self._lacks(told)]
+        for left in range(len(lacking), 0, -1):
+            told = lacking.pop(self._draw(left))
+            if teller.vain.get(told, now) <= now:
                 teller.told[told.key, told.plot] = told
                 if len(teller.told) > defaults.TOLD:
                     del teller.told[next(iter(teller.told))]
+        if teller.told:
+            self._telling[peer] = teller
 
-    def next(self, now: float) -> dict[PeerId, list[Place]]:
+    def next(self, now: float) -> list[Pull]:
         """Whom to ask for which feeds now; each ends with `ended`."""
-        found: dict[PeerId, list[Place]] = {}
-        idle = [item for item in self._tellers.items() if item[1].told and not item[1].busy]
+        self._look_at = inf
+        self._telling = {peer: teller for peer, teller in self._telling.items() if teller.told}
+        idle = [item for item in self._telling.items() if item[1].busy < defaults.PULLS_OF_ONE]
         if not idle:
-            return found
-        patience = self._patience()
-        room = defaults.PULLS - sum(
-            teller.busy and now - teller.asked < patience for teller in self._tellers.values()
-        )
-        looks, self._look_at = max(defaults.LOOKED_AT // len(idle), defaults.PULL_FEEDS), inf
-        for peer, teller in sorted(idle, key=lambda item: item[1].asked):
-            if len(found) == room:
+            return []
+        found: list[Pull] = []
+        under_way = self._under_way(now)
+        looks = max(defaults.LOOKED_AT // len(idle), defaults.PULL_FEEDS)
+        for peer, teller in sorted(idle, key=lambda item: (item[1].busy, item[1].asked)):
+            most = defaults.PULLS_MORE if teller.busy else defaults.PULLS
+            if under_way + len(found) >= most:
                 break
-            if not (places := self._choose(teller, looks, now)):
-                if len(teller.told) >= looks:
-                    self._look_at = now + defaults.LOOK_AGAIN
-            else:
-                found[peer] = places
-                teller.busy, teller.asked = True, now
-                self._asked |= dict.fromkeys(places, now)
+            places = self._choose(teller, looks, now)
+            if len(places) == defaults.PULL_FEEDS or (not places and len(teller.told) >= looks):
+                self._look_at = now + defaults.LOOK_AGAIN
+            if places:
+                found.append(self._begin(Pull(peer, tuple(places), now), teller))
         return found
+
+    def _begin(self, pull: Pull, teller: _Teller) -> Pull:
+        self._pulls.append(pull)
+        teller.busy += 1
+        teller.asked = pull.since
+        self._asked |= dict.fromkeys(pull.places, pull.since)
+        return pull
+
+    def _under_way(self, now: float) -> int:
+        """Pulls that are, those aside which take too long."""
+        late = now - self._patience()
+        return sum(pull.since > late for pull in self._pulls)
 
     def _choose(self, teller: _Teller, looks: int, now: float) -> list[Place]:
         """What to ask one for. So much is looked at, and the next time what has waited longest."""
@@ -134,24 +162,25 @@ class Wanted:
             del self._free_at[oldest]
             self._paced.pop(oldest, None)
 
-    def ended(
-        self, peer: PeerId, places: Iterable[Place], vain: Container[Place], now: float
-    ) -> None:
+    def ended(self, pull: Pull, vain: Container[Place], now: float) -> None:
         """A pull is over; what was asked for in `vain` is not asked of this one again soon."""
-        teller = self._tellers.get(peer)
-        if teller is not None and not all(place in vain for place in places):
-            self._took += (now - teller.asked - self._took) / defaults.PULLS
-        for place in places:
+        for place in pull.places:
             self._asked.pop(place, None)
-            told = None if teller is None else teller.told.get(place)
-            if teller is None or told is None or not (place in vain and self._lacks(told)):
+        if pull not in self._pulls:
+            return  # the link it was over is gone
+        self._pulls.remove(pull)
+        teller = self._tellers[pull.peer]
+        teller.busy -= 1
+        if not all(place in vain for place in pull.places):
+            self._took += (now - pull.since - self._took) / defaults.PULLS
+        for place in pull.places:
+            told = teller.told.get(place)
+            if told is None or not (place in vain and self._lacks(told)):
                 continue
             del teller.told[place]
             teller.vain[told] = now + defaults.VAIN_S
             if len(teller.vain) > defaults.TOLD:
                 del teller.vain[next(iter(teller.vain))]
-        if teller is not None:
-            teller.busy = False
 
     def settle(self, place: Place) -> None:
         """Something came of that feed: forget what is not lacking any more."""
@@ -163,3 +192,5 @@ class Wanted:
     def lost(self, peer: PeerId) -> None:
         """The link to a peer is gone."""
         self._tellers.pop(peer, None)
+        self._telling.pop(peer, None)
+        self._pulls = [pull for pull in self._pulls if pull.peer != peer]

@@ -331,8 +331,8 @@ class ReplicaNode:
         """Whatever the exchange has to do now; a timer for what it has to do later."""
         for face in self.faces():
             face.tell()
-            for peer, places in face.next_pulls().items():
-                self.start(face.pull(peer, places))
+            for pull in face.next_pulls():
+                self.start(face.pull(pull))
             for peer in face.due_rechecks():
                 self.start(face.compare(peer))
         due = min(face.due_at() for face in self.faces())

@@ -110,8 +110,8 @@ class FakeNode:
         """Everything that is wanted, until nothing is."""
         for _ in range(50):
             pulls = self.exchange.next_pulls()
-            for peer, places in pulls.items():
-                await self.exchange.pull(peer, places)
+            for pull in pulls:
+                await self.exchange.pull(pull)
             if not pulls:
                 return
         raise AssertionError("it pulls for ever")

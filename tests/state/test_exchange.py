@@ -144,7 +144,7 @@ async def cut_short() -> None:
         await two.replica.take([(each.sealed,) for each in (second, *thirds)], two.pause)
     places = [(writer.key, MEMBER) for writer in writers]
     one.exchange.heard(two.peer, encode_heads(two.replica.told(places)))
-    one.exchange.next_pulls()
+    (pull,) = one.exchange.next_pulls()
     answer = await two.replica.give(one.replica.told(places[:1]), limit=1)
 
     async def late(peer: object, method: str, payload: bytes) -> bytes:
@@ -152,7 +152,7 @@ async def cut_short() -> None:
         return Pulled(answer.items, more=True).encode()
 
     whole, one.call = one.call, late  # type: ignore[method-assign]
-    await one.exchange.pull(two.peer, places)
+    await one.exchange.pull(pull)
     one.call = whole  # type: ignore[method-assign]
     await one.pull()
     assert same(one, two)

@@ -1,10 +1,14 @@
 """Whom to ask for what, however some lie."""
 
+from collections.abc import Callable
 from math import inf
+from random import Random
+
+import pytest
 
 from shoal.state import defaults
 from shoal.state.gossip import Told
-from shoal.state.wanted import Wanted
+from shoal.state.wanted import Place, Pull, Wanted
 from shoal.transport.identity import PeerId
 
 A, B, C = (PeerId(name) for name in "ABC")
@@ -22,23 +26,36 @@ def place(author: int) -> tuple[bytes, tuple[str, int]]:
 class Lacking:
     """Which sequence number of each author is here."""
 
-    def __init__(self) -> None:
+    def __init__(self, draw: Callable[[int], int] = lambda n: 0) -> None:
         self.have: dict[bytes, int] = {}
-        self.wanted = Wanted(lambda told: told.seq > self.have.get(told.key, 0))
+        self.wanted = Wanted(lambda told: told.seq > self.have.get(told.key, 0), draw)
+        self.pulls: list[Pull] = []
+
+    def next(self, now: float) -> dict[PeerId, list[Place]]:
+        found = self.wanted.next(now)
+        self.pulls += found
+        assert len({pull.peer for pull in found}) == len(found)
+        return {pull.peer: list(pull.places) for pull in found}
+
+    def ended(self, peer: PeerId, vain: bool, now: float) -> None:
+        """The first pull from this one that is under way, which brought something, or did not."""
+        pull = next(pull for pull in self.pulls if pull.peer == peer)
+        self.pulls.remove(pull)
+        self.wanted.ended(pull, pull.places if vain else (), now)
 
 
 def test_each_is_asked_of_one_at_a_time_and_then_of_the_next() -> None:
     it = Lacking()
     it.wanted.heard(A, [head(1)], 0.0)
     it.wanted.heard(B, [head(1)], 0.0)
-    assert it.wanted.next(0.0) == {A: [place(1)]}
-    assert it.wanted.next(0.1) == {}
-    it.wanted.ended(A, [place(1)], {place(1)}, 0.2)
-    assert it.wanted.next(0.2) == {B: [place(1)]}
+    assert it.next(0.0) == {A: [place(1)]}
+    assert it.next(0.1) == {}
+    it.ended(A, True, 0.2)
+    assert it.next(0.2) == {B: [place(1)]}
     it.have[place(1)[0]] = 1
     it.wanted.settle(place(1))
-    it.wanted.ended(B, [place(1)], (), 0.3)
-    assert it.wanted.next(0.3) == {}
+    it.ended(B, False, 0.3)
+    assert it.next(0.3) == {}
     assert it.wanted.next_at(0.3) == inf
 
 
@@ -46,9 +63,9 @@ def test_who_is_slow_is_not_waited_for() -> None:
     it = Lacking()
     it.wanted.heard(A, [head(1)], 0.0)
     it.wanted.heard(B, [head(1)], 0.0)
-    it.wanted.next(0.0)
+    it.next(0.0)
     assert it.wanted.next_at(0.0) == defaults.PULL_PATIENCE[1]
-    assert it.wanted.next(defaults.PULL_PATIENCE[1]) == {B: [place(1)]}
+    assert it.next(defaults.PULL_PATIENCE[1]) == {B: [place(1)]}
 
 
 def test_where_pulls_are_quick_the_next_is_asked_sooner() -> None:
@@ -57,18 +74,18 @@ def test_where_pulls_are_quick_the_next_is_asked_sooner() -> None:
     for number in range(40):
         now = 10.0 * number
         it.wanted.heard(A, [head(number)], now)
-        assert it.wanted.next(now) == {A: [place(number)]}
+        assert it.next(now) == {A: [place(number)]}
         it.have[place(number)[0]] = 1
-        it.wanted.ended(A, [place(number)], (), now + 0.2)
+        it.ended(A, False, now + 0.2)
     it.wanted.heard(A, [head(100)], 500.0)
     it.wanted.heard(B, [head(100)], 500.0)
-    assert it.wanted.next(500.0) == {B: [place(100)]}
+    assert it.next(500.0) == {B: [place(100)]}
     assert 500.39 < it.wanted.next_at(500.0) < 500.5
-    assert it.wanted.next(500.5) == {A: [place(100)]}
+    assert it.next(500.5) == {A: [place(100)]}
     for peer in (A, B):
-        it.wanted.ended(peer, [place(100)], {place(100)}, 600.0)
+        it.ended(peer, True, 600.0)
     it.wanted.heard(A, [head(101)], 700.0)
-    it.wanted.next(700.0)
+    it.next(700.0)
     assert it.wanted.next_at(700.0) < 700.5
 
 
@@ -77,9 +94,62 @@ def test_only_so_many_pulls_are_under_way() -> None:
     peers = [PeerId(f"p{number}") for number in range(2 * defaults.PULLS + 1)]
     for number, peer in enumerate(peers):
         it.wanted.heard(peer, [head(number)], 0.0)
-    assert len(it.wanted.next(0.0)) == defaults.PULLS
-    assert it.wanted.next(0.1) == {}
-    assert len(it.wanted.next(defaults.PULL_PATIENCE[1])) == defaults.PULLS  # the others are slow
+    assert len(it.next(0.0)) == defaults.PULLS
+    assert it.next(0.1) == {}
+    assert len(it.next(defaults.PULL_PATIENCE[1])) == defaults.PULLS  # the others are slow
+
+
+def test_who_is_far_away_does_not_wait_for_each_answer() -> None:
+    it = Lacking()
+    it.wanted.heard(A, [head(number) for number in range(4 * defaults.PULL_FEEDS)], 0.0)
+    asked: list[Place] = []
+    now = 0.0
+    while now < defaults.PULL_PATIENCE[0]:
+        asked += it.next(now).get(A, [])
+        now = it.wanted.next_at(now)
+    assert len(set(asked)) == len(asked) == defaults.PULLS_OF_ONE * defaults.PULL_FEEDS
+    assert it.next(now) == {} and it.wanted.next_at(now) > now
+    it.ended(A, False, 0.4)
+    assert len(it.next(0.4)[A]) == defaults.PULL_FEEDS
+
+
+def test_those_who_are_told_the_same_ask_for_other_parts_of_it_first() -> None:
+    count = 8 * defaults.PULL_FEEDS
+    asked: set[Place] = set()
+    for seed in range(8):
+        it = Lacking(Random(seed).randrange)
+        it.wanted.heard(A, [head(number) for number in range(count)], 0.0)
+        asked |= set(it.next(0.0)[A])
+    assert len(asked) > count / 2
+
+
+def test_those_who_hold_all_pulls_they_can_leave_room_for_others() -> None:
+    it = Lacking()
+    liars = [PeerId(f"p{number}") for number in range(5)]
+    for number, peer in enumerate(liars):
+        heads = [head(1000 * number + author) for author in range(1000)]
+        it.wanted.heard(peer, heads, 0.0)
+    for step in range(9):
+        it.next(step / 100)
+    assert len(it.pulls) == defaults.PULLS_MORE
+    it.wanted.heard(A, [head(9_999)], 0.1)
+    assert it.next(0.1) == {A: [place(9_999)]}
+
+
+def test_twin_without_that_room_they_hold_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults, "PULLS_MORE", defaults.PULLS)
+    with pytest.raises(AssertionError):
+        test_those_who_hold_all_pulls_they_can_leave_room_for_others()
+
+
+def test_a_link_that_went_and_came_has_nothing_to_do_with_pulls_from_before() -> None:
+    it = Lacking()
+    it.wanted.heard(A, [head(1)], 0.0)
+    it.next(0.0)
+    it.wanted.lost(A)
+    it.wanted.heard(A, [head(1)], 0.1)
+    it.ended(A, True, 0.2)
+    assert it.next(0.2) == {A: [place(1)]}
 
 
 def test_a_liar_s_promises_do_not_stand_in_the_way() -> None:
@@ -88,32 +158,32 @@ def test_a_liar_s_promises_do_not_stand_in_the_way() -> None:
     it.wanted.heard(B, [head(1)], 0.0)
     for number in range(5):
         it.wanted.heard(A, [head(1, seq=1000 + number)], number / 10)
-        for peer, places in it.wanted.next(number / 10).items():
+        for peer in it.next(number / 10):
             if peer == B:
                 return
-            it.wanted.ended(peer, places, set(places), number / 10)
+            it.ended(peer, True, number / 10)
     raise AssertionError("the honest one was never asked")
 
 
 def test_what_was_not_given_is_not_asked_for_again_soon() -> None:
     it = Lacking()
     it.wanted.heard(A, [head(1)], 0.0)
-    it.wanted.next(0.0)
-    it.wanted.ended(A, [place(1)], {place(1)}, 0.1)
+    it.next(0.0)
+    it.ended(A, True, 0.1)
     it.wanted.heard(A, [head(1)], 0.2)
-    assert it.wanted.next(0.2) == {}
+    assert it.next(0.2) == {}
     it.wanted.heard(A, [head(1)], 0.2 + defaults.VAIN_S)
-    assert it.wanted.next(0.2 + defaults.VAIN_S) == {A: [place(1)]}
+    assert it.next(0.2 + defaults.VAIN_S) == {A: [place(1)]}
 
 
 def test_an_author_that_floods_waits_and_no_other() -> None:
     it = Lacking()
     it.wanted.came(place(1)[0], 2 * int(defaults.AUTHOR_BURST_S * defaults.AUTHOR_RATE), 0.0)
     it.wanted.heard(A, [head(1), head(2)], 0.0)
-    assert it.wanted.next(0.0) == {A: [place(2)]}
-    it.wanted.ended(A, [place(2)], {place(2)}, 0.0)
+    assert it.next(0.0) == {A: [place(2)]}
+    it.ended(A, True, 0.0)
     assert it.wanted.next_at(0.0) == defaults.AUTHOR_BURST_S
-    assert it.wanted.next(defaults.AUTHOR_BURST_S) == {A: [place(1)]}
+    assert it.next(defaults.AUTHOR_BURST_S) == {A: [place(1)]}
 
 
 def test_a_teller_has_room_for_so_much() -> None:
@@ -147,7 +217,7 @@ def test_however_much_is_told_a_choice_takes_a_moment_and_comes_to_all_of_it() -
     now, found = 0.0, dict[PeerId, list[tuple[bytes, tuple[str, int]]]]()
     while not found and now < 10:
         looks = 0
-        found = it.wanted.next(now)
+        found = it.next(now)
         assert looks <= defaults.LOOKED_AT
         after = it.wanted.next_at(now)
         assert found or after == now + defaults.LOOK_AGAIN
@@ -159,6 +229,6 @@ def test_no_room_is_no_reason_to_look() -> None:
     it = Lacking()
     for number in range(9):
         it.wanted.heard(PeerId(f"p{number}"), [head(number)], 0.0)
-    it.wanted.next(0.0)
+    it.next(0.0)
     it.wanted._lacks = lambda told: 1 / 0 > 0
-    assert it.wanted.next(0.1) == {}
+    assert it.next(0.1) == {}
