@@ -130,8 +130,12 @@ class Exchange:
         what = f"the manifest of model {root[:16]}"
         return await self._patiently(root, peers, patience, find, what)
 
-    async def fetch_tree(self, root: str, peers: Peers, *, patience: float = PATIENCE) -> Tree:
-        """The tree of the blob `root`, as `fetch_manifest`. Raises ModelError `bad-blob` too."""
+    async def fetch_tree(
+        self, root: str, peers: Peers, *, patience: float = PATIENCE, most: int | None = None
+    ) -> Tree:
+        """The tree of the blob `root`, as `fetch_manifest`. Raises ModelError `bad-blob` too, and
+        `too-large` where its top says that the blob has over `most` bytes: of 2 TB a tree takes
+        64 MiB, and four times as much in memory."""
         _check_root(root)
         if root in self._library.blobs.roots():
             return await self._library.blobs.tree(root)
@@ -139,6 +143,8 @@ class Exchange:
         async def find(obtaining: Obtaining) -> Tree:
             nodes = {root: await obtaining.get(_ask_node, root)}
             top = tree.read_top(root, nodes[root])
+            if most is not None and top.size > most:
+                raise ModelError("too-large", f"blob {root[:16]} has {top.size} bytes, not {most}")
             read = []
             for index, digest in enumerate(top.children if top.depth > 1 else ()):
                 nodes[digest] = await obtaining.get(_ask_node, digest)

@@ -130,6 +130,8 @@ class Grouping:
     def _report(self) -> None:
         upkeep = self._state.upkeep
         own = self._endpoint.peer
+        if self._told is not None and self._endpoint.link(self._told[0]) is not None:
+            self._told = None  # who said so has let it in again
         by = None if upkeep is None else upkeep.group.revoked_by(own)
         hint = "an owner of the group can let it in again: `shoal group role PEER ROLE` there"
         if by is not None:

@@ -7,6 +7,7 @@ import trio
 
 from ..state.claims import KIND
 from ..state.errors import FeedFull
+from ..state.group.facts import Role
 from ..state.views.members import JOBS
 from ..tasks.accounting import Accounting
 from ..tasks.jobs.desk import Desk
@@ -51,7 +52,9 @@ class Working:
             turn,
             shelf,
             live=node.directory.members,
-            ready=lambda: wanted is True or bool(node.directory.own().shards),
+            ready=lambda: (
+                (wanted is True or bool(node.directory.own().shards)) and not self._is_client()
+            ),
         )
         self._does_jobs = wanted or (wanted is None and node.engine is not None)
         self.worker.health = lambda trouble: (
@@ -62,6 +65,11 @@ class Working:
     def does_jobs(self) -> bool:
         """Whether this node does others' jobs, when it has the time."""
         return self._does_jobs
+
+    def _is_client(self) -> bool:
+        """What a client of a group says of jobs counts nowhere."""
+        upkeep = self._state.upkeep
+        return upkeep is not None and upkeep.group.role is Role.CLIENT
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. Started when the results of earlier runs are known."""

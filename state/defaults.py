@@ -202,6 +202,7 @@ OPERATOR_CLIENTS = 512  # that one operator lets in
 KEY_NUMBER = 2**32  # of a rotation, the highest
 KEY_PARTS = 256  # of one rotation
 KEY_PART_MEMBERS = 256  # in one fact: some 14 KiB
+KEY_BOXES_TRIED = 4  # of one rotation, by one member
 KEYS_KEPT = 64  # secrets that a node remembers
 KEYS_SHOWN = (0, 1, 2, 3, 7, 15, 31)  # those proven at a door, from the newest; and the oldest
 GROUP_LOOK = 5.0  # seconds between two looks at the group where nothing changes

@@ -122,13 +122,16 @@ class Inspection:
 
     async def _verified(self) -> Verified:
         found = Verified()
-        async for batch in self._keeper.load(found.damaged):
+        lost = list[FeedName]()
+        async for batch in self._keeper.load(lost):
             for feed in batch:
                 found.feeds += 1
                 found.entries += len(feed.entries)
                 found.bytes += feed.size
             for name in await self._host.offload(_damaged, batch):
                 found.damaged.append(name)
+        found.feeds += len(lost)  # of those nothing was left to look at
+        found.damaged += lost
         if found.damaged:
             authors = {name.author for name in found.damaged}
             await self._keeper.drop(sorted(authors))

@@ -367,8 +367,11 @@ class Membership:
             task_status.started()
             nursery.start_soon(self._probing.run)
             while True:
+                self._reclaim()
                 self._spread_own()
                 wait = min(self._hand_on(), self._start_dials(nursery))
+                if self._roster.reclaimed is not None:
+                    wait = min(wait, defaults.RECLAIM_PAUSE)
                 with trio.move_on_after(wait):
                     await self._news.wait()
                 await trio.sleep(defaults.ROUND)

@@ -89,6 +89,7 @@ class State:
         upkeep = self.upkeep = Upkeep(
             self._host, self._endpoint, self._identity, group, self.replication, self
         )
+        upkeep.held = self.hold > 0
         upkeep.on_change.append(self._regroup)
         self.replica.watchers.insert(0, group)
         self.views.shows = group.shows

@@ -260,6 +260,8 @@ class Store:
 
     def feeds(self, after: int = -1) -> Batch:
         """Feeds with their entries, those behind the number `after`; the damaged ones are gone."""
+        if after < 0:
+            self._database.run("PRAGMA shrink_memory")  # what the disk has, not what it had
         rows = self._feed_rows(after)
         if not rows:
             self._remove_strays(after + 1, 1 << 62 - _SEQ_BITS)

@@ -19,6 +19,7 @@ CLOSED_REMEMBERED = 4096  # names of closed sessions at one stage
 SENT_BYTES = 256 * 2**20  # kept for replay by one stage, all sessions
 SPANS_WAITING = 32  # spans of one session that a stage's engine has not answered yet
 SESSION_IDLE = 600.0  # seconds without a message until a stage closes a session
+SESSION_WAITED = 5.0  # seconds without a message, or a span at the engine: nobody waits any more
 OPEN_TIMEOUT = 10.0  # seconds for one stage to open
 CLOSE_TIMEOUT = 2.0  # seconds for all stages to close
 EMIT_PACE = 0.025  # seconds between two pieces of text of one generation

@@ -25,6 +25,7 @@ from .defaults import (
     KV_SHARE,
     SENT_BYTES,
     SESSION_IDLE,
+    SESSION_WAITED,
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
     SPANS_WAITING,
@@ -157,8 +158,13 @@ class Stage:
 
     @property
     def waited_for(self) -> int:
-        """Of how many sessions somebody waits for the answer."""
-        return sum(not session.open.idle for session in self._sessions.values())
+        """Of how many sessions somebody waits for the answer: something of them is computed here,
+        or was just now. To hold one open costs nothing, and would keep all jobs from this node."""
+        lately = self._host.now() - SESSION_WAITED
+        return sum(
+            not session.open.idle and (session.waiting > 0 or session.heard >= lately)
+            for session in self._sessions.values()
+        )
 
     def log(self, gateway: PeerId, session: SessionId) -> SentLog | None:
         """What was sent on in a session, for replay."""

@@ -17,6 +17,9 @@ from .secrets import Mark, Secrets
 
 _OF_MEMBERS = ("member", "models", "shards")
 """Kinds of which nothing is shown once their author is out; what it had said otherwise stays."""
+_OF_PROVIDERS = ("shards", "claims", "usage")
+"""Kinds by which one does something for others, as clients do not: else a client could answer
+anybody's jobs."""
 
 
 class Group:
@@ -29,15 +32,17 @@ class Group:
         self.news = 0  # grows with each change of what is said
         self.on_news: Callable[[], None] = lambda: None
         self._identity = identity
-        self._said: dict[PeerId, Said] = {}  # of those whose feed was read, from then on
+        self._said: dict[PeerId, Said] = {}  # of those who may say something, once it was read
         self._decided = -1
         self._newest: Mark | None = None
+        self._vain: dict[PeerId, Mark] = {}  # rotations in which there was nothing for this node
 
     # As a watcher of the replica.
 
     def changed(self, name: FeedName, verdict: Verdict) -> None:
         if (name.kind, name.part) != GROUP or name.author not in self._said:
             return
+        self._vain.pop(name.author, None)
         if verdict.fresh:
             self._said[name.author] = Said()
         for key, value in verdict.changed.items():
@@ -57,6 +62,7 @@ class Group:
 
     def read(self, peer: PeerId, facts: dict[str, bytes]) -> None:
         """What the feed of such a one says now."""
+        self._vain.pop(peer, None)
         said = self._said[peer] = Said()
         for key, value in facts.items():
             said.change(key, value)
@@ -72,13 +78,17 @@ class Group:
             return False
         self._decided = self.news
         before, self.order = self.order, decide(self.charter.founder, self._said)
+        # Who may say nothing any more is read anew when it may: else an owner that grants and takes
+        # back makes as many of these as it likes.
+        speakers = frozenset(self.order.speakers())
+        self._said = {peer: said for peer, said in self._said.items() if peer in speakers}
         self._newest = max((mark for mark, _ in self._rotations()), default=None)
         self._open()
         return before != self.order
 
     def would_place(self, peer: PeerId, grant: Grant) -> bool:
         """Whether this node's grant would give a peer that role, and take nobody's place where it
-        is a higher one: places are bounded."""
+        is a higher one, but of whom the revoked let in: places are bounded."""
         own, before = self._identity.peer, self.order.standings
         said = self.said(own)
         said = replace(said, grants=said.grants | {peer: grant})
@@ -87,7 +97,8 @@ class Group:
             return False
         if peer in before and before[peer].role >= grant.role:
             return True
-        return all(each in after and after[each].role >= before[each].role for each in before)
+        kept = (each for each in before if before[each].by not in self.order.revoked)
+        return all(each in after and after[each].role >= before[each].role for each in kept)
 
     # Who is in.
 
@@ -98,8 +109,12 @@ class Group:
 
     @property
     def young(self) -> bool:
-        """This node does not yet see itself in the group: who has a secret counts as a member."""
-        return not self.order.knows(self._identity.peer)
+        """This node does not yet see itself in the group: who has a secret counts as a member. A
+        founder stands in it by itself, also where it has lost all that it said."""
+        own = self._identity.peer
+        if own == self.charter.founder:
+            return self.said(own).about is None
+        return not self.order.knows(own)
 
     @property
     def role(self) -> Role | None:
@@ -117,11 +132,11 @@ class Group:
 
     def shows(self, author: PeerId, kind: str) -> bool:
         """Whether what an author says counts: the one place where roles do something to views and
-        routing. A client's shards do not; of whoever is no member nothing, but what a revoked one
-        had said of jobs and usage until it was."""
+        routing. A client's shards, claims and usage do not; of whoever is no member nothing, but
+        what a revoked one had said of jobs and usage until it was."""
         role = self.order.role(author)
         if role is not None:
-            return role > Role.CLIENT or kind != "shards"
+            return role > Role.CLIENT or kind not in _OF_PROVIDERS
         if author == self._identity.peer or self.young:
             return True
         return author in self.order.standings and kind not in _OF_MEMBERS
@@ -152,9 +167,15 @@ class Group:
 
     def _open(self) -> None:
         """What owners sealed for this node, where it is not known yet."""
+        vain: dict[PeerId, Mark] = {}
         for mark, peer in self._rotations():
-            if mark not in self.secrets:
+            if mark in self.secrets:
+                continue
+            if self._vain.get(peer) != mark:
                 parts = [part for part in self.parts(peer, mark.number) if part.mark == mark.mark]
                 secret = open_secret(self._identity, self.charter.ident, mark.number, parts)
                 if secret is not None:
                     self.secrets.add(mark.number, secret)
+                    continue
+            vain[peer] = mark  # until its feed says something else
+        self._vain = vain

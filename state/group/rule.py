@@ -10,7 +10,6 @@ need no clock. Spec: docs/spec/group.md, The rule.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 from ...transport.identity import PeerId, public_key_of
 from .. import defaults
@@ -80,9 +79,13 @@ class _Pass:
         while level:
             level = self._owners_after(level, set(owners), defaults.GROUP_OWNERS - len(owners))
             owners += level
-        operators = self._add(owners, Role.OPERATOR)
-        self._add([*owners, *operators], Role.CLIENT)
+        operators = self._add(owners, Role.OPERATOR, self._room)
+        self._add([*owners, *operators], Role.CLIENT, self._room)
         return Order(self._standings, self._revoked)
+
+    @property
+    def _room(self) -> int:
+        return defaults.GROUP_MEMBERS - len(self._standings)
 
     def _of(self, peer: PeerId) -> Said:
         return self._said.get(peer) or _NOTHING
@@ -90,37 +93,35 @@ class _Pass:
     def _owners_after(self, level: list[PeerId], placed: set[PeerId], most: int) -> list[PeerId]:
         """The owners that these grant; what these revoke counts from now on."""
         done = placed.difference(level)
-        found: dict[PeerId, Standing] = {}
         for peer in level:
             done.add(peer)  # from here on nobody stands before it that is not in here
             for other, revocation in self._of(peer).revoked.items():
                 if other not in done:
                     self._revoked.setdefault(other, (peer, revocation))
-            for other, grant in self._of(peer).grants.items():
-                if grant.role is Role.OWNER and other not in placed:
-                    found.setdefault(other, _standing(other, peer, grant))
-        some = sorted(found)[: max(most, 0)]
-        self._standings |= {peer: found[peer] for peer in some}
-        return some
+        return self._add(level, Role.OWNER, most)
 
-    def _add(self, granters: Iterable[PeerId], role: Role) -> list[PeerId]:
-        """Those to whom these grant a role, and nobody a higher one."""
+    def _add(self, granters: Iterable[PeerId], role: Role, most: int) -> list[PeerId]:
+        """Those to whom these grant a role, and nobody a higher one; so many at most. The places
+        go to those first whom the most senior let in, and to those whom the revoked let in last:
+        an owner that fills the group with made-up keys keeps nobody out once it is revoked."""
         found: dict[PeerId, Standing] = {}
-        for peer in granters:
-            for other, grant in self._granted(peer, role):
-                if other not in self._standings:
-                    found.setdefault(other, _standing(other, peer, grant))
-        some = sorted(found)[: defaults.GROUP_MEMBERS - len(self._standings)]
-        self._standings |= {peer: found[peer] for peer in some}
-        return some
+        for peer in sorted(granters, key=self._revoked.__contains__):
+            if (left := most - len(found)) <= 0:
+                break  # nor is looked at what thousands of others grant
+            granted = self._granted(peer, role)
+            new = [each for each in granted if each not in self._standings and each not in found]
+            for other in sorted(new)[:left]:
+                found[other] = _standing(other, peer, granted[other])
+        self._standings |= {peer: found[peer] for peer in sorted(found)}
+        return sorted(found)
 
-    def _granted(self, peer: PeerId, role: Role) -> Iterable[tuple[PeerId, Grant]]:
+    def _granted(self, peer: PeerId, role: Role) -> Mapping[PeerId, Grant]:
         """An operator lets in so many clients at most, whatever its feed says."""
         grants = self._of(peer).grants
-        found = ((other, grant) for other, grant in grants.items() if grant.role is role)
+        found = {other: grant for other, grant in grants.items() if grant.role is role}
         if self._standings[peer].role is Role.OWNER:
             return found
-        return sorted(found, key=itemgetter(0))[: defaults.OPERATOR_CLIENTS]
+        return {other: found[other] for other in sorted(found)[: defaults.OPERATOR_CLIENTS]}
 
 
 _NOTHING = Said()

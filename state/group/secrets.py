@@ -15,10 +15,12 @@ class Mark(NamedTuple):
 
 
 class Secrets:
-    """At most KEYS_KEPT of them, those that it heard of last and the one with the lowest mark.
+    """At most KEYS_KEPT of them, those that it heard of last and the oldest: of those with the
+    lowest number the one that it heard of first.
 
-    Numbers decide nothing here: an owner that names high ones would let what comes after its
-    revocation be forgotten at once."""
+    Numbers decide nothing else here: an owner that names high ones would let what comes after its
+    revocation be forgotten at once; and one that takes number 1 again, by trial with a lower mark,
+    what all have in common."""
 
     def __init__(self, known: Iterable[tuple[int, bytes]] = ()) -> None:
         """`known`: number and secret of each, what was heard of last first."""
@@ -60,8 +62,13 @@ class Secrets:
         if newest in self._by_mark:
             marks.remove(newest)
             marks.insert(0, newest)
-        chosen = {place for place in defaults.KEYS_SHOWN if place < len(marks)} | {len(marks) - 1}
-        return [marks[place] for place in sorted(chosen) if place >= 0]
+        chosen = {place for place in defaults.KEYS_SHOWN if place < len(marks)}
+        if marks:
+            chosen.add(marks.index(self._oldest()))
+        return [marks[place] for place in sorted(chosen)]
+
+    def _oldest(self) -> Mark:
+        return min(self._by_mark, key=lambda mark: mark.number)
 
     def _add(self, number: int, secret: bytes) -> bool:
         mark = Mark(number, mark_of(secret))
@@ -69,6 +76,6 @@ class Secrets:
             return False
         self._by_mark[mark] = secret
         if len(self._by_mark) > defaults.KEYS_KEPT:
-            lowest = min(self._by_mark)
-            del self._by_mark[next(each for each in self._by_mark if each != lowest)]
+            oldest = self._oldest()
+            del self._by_mark[next(each for each in self._by_mark if each != oldest)]
         return True

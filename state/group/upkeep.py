@@ -38,6 +38,8 @@ class Feed(Protocol):
 
     def keys(self, kind: str) -> Collection[str]: ...
 
+    def get(self, kind: str, key: str) -> Mapping[str, Any] | None: ...
+
 
 class Upkeep:
     """Of one node and its group. `on_change` are called after each decision with the one before."""
@@ -66,8 +68,15 @@ class Upkeep:
         self._given: tuple[Mark, set[PeerId]] | None = None
         """The latest secret that this run made or handed on, and to whom."""
         self._stale = False  # somebody wants another secret
+        self.held = False
+        """What a founder had said may be with others: it says nothing new before one was asked."""
+        replication.exchange.on_reported.append(lambda peer: self._release())
         self._strangers: dict[PeerId, float] = {}  # with a link, since when
         group.on_news = self.wake
+
+    def _release(self) -> None:
+        self.held = False
+        self.wake()
 
     def wake(self) -> None:
         """There may be something to do."""
@@ -152,6 +161,8 @@ class Upkeep:
     async def _do_duties(self) -> None:
         group, own = self.group, self._identity.peer
         if own == group.charter.founder:
+            if self.held and group.young:
+                return
             box = box_of(self._identity)
             self._own.set("group", facts.ABOUT, facts.about_fact("", group.charter.nonce, box))
         if group.role is not Role.OWNER or own not in self._boxes():
@@ -196,7 +207,8 @@ class Upkeep:
         if first >= defaults.KEY_PARTS:  # one by one they have filled it: all of them anew
             await self._rotate()
             return
-        self._tell(newest.number, await self._sealed(newest, lacking), first)
+        parts = await self._sealed(newest.number, self.group.secrets[newest], lacking)
+        self._tell(newest.number, parts, first)
         self._given = newest, have | lacking.keys()
 
     async def _rotate(self, first: tuple[int, bytes] | None = None) -> None:
@@ -204,14 +216,26 @@ class Upkeep:
         number = self._next_number()
         number, secret = first or (number, self._host.entropy(SECRET_BYTES))
         mark, members = Mark(number, mark_of(secret)), self._boxes()
+        self._replace(number, await self._sealed(number, secret, members))
         self.group.secrets.add(number, secret)
-        parts = await self._sealed(mark, members)
-        for key in list(self._own.keys("group")):
-            if key.startswith(facts.KEY):
-                self._own.set("group", key, None)
-        self._tell(number, parts, 0)
         self._given = mark, set(members)
         self._stale = False
+
+    def _replace(self, number: int, parts: Iterable[Sealed]) -> None:
+        """All of a rotation in place of the one before, or none of it. With a part of it said this
+        node would wait for ever to hear what it has taken back; or, where it has said nothing else
+        in this run, make the next at once, four a second, until all older secrets are forgotten."""
+        held = [key for key in self._own.keys("group") if key.startswith(facts.KEY)]
+        before = {key: self._own.get("group", key) for key in held}
+        try:
+            for key in before:
+                self._own.set("group", key, None)
+            self._tell(number, parts, 0)
+        except FeedFull:
+            said = [key for key in self._own.keys("group") if key.startswith(facts.KEY)]
+            for key, value in (dict.fromkeys(said) | before).items():
+                self._own.set("group", key, value)
+            raise
 
     def _next_number(self) -> int:
         number = (self.group.newest.number if self.group.newest else 0) + 1
@@ -223,12 +247,14 @@ class Upkeep:
             )
         return number
 
-    async def _sealed(self, mark: Mark, members: Mapping[PeerId, bytes]) -> list[Sealed]:
+    async def _sealed(
+        self, number: int, secret: bytes, members: Mapping[PeerId, bytes]
+    ) -> list[Sealed]:
         count = -(-len(members) // defaults.KEY_PART_MEMBERS)
         seeds = [self._host.entropy(SECRET_BYTES) for _ in range(count)]
-        ident, secret = self.group.charter.ident, self.group.secrets[mark]
+        ident = self.group.charter.ident
         return await self._host.offload(
-            lambda: list(seal_secret(ident, mark.number, secret, members, seeds))
+            lambda: list(seal_secret(ident, number, secret, members, seeds))
         )
 
     def _tell(self, number: int, parts: Iterable[Sealed], first: int) -> None:

@@ -10,6 +10,7 @@ from ...dht.errors import ModelError
 from ...dht.exchange import Exchange
 from ...dht.library import Library
 from ...dht.manifest import is_digest
+from ...dht.tree import Tree
 from ...transport.errors import ShoalError
 from ...transport.host import Host
 from ...transport.identity import PeerId
@@ -66,7 +67,7 @@ class Shelf:
         async with self._one:
             here = root in self._library.blobs.roots()
         patience = defaults.FETCH_PATIENCE
-        tree = await self._exchange.fetch_tree(root, self._linked, patience=patience)
+        tree = await self._tree(root, size)
         try:
             if tree.size != size:
                 raise BadOutcome(f"a result of {size} bytes is a blob of {tree.size}")
@@ -76,6 +77,16 @@ class Shelf:
             if not here:
                 with trio.CancelScope(shield=True):
                     await self._forget(root)
+
+    async def _tree(self, root: str, size: int) -> Tree:
+        """Of a blob that is larger than its claimant says only the top is asked for."""
+        patience = defaults.FETCH_PATIENCE
+        try:
+            return await self._exchange.fetch_tree(root, self._linked, patience=patience, most=size)
+        except ModelError as error:
+            if error.code == "too-large":
+                raise BadOutcome(f"a result of {size} bytes is a larger blob") from None
+            raise
 
     async def drop(self, root: str) -> None:
         """A result is not wanted any more; a blob that is here for another reason stays."""

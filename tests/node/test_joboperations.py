@@ -1,7 +1,9 @@
 """Jobs and usage by the control socket, on simulated daemons."""
 
+import time
 from typing import Any
 
+import msgpack
 import pytest
 import trio
 
@@ -132,6 +134,32 @@ async def test_strangers_jobs_are_listed_in_bounds_and_never_believed(world: Wor
     assert await turns_while(JobOperations(node.node).list) > 2000 // JOBS_COUNTED
     shown = await node.ask("job_show", job=listed["jobs"][0]["job"])
     assert shown["spec"] is None and shown["author"] == AUTHOR
+
+
+async def test_jobs_made_to_take_long_do_not_hold_the_loop_while_they_are_listed(
+    world: World,
+) -> None:
+    node = await world.host("a").start(engine=False)
+    await trio.sleep(1)
+    view = node.node.state.views.jobs
+    slow = msgpack.packb({"root": ROOT, "prompt": b"x", "y": [{}] * 7900})
+    for number in range(256):
+        nonce = number.to_bytes(4)
+        job = Job(job_id(AUTHOR, nonce), AUTHOR, "prompt", spec=slow)
+        view.changed(FeedName(AUTHOR, "jobs", 0), job.id, job_fact(job, nonce))
+    longest, last = 0.0, time.process_time()
+
+    async def another() -> None:
+        nonlocal longest, last
+        while True:
+            longest, last = max(longest, time.process_time() - last), time.process_time()
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(another)
+        await JobOperations(node.node).list({}, _emit)
+        nursery.cancel_scope.cancel()
+    assert longest < 0.05
 
 
 async def turns_while(operation: Operation) -> int:

@@ -598,6 +598,31 @@ async def test_no_job_is_begun_beside_who_is_waited_for(autojump_clock: object) 
 
 
 @pytest.mark.trio
+async def test_a_session_held_open_for_nothing_keeps_no_job_away(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One stranger's, at each node, with a message every 600 s, would end all jobs of a swarm."""
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        assert stage.stage.waited_for == 1
+        await trio.sleep(10)
+        assert (stage.stage.sessions, stage.stage.waited_for) == (1, 0)
+        idle = _open(swarm, session=b"i" * 16, idle=True).header()
+        await _call(swarm.client, stage, "session.open", idle)
+        monkeypatch.setattr(stage.engine, "submit", stage.engine.spans.append)  # it takes long
+        _post(swarm.client, stage, "session.span", _span().header(), pack_tokens([7] * 3))
+        await trio.sleep(10)
+        assert stage.stage.waited_for == 1, "it is being computed"
+        for name in (SESSION, b"i" * 16):
+            await _call(swarm.client, stage, "session.close", Close(name).header())
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 @pytest.mark.parametrize("splits", [(6,), (2, 6), (2, 4, 6)])
 async def test_each_stage_counts_what_it_did(
     autojump_clock: object, splits: tuple[int, ...]

@@ -13,9 +13,11 @@ from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
 from shoal.node.invite import decode
+from shoal.state.claims import claim_fact, new_claim
 from shoal.state.group.facts import revocation_fact, revocation_key
 from shoal.state.record import ShardRecord
-from shoal.transport.identity import PeerId
+from shoal.state.views.jobs import Job, State, job_fact, job_id
+from shoal.transport.identity import PeerId, public_key_of
 
 Body = Callable[[World], Awaitable[Any]]
 
@@ -339,3 +341,22 @@ def test_revocations_and_rotations_at_random_while_nodes_come_and_go(seed: int) 
         assert not linked & {node.peer for node in gone}
 
     run(body, seed=seed)
+
+
+def test_a_client_cannot_answer_others_jobs() -> None:
+    async def body(world: World) -> None:
+        founder, client = await group(world, "client")
+        nonce = b"n" * 16
+        job = Job(job_id(founder.peer, nonce), founder.peer, "prompt", b"?", lease=600.0)
+        founder.node.state.set("jobs", job.id, job_fact(job, nonce))
+        await until(lambda: client.node.state.views.jobs.get(job.id) is not None)
+        lie = new_claim(client.peer, job.id, 1, done=True, result=b"\x81\xa4text\xc4\x01!")
+        client.node.state.set("claims", job.id, claim_fact(lie))
+        key = public_key_of(client.peer)
+        await until(lambda: founder.node.state.replica.head(key, ("claims", 0)) is not None)
+        await trio.sleep(1)
+        standing = founder.node.state.views.jobs.get(job.id)
+        assert standing is not None and standing.state is State.OPEN
+        assert founder.node.working.desk.results.about(job.id) is None
+
+    run(body)

@@ -173,14 +173,14 @@ def test_who_keeps_some_of_it_has_the_same_as_all_others_that_keep_it(seed: int)
     for index in range(24):
         if index == 6:
             swarm.cut(honest[:3] + honest[6:10], honest[3:6] + honest[10:])
-        if index == 12:
+        if index == 9:
             for node in honest[6:]:
                 if swarm.random.randrange(2):
                     needed = swarm.random.sample(SMALL, 2)
                     swarm.call(node, lambda: node.replica.interest.need(needed, swarm.now))  # noqa: B023
                     gone = node.replica.interest.expire(inf)
                     at_once(node.replica.forget(gone))
-        if index == 18:
+        if index == 12:  # before links are given up: nobody here would dial again
             swarm.faults.heal()
         swarm.write(swarm.random.choice(honest), swarm.random.choice(SMALL), {"x": {"v": index}})
         swarm.advance(2.0)

@@ -69,3 +69,20 @@ def test_those_from_near_to_far_are_proven() -> None:
     assert next(each.number for each in it.shown(None)) == 60
     assert [each.number for each in known(5).shown(None)] == [5]
     assert known().shown(None) == []
+
+
+def test_an_owner_cannot_let_the_first_secret_be_forgotten() -> None:
+    """Number 1 again, with a mark that is lower by trial: then who was away knows none any more."""
+    first = bytes(range(32))
+    tries = (number.to_bytes(32) for number in range(10_000))
+    lower = next(secret for secret in tries if mark_of(secret) < mark_of(first))
+    secrets = Secrets([(1, first)])
+    secrets.add(1, lower)
+    for number in range(2 * defaults.KEYS_KEPT):
+        secrets.add(2**31 + number, b"x" * 31 + bytes((number,)))
+    assert secrets.find(mark_of(first)) == first, "it opens this node to whoever was away"
+    assert Mark(1, mark_of(first)) in secrets.shown(None), "and others to this node"
+    again = Secrets(secrets.known())
+    for number in range(defaults.KEYS_KEPT):
+        again.add(2**20 + number, b"y" * 31 + bytes((number,)))
+    assert again.find(mark_of(first)) == first

@@ -11,6 +11,7 @@ from shoal.state import defaults
 from shoal.state.errors import FeedFull, GroupRefused
 from shoal.state.group.facts import (
     GROUP,
+    KEY,
     Charter,
     Role,
     grant_fact,
@@ -322,5 +323,41 @@ def test_a_full_feed_is_told_and_nothing_ends() -> None:
                 first.state.set("group", grant_key(peer), grant_fact(Role.CLIENT, b"b" * 32, 1))
         await until(lambda: first.upkeep.trouble is not None)
         assert first.state.replica.head(first.identity.public_key, GROUP)
+
+    run(body)
+
+
+def test_a_rotation_without_room_is_told_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Red where a part of it is said: some get the secret and some never do."""
+    monkeypatch.setattr(defaults, "KEY_PART_MEMBERS", 1)
+
+    async def body(swarm: Swarm) -> None:
+        first, second, third = await group(swarm, Role.OPERATOR, Role.CLIENT)
+        real = first.state.set
+
+        def narrow(kind: str, key: str, value: Any, *, part: int = 0) -> None:
+            if (
+                key.startswith(KEY)
+                and key.endswith("/1")
+                and value is not None
+                and key != "key/1/1"
+            ):
+                raise FeedFull("feed-full", "no room")
+            real(kind, key, value, part=part)
+
+        await trio.sleep(10)
+        head = first.state.replica.head(first.identity.public_key, GROUP)
+        monkeypatch.setattr(first.state, "set", narrow)
+        first.upkeep._stale = True
+        await trio.sleep(60)
+        assert first.state.replica.head(first.identity.public_key, GROUP) == head
+        assert first.upkeep.trouble is not None
+        assert {node.key for node in (first, second, third)} == {1}
+        assert {len(node.upkeep.group.secrets) for node in (first, second, third)} == {1}
+        monkeypatch.setattr(first.state, "set", real)
+        await until(lambda: first.key == second.key == third.key == 2)
+        assert first.upkeep.trouble is None
 
     run(body)

@@ -10,14 +10,18 @@ import msgpack
 import pytest
 import trio
 
+from shoal.state import defaults as state_defaults
+from shoal.state.claimant import Claimant
+from shoal.state.entry import FeedName
 from shoal.state.record import MemberRecord, ShardRecord
-from shoal.state.views.jobs import Job
+from shoal.state.shares import Shares
+from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError, TextError
 from shoal.tasks.generation import Emit, GenerateRequest, Summary
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.errors import BadSpec
-from shoal.tasks.jobs.prompt import Prompts, PromptSpec, pack_spec, read_spec, served
+from shoal.tasks.jobs.prompt import KIND, Prompts, PromptSpec, pack_spec, read_spec, served
 from shoal.tasks.jobs.turn import IdleTime
 from shoal.tasks.routing import find_route
 from shoal.tasks.text.process import Message, TextDelta
@@ -253,6 +257,43 @@ def test_thousands_of_jobs_of_one_model_are_one_look() -> None:
     for _ in range(1000):
         assert desk.prompts.able(asked)
     assert desk.looks == 1
+
+
+def test_a_thousand_specs_made_to_take_long_hold_the_loop_for_no_time() -> None:
+    """Read as a whole, these take 1.4 s each time that a node looks for work."""
+    slow = msgpack.packb({"root": "cd" * 32, "prompt": b"x", "y": [{}] * 7900})
+    jobs, own = Jobs(), Identity.from_seed(b"w" * 32).peer
+    for number in range(state_defaults.CLAIM_SCANNED):
+        author, nonce = PEERS[number // 32], number.to_bytes(2)
+        asked = Job(job_id(author, nonce), author, KIND, slow)
+        jobs.changed(FeedName(author, "jobs", 0), asked.id, job_fact(asked, nonce))
+    shares, desk = Shares(), Desk()
+    shares.add(own)
+    claimant = Claimant(own, jobs, shares, willing=desk.prompts.able, silent=lambda peer: 0.0)
+    began = time.process_time()
+    assert claimant.next(1.0) is None
+    assert time.process_time() - began < 0.05
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        msgpack.packb({"prompt": b"hello", "root": ROOT}),
+        msgpack.packb({"root": ROOT.upper(), "prompt": b"hello"}),
+        msgpack.packb([{"root": ROOT, "prompt": b"hello"}]),
+        b"\x82\xa4root\xd9\x40" + b"ab" * 31,
+    ],
+)
+def test_a_spec_that_does_not_begin_with_its_root_is_none(packed: bytes) -> None:
+    with pytest.raises(BadSpec):
+        read_spec(packed)
+    assert Desk().prompts.able(job(packed)), "by saying so"
+
+
+@pytest.mark.parametrize("fields", [2, 16, 70_000])
+def test_a_spec_may_have_any_number_of_fields(fields: int) -> None:
+    more = {f"{number}": 0 for number in range(fields - 2)}
+    assert read_spec(msgpack.packb({**FIELDS, **more})).root == ROOT
 
 
 def test_models_that_strangers_name_are_remembered_in_bounds() -> None:

@@ -8,15 +8,17 @@ from typing import cast
 import pytest
 import trio
 
+from shoal.dht.defaults import CHUNK
 from shoal.dht.exchange import Exchange
 from shoal.dht.library import Library
-from shoal.dht.tree import Tree
+from shoal.dht.tree import TOP_FANOUT, Tree, build
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
 from shoal.tasks.jobs.errors import BadOutcome
 from shoal.tasks.jobs.shelf import Shelf
 from shoal.transport.identity import PeerId
+from tests.dht.test_exchange import Swarm
 
 DATA = b"so be it " * 1000
 FOLDER = Path("/data/shelf")
@@ -35,7 +37,12 @@ class FakeExchange:
         self.announced.append(root)
 
     async def fetch_tree(
-        self, root: str, peers: Callable[[], Sequence[PeerId]], *, patience: float
+        self,
+        root: str,
+        peers: Callable[[], Sequence[PeerId]],
+        *,
+        patience: float,
+        most: int | None = None,
     ) -> Tree:
         await self._library.add_blob(self._path)
         return await self._library.blobs.tree(root)
@@ -128,3 +135,32 @@ async def test_a_blob_of_another_size_is_none(world: World) -> None:
         with pytest.raises(BadOutcome):
             await made.shelf.get(root, len(DATA) - 1)
         assert not made.library.blobs.roots()
+
+
+@pytest.mark.trio
+async def test_of_a_larger_blob_than_was_said_nothing_is_fetched(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    """A claimant may name a blob of 2 TB, whose tree takes 300 MB of the author's memory."""
+    swarm = Swarm(tmp_path)
+    claimant, author = await swarm.member("claimant"), await swarm.member("author")
+    count = TOP_FANOUT + 1
+    large, nodes = build(count * CHUNK, ["ab" * 32] * count)
+    await claimant.library.blobs.keep(large, nodes)
+
+    async def room(size: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+    shelf = Shelf(
+        author.host,
+        author.library,
+        author.exchange,
+        tmp_path / "shelf",
+        make_room=room,
+        linked=swarm.network.peers,
+        withdraw=lambda root: None,
+    )
+    with pytest.raises(BadOutcome):
+        await shelf.get(large.root, 1000)
+    assert author.node.asked_of.total() == 1, "its top, and none of its nodes"
+    assert not author.library.blobs.roots()
