@@ -35,6 +35,8 @@ class Credentials:
         self._saving = trio.Lock()
         self._changed = trio.Event()
         self.group: Group | None = None
+        self.alone = False
+        """In a group of its own to which nobody was ever invited."""
         if handed is not None:
             self._take_up(handed)
 
@@ -52,6 +54,7 @@ class Credentials:
         return cls(host, folder, identity, handed, book)
 
     def _take_up(self, handed: Handed) -> None:
+        self.alone = handed.alone
         charter = Charter(handed.founder, handed.nonce)
         self.group = Group(charter, self._identity, Secrets(handed.keys))
         self.group.secrets.on_change = self._changed.set
@@ -67,7 +70,8 @@ class Credentials:
         if self.group is None:
             return None
         charter = self.group.charter
-        return Handed(charter.founder, charter.nonce, tuple(self.group.secrets.known()))
+        keys = tuple(self.group.secrets.known())
+        return Handed(charter.founder, charter.nonce, keys, alone=self.alone)
 
     def admission(self, invitation: Invitation | None) -> Admission:
         """What the endpoint checks; before a joiner knows the swarm, what it proves."""
@@ -120,6 +124,9 @@ class Credentials:
         self, public_key: bytes, host: str, port: int, uses: int, role: Role = Role.OPERATOR
     ) -> tuple[str, float]:
         """A fresh code and its end (wall seconds). Raises NodeError where there are too many."""
+        if self.alone:  # from now on others may hold what this node says of its group
+            self.alone = False
+            await self.save_group()
         secret = self._host.entropy(SECRET)
         code = encode(Invitation(host, port, fingerprint(public_key), secret))
         expires = self.book.add(secret, uses, defaults.INVITE_LIFETIME, role)

@@ -56,7 +56,7 @@ class Grouping:
         """Take the place in the group that the credentials name, where they name one."""
         group = self._credentials.group
         if group is not None:
-            await self._state.enter(group)
+            await self._state.enter(group, alone=self._credentials.alone)
 
     async def run(self) -> None:
         """Keep the rest of the node as its place asks for, until cancelled."""

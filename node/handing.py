@@ -5,7 +5,7 @@ As a file of its data folder, and as what a joiner is handed. Spec: docs/spec/gr
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
@@ -28,11 +28,12 @@ class Handed:
     founder: PeerId
     nonce: bytes
     keys: tuple[tuple[int, bytes], ...] = field(repr=False)
+    alone: bool = False  # as its founder has it who has invited nobody yet
 
     @classmethod
     def founded(cls, founder: PeerId, entropy: Callable[[int], bytes]) -> "Handed":
         """A new group."""
-        return cls(founder, entropy(GROUP_NONCE_BYTES), ((1, entropy(SECRET_BYTES)),))
+        return cls(founder, entropy(GROUP_NONCE_BYTES), ((1, entropy(SECRET_BYTES)),), alone=True)
 
     @property
     def charter(self) -> Charter:
@@ -43,7 +44,7 @@ class Handed:
         """JSON."""
         keys = [[number, secret.hex()] for number, secret in self.keys]
         told = {"version": VERSION, "founder": self.founder, "nonce": self.nonce.hex()}
-        return json.dumps(told | {"keys": keys}).encode()
+        return json.dumps(told | {"keys": keys, "alone": self.alone}).encode()
 
     def as_payload(self) -> bytes:
         """msgpack."""
@@ -56,8 +57,9 @@ def read_handed(data: bytes) -> Handed | None:
     try:
         told: Any = json.loads(data)
         keys = [[number, bytes.fromhex(secret)] for number, secret in told["keys"]]
-        return _checked(told["founder"], bytes.fromhex(told["nonce"]), keys)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        handed = _checked(told["founder"], bytes.fromhex(told["nonce"]), keys)
+        return replace(handed, alone=told.get("alone") is True)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

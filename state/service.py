@@ -84,12 +84,13 @@ class State:
         self.shown = trio.Event()
         """The views say what was stored before this run, as far as the disk gave it."""
 
-    async def enter(self, group: Group) -> None:
-        """This node is in that private group from now on; before `run`, or later on."""
+    async def enter(self, group: Group, *, alone: bool = False) -> None:
+        """This node is in that private group from now on; before `run`, or later on. `alone`:
+        nobody else ever was."""
         upkeep = self.upkeep = Upkeep(
             self._host, self._endpoint, self._identity, group, self.replication, self
         )
-        upkeep.held = self.hold > 0
+        upkeep.held = self.hold > 0 and not alone
         upkeep.on_change.append(self._regroup)
         self.replica.watchers.insert(0, group)
         self.views.shows = group.shows

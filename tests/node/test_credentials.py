@@ -32,6 +32,16 @@ async def test_a_group_is_founded_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
+async def test_a_founder_is_alone_until_it_invites_somebody(tmp_path: Path) -> None:
+    """From then on others may hold what it said, and it waits for them where it has lost it."""
+    assert (await load(tmp_path, private=True)).alone
+    founder = await load(tmp_path, private=True)
+    assert founder.alone
+    await founder.invite(ME.public_key, "127.0.0.1", 4001, 1)
+    assert not founder.alone and not (await load(tmp_path)).alone
+
+
+@pytest.mark.trio
 async def test_a_group_is_never_replaced(tmp_path: Path) -> None:
     mine = await load(tmp_path, private=True)
     before = (tmp_path / "group.json").read_bytes()

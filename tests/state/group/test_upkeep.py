@@ -35,12 +35,14 @@ class Member(Node):
     """A node in the group of the first one."""
 
     founder: Identity
+    hold = 0.0
+    alone = False
 
     async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
         charter = Charter(self.founder.peer, NONCE)
         group = Group(charter, self.identity, Secrets([(1, FIRST)]))
-        self.state.hold = 0.0
-        await self.state.enter(group)
+        self.state.hold = self.hold
+        await self.state.enter(group, alone=self.alone)
         await super()._run(task_status=task_status)
 
     @property
@@ -185,6 +187,40 @@ def test_who_lost_its_store_comes_back_by_the_secret() -> None:
         swarm.connect(second, first)
         await until(lambda: second.roles == first.roles)
         assert not second.upkeep.group.young
+
+    run(body)
+
+
+def test_a_founder_that_lost_its_store_has_its_group_back_from_others() -> None:
+    """Red where it begins its feed anew: all that it granted would be gone everywhere."""
+
+    async def body(swarm: Swarm) -> None:
+        first, second, third = await group(swarm, Role.OWNER, Role.CLIENT)
+        before = second.roles
+        await first.stop()
+        first.folder, first.hold = first.folder / "new", defaults.WRITE_HOLD
+        await first.start()
+        await trio.sleep(30)
+        assert first.upkeep.group.young and first.upkeep.held
+        assert first.state.replica.head(first.identity.public_key, GROUP) is None
+        swarm.connect(first, second)
+        swarm.connect(first, third)
+        await until(lambda: first.roles == second.roles == third.roles == before)
+        assert not first.upkeep.group.young
+        await first.upkeep.rotate()
+        await until(lambda: first.key == second.key == third.key == 2)
+
+    run(body)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_only_who_invited_nobody_begins_a_group_unasked(alone: bool) -> None:
+    async def body(swarm: Swarm) -> None:
+        made = Member(swarm, swarm.world.host("n1"), Identity.from_seed(b"f" * 32))
+        made.founder, made.hold, made.alone = made.identity, defaults.WRITE_HOLD, alone
+        await made.start()
+        await trio.sleep(30)
+        assert made.key == int(alone)
 
     run(body)
 
