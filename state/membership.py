@@ -344,6 +344,8 @@ class Membership:
             self._probing.wake()
             await trio.lowlevel.checkpoint()  # a signature takes 0.1 ms: others run in between
         self._reclaim()
+        if self._roster.reclaimed is not None:
+            self._wake()  # later, then, also where nothing more is said
         await trio.lowlevel.checkpoint()
 
     def _reclaim(self) -> None:

@@ -269,6 +269,25 @@ def pushed(net: FakeNet, node: FakeNode) -> list[tuple[int, int, bytes]]:
 
 
 @pytest.mark.trio
+async def test_the_last_word_is_ones_own_also_where_nobody_says_anything_more(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """Another with this key has run for a while, and ended: else its record would stand for ever."""
+    nodes = start(net, 3)
+    node, other, third = nodes
+    await trio.sleep(5)
+    for _ in range(2):  # the second comes within the pause
+        ahead = MemberRecord(node.peer, node.directory.own().seq + 1)
+        push(node, other, seal_record(node.identity, ahead))
+        push(third, other, seal_record(node.identity, ahead))
+        await trio.sleep(1)
+    assert third.directory.members()[node.peer].addresses == ()
+    await trio.sleep(defaults.RECLAIM_PAUSE + 5)
+    for each in nodes:
+        assert each.directory.members()[node.peer] == node.directory.own()
+
+
+@pytest.mark.trio
 async def test_digests_are_taken_at_a_pace(net: FakeNet, autojump_clock: MockClock) -> None:
     victim, liar = start(net, 2)
     await trio.sleep(2)
