@@ -64,7 +64,7 @@ class Working:
     @property
     def does_jobs(self) -> bool:
         """Whether this node does others' jobs, when it has the time."""
-        return self._does_jobs
+        return self._does_jobs and not self._is_client()
 
     def _is_client(self) -> bool:
         """What a client of a group says of jobs counts nowhere."""

@@ -121,7 +121,7 @@ class Worker:
             nursery.start_soon(self._watch_members, members)
             nursery.start_soon(self._tidy)
             while True:
-                free = not self._leaving and not self._turn.is_over() and self._ready()
+                free = self._offers() and not self._turn.is_over()
                 found = free and await self._next()
                 await trio.sleep(defaults.PAUSE if found else defaults.LOOK)
 
@@ -148,18 +148,20 @@ class Worker:
         return claim is not None and not claim.done
 
     async def _begin(self) -> None:
-        """Wait until it is known what this node claimed before, and say that it does jobs: once
-        that is on disk, claims will be."""
+        """Wait until it is known what this node claimed before."""
         await self._state.shown.wait()
-        fact = jobs_fact(sorted(self._runners))
-        while True:
-            with suppress(FeedFull):
-                self._state.set("member", JOBS, fact)
-            if does_jobs(self._state.views.members, self._own):
-                break
-            await trio.sleep(defaults.LOOK)
         await in_turns(self._crew.known(), self._crew.changed)
         await in_turns(self._claimant.known(), self._notice)
+
+    def _offers(self) -> bool:
+        """Whether others know that this node does jobs now: once that is on disk, claims will be.
+        Jobs fall first to those who say so."""
+        says = does_jobs(self._state.views.members, self._own)
+        does = not self._leaving and self._ready()
+        if says != does:
+            with suppress(FeedFull):
+                self._state.set("member", JOBS, jobs_fact(sorted(self._runners)) if does else None)
+        return says and does
 
     # What others do.
 

@@ -18,7 +18,7 @@ from shoal.tasks.errors import SessionError
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.outcome import Outcome, read_outcome
 from shoal.tasks.jobs.turn import IdleTime
-from shoal.tasks.jobs.worker import ROOM, Worker
+from shoal.tasks.jobs.worker import ROOM, Worker, does_jobs
 from shoal.transport.host import Host
 from shoal.transport.identity import Identity, PeerId
 from tests.tasks.jobs.fake_state import AUTHOR, ME, OTHER, STORE, FakeHost, FakeState
@@ -169,10 +169,12 @@ async def test_nothing_is_begun_while_somebody_waits(autojump_clock: object) -> 
         job = made.state.submit(0)
         await trio.sleep(30)
         assert made.stands(job) is State.OPEN
+        assert does_jobs(made.state.views.members, ME)
         made.waited_for = 0
         made.ready = False
         await trio.sleep(30)
         assert made.stands(job) is State.OPEN
+        assert not does_jobs(made.state.views.members, ME), "or jobs would fall to it first"
         made.ready = True
         await trio.sleep(5)
         assert made.worker.at == job
