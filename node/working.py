@@ -16,6 +16,7 @@ from ..tasks.jobs.results import Results
 from ..tasks.jobs.shelf import Shelf
 from ..tasks.jobs.turn import IdleTime
 from ..tasks.jobs.worker import Worker
+from ..transport.identity import PeerId
 from .folder import disk_errors
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Working:
             withdraw=node.holdings.evicted,
         )
         self.desk = Desk(host, state, own, Results(host, node.config.folder.results), shelf)
+        node.stage.user_of = self._user_of
         self._accounting = Accounting(state, own, node.stage.meter)
         turn = IdleTime(lambda: node.gateway.waited_for + node.stage.waited_for)
         prompts = Prompts(node.gateway, turn, node.directory.members, host.now)
@@ -65,6 +67,15 @@ class Working:
     def does_jobs(self) -> bool:
         """Whether this node does others' jobs, when it has the time."""
         return self._does_jobs and not self._is_client()
+
+    def _user_of(self, gateway: PeerId, job: str) -> PeerId:
+        """The author of a job is who uses this node, where the gateway has claimed it: else it
+        could name anybody."""
+        standing = self._state.views.jobs.get(job) if job else None
+        if standing is None or standing.job is None:
+            return gateway
+        claimed = self._state.views.jobs.claim_by(gateway, job) is not None
+        return standing.job.author if claimed else gateway
 
     def _is_client(self) -> bool:
         """What a client of a group says of jobs counts nowhere."""

@@ -80,14 +80,14 @@ class Chains:
             steps=run.new,
             stop_ids=model.text.info.stop_ids[:MAX_STOP_IDS],
             sampling=sampling,
-            idle=run.idle,
+            job=run.job,
         )
         await self._courier.meet(hop.peer)
         try:
             header = await self._ask(hop.peer, "session.open", message.header(), OPEN_TIMEOUT)
             return parse_cached(header, message.tokens)
         except (CallRefused, LinkClosed, SessionError) as error:
-            if not run.idle:  # it may be refused for the sake of one that is not
+            if not run.job:  # it may be refused for the sake of one that is not
                 self._unopened[hop.peer] = self._host.now()
             code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
             reason = SessionError(code, f"{run.describe(index)}: {error.message}")

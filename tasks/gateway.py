@@ -228,8 +228,7 @@ class Gateway:
             for error in talk.refused.values():  # why the last chain was refused says more
                 raise error from None
             raise
-        idle = talk.request.turn is not None
-        return Run(session, route, talk.ids, new, self._host.now(), idle=idle)
+        return Run(session, route, talk.ids, new, self._host.now(), job=talk.request.job)
 
     def _route(self, talk: _Talk, members: Members, new: int, session: bytes) -> tuple[Hop, ...]:
         return find_route(

@@ -59,8 +59,9 @@ class Turn(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """What a client asks: `prompt` or `messages`; `raw` leaves the chat template out. One with a
-    `turn` gives its chain up while that is over, and goes on behind the last token later."""
+    """What a client asks: `prompt` or `messages`; `raw` leaves the chat template out. One for a
+    `job` has a `turn`: it gives its chain up while that is over, and goes on behind the last token
+    later."""
 
     model: str
     prompt: str | None = None
@@ -69,6 +70,7 @@ class GenerateRequest:
     max_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
+    job: str = ""  # its id
     turn: Turn | None = None
 
 
@@ -117,10 +119,10 @@ class Run:
         new: int,
         now: float,
         *,
-        idle: bool = False,
+        job: str = "",
     ) -> None:
         self.session = session
-        self.idle = idle
+        self.job = job
         self.route = tuple(route)
         self.ids = ids  # prompt and generated
         self.new = new  # tokens to generate at most

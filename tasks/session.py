@@ -122,7 +122,12 @@ class Open:
     steps: int = 0
     stop_ids: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
-    idle: bool = False  # it may wait: nobody sits before it
+    job: str = ""  # what it is for, where nobody waits for the answer
+
+    @property
+    def idle(self) -> bool:
+        """It may wait: nobody sits before it."""
+        return bool(self.job)
 
     def header(self) -> dict[str, Any]:
         parts, sampling = self.parts, self.sampling
@@ -145,8 +150,8 @@ class Open:
                 sampling.top_p,
                 sampling.seed,
             ]
-        if self.idle:
-            header["idle"] = True
+        if self.job:
+            header["job"] = self.job
         return header
 
     @classmethod
@@ -156,7 +161,7 @@ class Open:
         return cls(
             session=_session(header),
             epoch=_epoch(header),
-            root=_root(header),
+            root=_digits(header, "root"),
             parts=parts,
             dtype=parse_dtype(header.get("dtype")),
             stages=stages,
@@ -165,15 +170,16 @@ class Open:
             steps=_int(header, "steps", 1, MAX_POSITIONS) if parts.head else 0,
             stop_ids=_stop_ids(header) if parts.head else (),
             sampling=_sampling(header) if parts.head else Sampling(),
-            idle=header.get("idle") is True,
+            job=_digits(header, "job") if "job" in header else "",
         )
 
 
-def _root(header: Header) -> str:
-    root = _text(header, "root", 64)
-    if len(root) != 64 or not all(digit in "0123456789abcdef" for digit in root):
-        raise BadMessage("`root` is not 64 hex digits")
-    return root
+def _digits(header: Header, key: str) -> str:
+    """A hash."""
+    value = _text(header, key, 64)
+    if len(value) != 64 or not all(digit in "0123456789abcdef" for digit in value):
+        raise BadMessage(f"`{key}` is not 64 hex digits")
+    return value
 
 
 def _parts(header: Header) -> Parts:

@@ -63,6 +63,7 @@ Name = tuple[PeerId, SessionId]  # a session: its gateway, and the gateway's 16 
 class _Session:
     open: Open
     gateway: PeerId
+    user: User  # whose use of this node it is
     engine_id: SessionId
     log: SentLog
     heard: float  # when the last message came
@@ -75,10 +76,6 @@ class _Session:
     @property
     def name(self) -> Name:
         return self.gateway, self.open.session
-
-    @property
-    def user(self) -> User:
-        return self.gateway, self.open.root
 
     @property
     def single(self) -> bool:
@@ -133,6 +130,8 @@ class Stage:
         self.speed = DecodeSpeed()
         """Of the shard that is served."""
         self.meter = Meter(courier.peer)
+        self.user_of: Callable[[PeerId, str], PeerId] = lambda gateway, job: gateway
+        """For whom a gateway asks, by the job that it names, if any."""
         self._sessions: dict[Name, _Session] = {}
         self._closed: OrderedDict[Name, None] = OrderedDict()
         self._budget = SentBudget(sent_bytes)
@@ -248,6 +247,7 @@ class Stage:
         session = _Session(
             open=message,
             gateway=gateway,
+            user=(self.user_of(gateway, message.job), message.root),
             engine_id=self._host.entropy(16),  # two gateways may use the same name
             log=SentLog(self._budget),
             heard=self._host.now(),

@@ -22,8 +22,8 @@ ACK_BYTES: Final = 12
 SAID_AGAIN: Final = 4
 """Parts named by an acknowledgement: where one is lost, the next says the same."""
 FIRST_RTO_S: Final = 1.0
-"""RFC 6298, 2.1. With less, all that goes to who is behind a satellite is sent twice, for ever: what
-was sent twice tells no round trip."""
+"""RFC 6298, 2.1. With less, all that goes to who is behind a satellite is sent twice, for ever:
+what was sent twice tells no round trip."""
 LEAST_RTO_S: Final = 0.2
 WINDOW: Final = (10.0, 256.0)
 """Packets under way: at first, and at most."""

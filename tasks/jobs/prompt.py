@@ -198,7 +198,7 @@ class Prompts:
             minutes = defaults.MODEL_PATIENCE / 60
             return failed("no-route", f"nobody has served this model for {minutes:g} minutes")
         try:
-            return await self._answered(spec, progress)
+            return await self._answered(job.id, spec, progress)
         except SessionError as error:
             if error.code not in _OWN_FAULTS:
                 raise
@@ -206,7 +206,9 @@ class Prompts:
         except TextError as error:
             return failed(error.code, error.message)
 
-    async def _answered(self, spec: PromptSpec, progress: Callable[[int], None]) -> Outcome:
+    async def _answered(
+        self, job: str, spec: PromptSpec, progress: Callable[[int], None]
+    ) -> Outcome:
         pieces = 0
 
         async def emit(event: GatewayEvent) -> None:
@@ -223,6 +225,7 @@ class Prompts:
             max_tokens=spec.max_tokens,
             sampling=spec.sampling,
             stop=spec.stop,
+            job=job,
             turn=self._turn,
         )
         done = await self._gateway.generate(request, emit)

@@ -272,7 +272,7 @@ def pushed(net: FakeNet, node: FakeNode) -> list[tuple[int, int, bytes]]:
 async def test_the_last_word_is_ones_own_also_where_nobody_says_anything_more(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Another with this key has run for a while, and ended: else its record would stand for ever."""
+    """Another with this key ran for a while, and ended: else its record would stand for ever."""
     nodes = start(net, 3)
     node, other, third = nodes
     await trio.sleep(5)

@@ -797,7 +797,9 @@ async def test_who_gives_way_goes_on_where_it_was(
         done: list[Summary] = []
 
         async def generate() -> None:
-            done.append(await swarm.client.gateway.generate(_request(turn=turn), emit))
+            done.append(
+                await swarm.client.gateway.generate(_request(turn=turn, job="cd" * 32), emit)
+            )
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(generate)
@@ -821,7 +823,7 @@ async def test_who_is_waited_for_is_counted(autojump_clock: object) -> None:
     async def body(_: FakeSwarm) -> None:
         gateway, stage = swarm.client.gateway, swarm.stages[0].stage
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(gateway.generate, _request(turn=turn), Client().emit)
+            nursery.start_soon(gateway.generate, _request(turn=turn, job="cd" * 32), Client().emit)
             await trio.sleep(0.3)
             assert (gateway.sessions, gateway.waited_for, stage.waited_for) == (1, 0, 0)
             nursery.start_soon(gateway.generate, _request(), Client().emit)
@@ -842,7 +844,7 @@ async def test_nobody_avoids_a_stage_that_takes_no_job_now(autojump_clock: objec
         async with trio.open_nursery() as nursery:
             nursery.start_soon(gateway.generate, _request(), Client().emit)
             await trio.sleep(0.3)
-            error = await _error(swarm, turn=turn)
+            error = await _error(swarm, turn=turn, job="cd" * 32)
             assert error.code == "busy" and not gateway._chains.avoided()
 
     await _run(swarm, body)

@@ -51,7 +51,7 @@ MESSAGES = [
     Close(SESSION),
     Failed(SESSION, 1, "stage-lost", "it went", PEER),
     Quiet(SESSION, 1, PEER, True),
-    replace(OPEN, idle=True),
+    replace(OPEN, job="cd" * 32),
 ]
 
 
@@ -98,6 +98,9 @@ BAD = [
     (0, "sampling", [-1.0, 0, 1.0, 0]),
     (0, "sampling", [0.0, 0, 0.0, 0]),
     (0, "sampling", [0.0, 0, 1.0, 2**64]),
+    (0, "job", "cd" * 31),
+    (0, "job", "CD" * 32),
+    (0, "job", True),
     (1, "gateway", 5),
     (1, "gateway", "x" * 65),
     (1, "start", -1),
@@ -134,7 +137,7 @@ def test_a_bad_value_is_refused_by_name(index: int, key: str, value: object) -> 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_every_key_is_needed(message: Any) -> None:
     for key in message.header():
-        if key not in ("gateway", "lost", "idle"):
+        if key not in ("gateway", "lost", "job"):
             rest = {name: value for name, value in message.header().items() if name != key}
             with pytest.raises(BadMessage, match=key):
                 type(message).parse(rest)

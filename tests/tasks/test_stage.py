@@ -583,7 +583,7 @@ async def test_no_job_is_begun_beside_who_is_waited_for(autojump_clock: object) 
 
     async def body(_: FakeSwarm) -> None:
         await _open_all(swarm)
-        idle = _open(swarm, session=b"i" * 16, idle=True).header()
+        idle = _open(swarm, session=b"i" * 16, job="cd" * 32).header()
         assert await _refused(swarm.client, stage, "session.open", idle) == "busy"
         await _close_all(swarm)
         await _call(swarm.client, stage, "session.open", idle)
@@ -610,7 +610,7 @@ async def test_a_session_held_open_for_nothing_keeps_no_job_away(
         assert stage.stage.waited_for == 1
         await trio.sleep(10)
         assert (stage.stage.sessions, stage.stage.waited_for) == (1, 0)
-        idle = _open(swarm, session=b"i" * 16, idle=True).header()
+        idle = _open(swarm, session=b"i" * 16, job="cd" * 32).header()
         await _call(swarm.client, stage, "session.open", idle)
         monkeypatch.setattr(stage.engine, "submit", stage.engine.spans.append)  # it takes long
         _post(swarm.client, stage, "session.span", _span().header(), pack_tokens([7] * 3))

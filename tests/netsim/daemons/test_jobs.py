@@ -13,11 +13,13 @@ from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
 from shoal.state.claims import claim_fact, new_claim
+from shoal.state.entry import FeedName
 from shoal.state.views.jobs import Job, State, job_fact, job_id
 from shoal.tasks.defaults import USAGE_PACE
 from shoal.tasks.jobs.defaults import INLINE_BYTES
 from shoal.tasks.jobs.outcome import Outcome, pack_outcome, read_outcome
 from shoal.tasks.jobs.prompt import PromptSpec, pack_spec
+from shoal.transport.identity import Identity
 
 Body = Callable[[World], Awaitable[Any]]
 ROOT = "3c9fb63286f9ac5cb688ca64b92f7a15ecada07d32c2ccc1b35e4ae1deee98dc"  # of `tiny`
@@ -82,6 +84,11 @@ def test_a_job_is_done_by_another_node_and_says_what_run_says() -> None:
         assert [item["job"] for item in listed["jobs"]] in ([], [job])
         found = await result(asker, job)
         assert found["state"] == "done" and found["claimant"] in {node.peer for node in nodes}
+        users = {
+            user: count for node in nodes for user, count in node.node.stage.meter.take().items()
+        }
+        assert users[asker.peer, ROOT].tokens_out > 0, "who had it done had the use of it"
+        assert len(users) == 1
         said = await asker.ask(
             "run", model="tiny", prompt="Once upon 0 times", max_tokens=24, seed=7
         )
@@ -97,6 +104,26 @@ def test_a_job_is_done_by_another_node_and_says_what_run_says() -> None:
         with pytest.raises(ControlError) as raised:
             await asker.ask("job_result", job=job)
         assert raised.value.code == "unknown-job"
+
+    run(body)
+
+
+def test_only_who_has_claimed_a_job_uses_others_for_its_author() -> None:
+    """Else any gateway could put what it has on another's account."""
+
+    async def body(world: World) -> None:
+        node = await world.host("a").start(engine=False)
+        liar, worker, author = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3))
+        nonce, jobs = b"n" * 16, node.node.state.views.jobs
+        job = Job(job_id(author, nonce), author, "prompt", SPEC, lease=600.0)
+        jobs.changed(FeedName(author, "jobs", 0), job.id, job_fact(job, nonce))
+        jobs.changed(
+            FeedName(worker, "claims", 0), job.id, claim_fact(new_claim(worker, job.id, 1))
+        )
+        user_of = node.node.stage.user_of
+        assert user_of(worker, job.id) == author
+        assert user_of(liar, job.id) == liar
+        assert user_of(worker, "") == user_of(worker, "ab" * 32) == worker
 
     run(body)
 
