@@ -124,7 +124,7 @@ DIGEST_MESSAGE = 320 * 2**10  # bytes: 64 rows of 256 buckets
 HEADS = 4_096  # in one answer to `state.heads`
 HEADS_BYTES = 512 * 2**10
 HAVE_FEEDS = 32  # in one `state.have`: all own ones
-PULL_FEEDS = 16  # asked for in one `state.pull`
+PULL_FEEDS = 32  # asked for in one `state.pull`
 PULL_BYTES = 32 * 2**10  # of sealed entries in one answer, and what the last one has over
 PULL_ITEMS = 4_096
 # The exchange of feeds: what is lacking.
