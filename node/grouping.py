@@ -86,8 +86,13 @@ class Grouping:
             return Refusal("not-invited", "only invited nodes join")
         upkeep, handed = self._state.upkeep, self._credentials.handed
         try:
-            await self._credentials.save()  # a join was taken off when the hello was accepted
+            if (
+                call.peer,
+                admitted.invitation,
+            ) not in self._joined:  # nor is the disk written again
+                await self._credentials.save()  # a join was taken off when the hello was accepted
             if upkeep is None or handed is None:
+                self._note(call.peer, admitted.invitation)
                 return Reply({"private": False})
             role = self._credentials.book.role(admitted.invitation)
             if role is None or len(call.payload) != BOX_BYTES:
@@ -103,7 +108,11 @@ class Grouping:
         if joined in self._joined and upkeep.group.order.role(call.peer) is not None:
             return
         await upkeep.admit(call.peer, role, bytes(call.payload))
-        self._joined[joined] = None
+        self._note(*joined)
+
+    def _note(self, peer: PeerId, invitation: bytes) -> None:
+        """It has joined by that code."""
+        self._joined[peer, invitation] = None
         if len(self._joined) > defaults.JOINED:
             del self._joined[next(iter(self._joined))]
 

@@ -57,6 +57,7 @@ class Working:
             ready=lambda: (
                 (wanted is True or bool(node.directory.own().shards)) and not self._is_client()
             ),
+            asks=self._is_member,
         )
         self._does_jobs = wanted or (wanted is None and node.engine is not None)
         self.worker.health = lambda trouble: (
@@ -76,6 +77,11 @@ class Working:
             return gateway
         claimed = self._state.views.jobs.claim_by(gateway, job) is not None
         return standing.job.author if claimed else gateway
+
+    def _is_member(self, author: PeerId) -> bool:
+        """Of a private group, where this node is in one: the revoked wait for nothing any more."""
+        upkeep = self._state.upkeep
+        return upkeep is None or upkeep.group.order.role(author) is not None
 
     def _is_client(self) -> bool:
         """What a client of a group says of jobs counts nowhere."""

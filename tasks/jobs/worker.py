@@ -87,7 +87,9 @@ class Worker:
         *,
         live: Callable[[], Collection[PeerId]],
         ready: Callable[[], bool],
+        asks: Callable[[PeerId], bool] = lambda author: True,
     ) -> None:
+        """`asks`: whether jobs of this author are done here."""
         self.done = 0  # jobs, in this run
         self.health: Callable[[str | None], None] = lambda _: None
         self._host = host
@@ -96,6 +98,7 @@ class Worker:
         self._runners = runners
         self._turn = turn
         self._ready = ready
+        self._asks = asks
         self._shelf = shelf
         self._jobs = state.views.jobs
         self._crew = Crew(state.views.members, runners, live=live, now=host.now)
@@ -192,7 +195,7 @@ class Worker:
     def _willing(self, job: Job) -> bool:
         runner = self._runners.get(job.kind)
         left = ROOM - self._spent.total() - defaults.CLAIM_BYTES - defaults.INLINE_BYTES
-        if runner is None or self._spent[job.author] > left:
+        if runner is None or self._spent[job.author] > left or not self._asks(job.author):
             return False
         return runner.able(job)
 

@@ -114,6 +114,16 @@ async def test_who_was_invited_gets_the_role_of_its_code() -> None:
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("private", [True, False])
+async def test_asking_again_writes_the_disk_no_more(private: bool) -> None:
+    node = Node(private=private)
+    node.endpoint.admitted = Admitted(INVITATION, b"code")
+    for _ in range(20):
+        assert isinstance(await node.join(), Reply)
+    assert node.saved == 1
+
+
+@pytest.mark.trio
 @pytest.mark.parametrize(
     ("admitted", "payload"),
     [

@@ -85,6 +85,7 @@ class Desk:
         self.live: set[PeerId] = {ME, OTHER}
         self.waited_for = 0
         self.ready = True
+        self.out: set[PeerId] = set()
         self.troubles: list[str | None] = []
         self.runner.claimed = lambda job: self.state.views.jobs.claim_by(ME, job)
         self.boot()
@@ -99,6 +100,7 @@ class Desk:
             self.shelf,
             live=lambda: self.live,
             ready=lambda: self.ready,
+            asks=lambda author: author not in self.out,
         )
         self.worker.health = self.troubles.append
 
@@ -176,6 +178,17 @@ async def test_nothing_is_begun_while_somebody_waits(autojump_clock: object) -> 
         assert made.stands(job) is State.OPEN
         assert not does_jobs(made.state.views.members, ME), "or jobs would fall to it first"
         made.ready = True
+        await trio.sleep(5)
+        assert made.worker.at == job
+
+
+async def test_for_who_is_out_nothing_is_done(autojump_clock: object) -> None:
+    async with desk() as made:
+        made.out = {AUTHOR}
+        job = made.state.submit(0)
+        await trio.sleep(300)
+        assert made.stands(job) is State.OPEN
+        made.out.clear()
         await trio.sleep(5)
         assert made.worker.at == job
 
