@@ -8,6 +8,7 @@ POLL = 0.05  # seconds between two looks at something that has no event
 PROMPT_LIMIT = 512 << 10  # bytes of a prompt read from standard input
 
 NAME_WIDTH = 64  # characters of a peer's text that are shown
+KEY_WIDTH = 256  # characters of a fact's key, to be copied
 ADDRESS_WIDTH = 400  # characters of an own address, relay and all, to be copied
 TEXT_WIDTH = 100  # characters of a line of prose, where the terminal is wider
 MESSAGE_WIDTH = 600  # characters of an error message that are shown

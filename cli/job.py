@@ -17,6 +17,7 @@ from .run import read_prompt
 HEADS = ("JOB", "STATE", "MODEL", "BY", "PROMPT")
 LETTERS = 12  # of an id, and of a peer's
 ABSTRACT = 48  # characters of a prompt in a table
+NOT_KEPT = "this node does not keep others' jobs (`shoal node --state all` does)"
 STATES = ("open", "claimed", "done", "failed")
 
 job_argument = click.argument("job_id", metavar="ID")
@@ -105,12 +106,16 @@ def list_(mine: bool, state: str | None, data: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer))
         return
+    kept = mine or answer.get("kept", True)
     if not answer["jobs"]:
-        click.echo("there are no jobs; submit one with `shoal job submit MODEL PROMPT`")
+        none = "there are no jobs" if kept else NOT_KEPT
+        click.echo(f"{none}; submit one with `shoal job submit MODEL PROMPT`")
         return
     click.echo(render.table(HEADS, [_row(item, answer["own"]) for item in answer["jobs"]]))
     if answer["more"]:
         click.echo(f"and {answer['more']} more")
+    if not kept:
+        click.echo(NOT_KEPT)
 
 
 @job.command(epilog=example("shoal job show 3fa9c1d2", "shoal job show 3fa9c1d2 --json"))
@@ -227,7 +232,8 @@ class _Sender:
     def _have_one(self) -> None:
         if len(self._found) == len(self.jobs):
             return
-        found = _result(self._data, self.jobs[len(self._found)], wait=True)
+        at = len(self._found)
+        found = _result(self._data, self.jobs[at], wait=True, left=len(self.jobs) - at)
         self._found.append(found)
         if not self._show:
             return
@@ -263,7 +269,7 @@ def _prompts(prompt: str | None, file: Path | None) -> list[str]:
         prompts = [read_prompt() if prompt == "-" else prompt]
     else:
         prompts = _lines(str(file))
-    if not any(prompts):
+    if not any(prompt.strip() for prompt in prompts):
         raise CommandError("failed", "there is no prompt", hint="`shoal job submit MODEL PROMPT`")
     return prompts
 
@@ -286,17 +292,23 @@ def _lines(name: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _result(data: Path, job_id: str, *, wait: bool) -> dict[str, Any]:
+def _result(data: Path, job_id: str, *, wait: bool, left: int = 1) -> dict[str, Any]:
+    """`left`: how many jobs are waited for, this one among them."""
     from .client import request
 
     try:
         return request(data, "job_result", job=job_id.lower(), until_done=wait, wait=True)
     except KeyboardInterrupt:
-        raise CommandError(
-            "interrupted",
-            "interrupted; the job goes on",
-            hint=f"`shoal job result {render.safe(job_id[:LETTERS])} --wait{data_flag(data)}`",
-        ) from None
+        raise _interrupted(data, job_id, left) from None
+
+
+def _interrupted(data: Path, job_id: str, left: int) -> CommandError:
+    flag, first = data_flag(data), render.safe(job_id[:LETTERS])
+    hint = f"`shoal job result {first} --wait{flag}`"
+    if left == 1:
+        return CommandError("interrupted", "interrupted; the job goes on", hint=hint)
+    hint += f" for the first, `shoal job list --mine{flag}` for all"
+    return CommandError("interrupted", f"interrupted; {left} jobs go on", hint=hint)
 
 
 def _row(item: dict[str, Any], own: str) -> list[str]:

@@ -5,6 +5,7 @@ when it runs, so that `shoal --help` is quick (bench/startup.py).
 """
 
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -139,6 +140,9 @@ def _usage_hint(error: click.UsageError) -> str:
 def _os_hint(error: OSError) -> str:
     import errno
 
+    if error.errno in (errno.ENOENT, errno.EISDIR) and error.filename:
+        folder = os.path.dirname(str(error.filename)) or "."
+        return f"look for the right name: `ls {shlex.quote(folder)}`"
     return {
         errno.ENOSPC: "free some space on that disk; nothing half-written was kept",
         errno.EACCES: "check who owns it, or choose another folder with `--data DIR`",

@@ -23,7 +23,8 @@ SHOAL_DATA, chooses the data folder; without it the platform's convention does
 Answers go to standard output; progress, notes and errors to standard error. An error is one line
 `error: …` and one line `hint: …`. Colours appear on terminals only, and not where NO_COLOR is set.
 With `--json`, standard output is one JSON object on one line. What comes from peers is shown with
-control characters escaped and cut to 64 characters; JSON has it whole, in ASCII.
+control characters escaped and cut to 64 characters (keys of facts to 256); JSON has it whole, in
+ASCII.
 
 ## Exit codes
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from . import render
+from . import defaults, render
 from .options import Commands, data_option, example, json_option
 
 FEED_HEADS = ("AUTHOR", "KIND", "ENTRIES", "SIZE", "BEGUN")
 PARTS = 16  # of `shards`, by the first hex digit of the model's root
 AUTHOR_LETTERS = 12  # the last of a peer id: the first are everybody's
+NOT_SINCE = "nothing is known of it since the feeds that this node keeps began"
 
 kind_option = click.option(
     "--kind", help="Only feeds of this kind: member, models, shards, jobs, …"
@@ -48,12 +49,12 @@ def show(kind: str | None, author: str | None, data: Path, as_json: bool) -> Non
         return
     kept = kept_line(answer.get("keeps"), answer.get("alone"))
     if not feeds:
-        click.echo(kept or "nothing is known yet: a node writes some seconds after its start")
+        click.echo(kept or _nothing(kind))
         return
     click.echo(render.table(FEED_HEADS, [feed_row(feed, answer["own"]) for feed in feeds]))
     for feed in feeds:
         for key, value in feed.get("facts", {}).items():
-            click.echo(f"{feed['kind']}  {render.safe(key)}  {_shown(value)}")
+            click.echo(f"{feed['kind']}  {_key(key)}  {_shown(value)}")
     if kept:
         click.echo(kept)
 
@@ -68,7 +69,8 @@ def log(key: str | None, kind: str | None, author: str | None, data: Path, as_js
     """Show who said what of KEY, and when; without KEY all changes, oldest first.
 
     A feed goes back to when its author last began it anew: at a start of its node, or where most
-    of it had become history. Times are the authors' own. Needs a running daemon.
+    of it had become history: of what was so then it says `or earlier`. Times are the authors' own.
+    Needs a running daemon.
     """
     from .client import request
 
@@ -85,13 +87,9 @@ def log(key: str | None, kind: str | None, author: str | None, data: Path, as_js
         click.echo(json.dumps([{k: v for k, v in each.items() if k != "event"} for each in said]))
         return
     if not said:
-        click.echo("nobody has said anything of it" if key else "nothing is known yet")
+        click.echo(NOT_SINCE if key else _nothing(kind))
     for each in said:
-        what = "taken back" if each["value"] is None else _shown(each["value"])
-        click.echo(
-            f"{_time(each['made'])}  {_author(each['author'])}  {each['kind']}  "
-            f"{render.safe(each['key'])}  {what}"
-        )
+        click.echo(_said_line(each))
 
 
 @state.command(epilog=example("shoal state verify"))
@@ -122,12 +120,16 @@ def verify(data: Path, as_json: bool) -> None:
 @kind_option
 @author_option
 @data_option
-def export(kind: str | None, author: str | None, data: Path) -> None:
+@json_option
+def export(kind: str | None, author: str | None, data: Path, as_json: bool) -> None:
     """Write all feeds with their facts to standard output, as one JSON document.
 
-    Needs a running daemon.
+    It is indented; with --json it stands on one line, in ASCII. Needs a running daemon.
     """
     feeds, _ = _feeds("state_export", data, kind, author)
+    if as_json:
+        click.echo(json.dumps({"feeds": feeds}))
+        return
     click.echo(json.dumps({"feeds": feeds}, indent=1, ensure_ascii=False))
 
 
@@ -177,6 +179,24 @@ def _feeds(
 
 def _asked(**asked: str | None) -> dict[str, str]:
     return {key: value for key, value in asked.items() if value is not None}
+
+
+def _nothing(kind: str | None) -> str:
+    if kind is not None:
+        return f"nothing of kind `{render.safe(kind)}` is known"
+    return "nothing is known yet: a node writes some seconds after its start"
+
+
+def _said_line(each: dict[str, Any]) -> str:
+    """What a feed began with was so when it began, and nobody knows since when."""
+    when = _time(each["made"]) + (" or earlier" if each.get("earlier") else "")
+    what = "taken back" if each["value"] is None else _shown(each["value"])
+    return f"{when}  {_author(each['author'])}  {each['kind']}  {_key(each['key'])}  {what}"
+
+
+def _key(key: str) -> str:
+    """Whole, to be copied."""
+    return render.safe(key, defaults.KEY_WIDTH)
 
 
 def _author(peer: str) -> str:

@@ -66,8 +66,7 @@ def swarm_line(answer: dict[str, Any]) -> str:
     place = answer["group"]
     if place is None or place["role"] is None:
         return "private, no member of it"
-    article = "a" if place["role"] == "client" else "an"
-    return f"private, {article} {place['role']} of {place['members']}"
+    return f"private, {place['role']}, {render.count(place['members'], 'member')}"
 
 
 def _plural(word: str, count: int) -> str:
@@ -182,11 +181,16 @@ def peers(data: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer))
     elif not answer["peers"]:
-        click.echo("no other node is known; `shoal invite` prints a code for one to join by")
+        click.echo(f"no other node is known; {NEXT[answer.get('may_invite', True)]}")
     else:
         click.echo(render.table(PEER_HEADS, [peer_row(peer) for peer in answer["peers"]]))
 
 
+NEXT = {
+    True: "`shoal invite` prints a code for one to join by",
+    False: "`shoal status` shows what this node may in its group, and what is in the way",
+}
+"""What helps who knows nobody, by whether it may invite."""
 PEER_HEADS = ("PEER", "SERVES", "PATH", "RTT", "IN", "OUT", "ADDRESS")
 
 

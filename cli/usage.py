@@ -12,6 +12,7 @@ from .options import data_option, example, json_option
 
 LETTERS = 12  # the last of a peer id: the first are everybody's
 NUMBERS = ("requests", "tokens_in", "tokens_out", "busy_s")
+NOT_KEPT = "this node does not keep what others say of usage (`shoal node --state all` does)"
 HEADS = ("REQUESTS", "TOKENS IN", "TOKENS OUT", "COMPUTING")
 
 
@@ -35,7 +36,11 @@ def usage(data: Path, as_json: bool) -> None:
         return
     rows = answer["usage"]
     if not rows:
-        click.echo("nobody has said that anybody used its computer")
+        click.echo(
+            "nobody has said that anybody used its computer"
+            if answer.get("kept", True)
+            else NOT_KEPT
+        )
         return
     own = answer["own"]
     click.echo("had, as those say who gave it:")
@@ -46,6 +51,8 @@ def usage(data: Path, as_json: bool) -> None:
     click.echo(_table(("NODE",), rows, lambda row: (_peer(row["provider"], own),)))
     if answer["more"]:
         click.echo(f"and {answer['more']} more sums")
+    if not answer.get("kept", True):
+        click.echo(NOT_KEPT)
 
 
 def _table(

@@ -4,21 +4,22 @@ from collections.abc import Sequence
 
 import trio
 
+from ..state.group.admission import REVOKED
 from ..transport.address import Address
 from ..transport.endpoint import Endpoint
 from ..transport.errors import DialFailed, TransportError
 from ..transport.host import Host
-from ..transport.identity import public_key_of
+from ..transport.identity import PeerId, public_key_of
 from ..transport.ladder import Ladder
 from ..transport.link import Link
 from . import defaults
-from .errors import NodeError
-from .grouping import JOIN
+from .errors import NodeError, OtherSwarm
+from .grouping import JOIN, back_hint
 from .handing import Handed, open_handed
 from .health import Health
 from .invite import Invitation
 
-NOT_ADMITTED = {"not-admitted", "not-a-member", "revoked", "wrong-swarm"}
+NOT_ADMITTED = {"not-admitted", "not-a-member", REVOKED, "wrong-swarm"}
 
 
 class Bootstrap:
@@ -73,6 +74,12 @@ class Bootstrap:
                 f"{where} answers with another identity than {address.peer}",
                 hint="ask who runs it for its address again; somebody else may be answering",
             )
+        elif error.code == REVOKED:
+            self._health.report(
+                _condition(address),
+                f"{where} does not let this node in: the group has revoked it",
+                hint=back_hint(self._endpoint.peer),
+            )
         elif error.code in NOT_ADMITTED:
             self._health.report(
                 _condition(address),
@@ -97,7 +104,8 @@ async def join(
     """Join by a code; returns the link to the inviter, and its group where it is in one. `box`: for
     what the group will seal for this node.
 
-    Raises NodeError: `unreachable`, `wrong-peer`, `invite-refused`.
+    Raises NodeError: `unreachable`, `wrong-peer`, `invite-refused`, `other-swarm` (the data folder
+    belongs to another; the code is not used up).
     """
     where = f"{invitation.host}:{invitation.port}"
     try:
@@ -105,7 +113,7 @@ async def join(
             Address(invitation.host, invitation.port), timeout=defaults.BOOTSTRAP_TIMEOUT
         )
     except DialFailed as error:
-        raise _join_failed(where, error) from None
+        raise _join_failed(where, error, endpoint.peer) from None
     if not invitation.expects(public_key_of(link.peer)):
         link.close("wrong-peer")
         raise NodeError(
@@ -113,13 +121,15 @@ async def join(
             f"the node at {where} is not the one that made this invitation",
             hint="ask for a new code; somebody else may be answering at that address",
         )
-    return link, await _redeem(link, where, box)
+    return link, await _redeem(link, where, box, endpoint.peer)
 
 
-async def _redeem(link: Link, where: str, box: bytes) -> Handed | None:
+async def _redeem(link: Link, where: str, box: bytes, own: PeerId) -> Handed | None:
     try:
         reply = await link.call(JOIN, payload=box, timeout=defaults.GRANT_TIMEOUT)
     except TransportError as error:
+        if error.code == REVOKED:
+            raise _revoked(where, own) from None
         raise NodeError(
             "invite-refused", f"the node at {where} does not let this one join: {error.message}",
             hint="ask for a new code: `shoal invite` there",
@@ -132,7 +142,19 @@ async def _redeem(link: Link, where: str, box: bytes) -> Handed | None:
     return handed
 
 
-def _join_failed(where: str, error: DialFailed) -> NodeError:
+def _revoked(where: str, own: PeerId) -> NodeError:
+    return NodeError(
+        "invite-refused",
+        f"the group of the node at {where} has revoked this node",
+        hint=f"a new code does not help: {back_hint(own)}",
+    )
+
+
+def _join_failed(where: str, error: DialFailed, own: PeerId) -> NodeError:
+    if error.code == REVOKED:
+        return _revoked(where, own)
+    if error.code == "wrong-swarm":
+        return OtherSwarm(f"the data folder belongs to another private swarm than {where}")
     if error.code in NOT_ADMITTED:
         return NodeError(
             "invite-refused",

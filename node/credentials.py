@@ -11,7 +11,7 @@ from ..transport.host import Host
 from ..transport.identity import Identity
 from . import defaults
 from .config import DataFolder
-from .errors import NodeError
+from .errors import NodeError, OtherSwarm
 from .folder import disk_errors
 from .handing import Handed, read_handed
 from .invite import SECRET, Invitation, InviteBook, decode_book, encode, fingerprint, invitation_key
@@ -76,7 +76,8 @@ class Credentials:
     def admission(self, invitation: Invitation | None) -> Admission:
         """What the endpoint checks; before a joiner knows the swarm, what it proves."""
         if invitation is not None:
-            return Invited(invitation_key(invitation.secret))
+            swarm = b"" if self.group is None else self.group.charter.ident
+            return Invited(invitation_key(invitation.secret), swarm)
         if self.group is None:
             return OpenSwarm(invitations=self.book)
         return GroupAdmission(self.group, self.book)
@@ -88,11 +89,7 @@ class Credentials:
         """
         mine = self.group.charter if self.group is not None else None
         if mine is not None and (handed is None or handed.charter != mine):
-            raise NodeError(
-                "other-swarm",
-                f"`{self._folder.path}` belongs to another private swarm",
-                hint="join with another folder: `shoal join CODE --data DIR`",
-            )
+            raise OtherSwarm(f"`{self._folder.path}` belongs to another private swarm")
         if handed is not None and self.group is None:
             self._take_up(handed)
         elif handed is not None and self.group is not None:

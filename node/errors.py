@@ -4,6 +4,7 @@ ShoalError
 └── NodeError          `code` is a short fixed word; cli/errors.py maps it to an exit code
     ├── DataFolderInUse    another daemon holds the data folder
     ├── BadInvite          an invitation code that cannot be read
+    ├── OtherSwarm         the data folder belongs to another private swarm than the inviter
     ├── BadSetting         a setting that means nothing (a layer range, a size, an address)
     └── ControlError       a request on the control socket that is refused
 """
@@ -31,6 +32,14 @@ class BadInvite(NodeError):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("bad-invite", message, hint=hint)
+
+
+class OtherSwarm(NodeError):
+    """A data folder belongs to another private swarm than who invites."""
+
+    def __init__(self, message: str) -> None:
+        hint = "join with another folder: `shoal join CODE --data DIR`"
+        super().__init__("other-swarm", message, hint=hint)
 
 
 class BadSetting(NodeError):

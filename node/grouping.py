@@ -142,13 +142,25 @@ class Grouping:
         if self._told is not None and self._endpoint.link(self._told[0]) is not None:
             self._told = None  # who said so has let it in again
         by = None if upkeep is None else upkeep.group.revoked_by(own)
-        hint = "an owner of the group can let it in again: `shoal group role PEER ROLE` there"
+        hint = back_hint(own)
         if by is not None:
             self._health.report(_CONDITION, f"the group has revoked this node: by {by}", hint=hint)
         elif self._told is not None:
             peer, words = self._told
-            why = f", {words}" if words and words != REVOKED else ""
-            told = f"the group has revoked this node{why}: so says {peer}"
+            told = f"the group has revoked this node: {_by(peer, words)}"
             self._health.report(_CONDITION, told, hint=hint)
         else:
             self._health.clear(_CONDITION)
+
+
+def _by(peer: PeerId, words: str) -> str:
+    """Who has revoked this node, by the words of a peer (`revoked by …`, or none)."""
+    by = words.removeprefix("revoked ")
+    if by == f"by {peer}":
+        return by
+    return f"{by}, so says {peer}" if by and words != REVOKED else f"so says {peer}"
+
+
+def back_hint(own: PeerId) -> str:
+    """How a revoked node comes back."""
+    return f"an owner of its group can let it in again: `shoal group role {own} ROLE` there"

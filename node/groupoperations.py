@@ -127,7 +127,8 @@ def upkeep_of(node: "Node") -> Upkeep:
 
 
 def invited_role(node: "Node", request: dict[str, Any]) -> Role:
-    """The role that an invitation of this node's is to bring. Raises ControlError."""
+    """The role that an invitation of this node's is to bring. Raises ControlError,
+    GroupRefused."""
     if not node.credentials.private:
         if request.get("role") is not None:
             raise ControlError(
@@ -143,10 +144,13 @@ def invited_role(node: "Node", request: dict[str, Any]) -> Role:
         return role or Role.OPERATOR
     if own is Role.OPERATOR and role in (None, Role.CLIENT):
         return Role.CLIENT
-    who = "who is no member" if own is None else f"{own.word}s"
-    what = "anybody" if role is None else f"{role.word}s"
-    owners = upkeep.owners()
-    raise ControlError("not-owner", f"{who} cannot invite {what}", hint=f"ask one of: {owners}")
+    raise upkeep.not_allowed("invite anybody" if role is None else f"invite {role.word}s")
+
+
+def may_invite(node: "Node") -> bool:
+    """Whether `shoal invite` makes a code here."""
+    upkeep = node.state.upkeep
+    return upkeep is None or (upkeep.group.role or Role.CLIENT) > Role.CLIENT
 
 
 def status_view(node: "Node") -> dict[str, Any] | None:

@@ -97,6 +97,7 @@ class JobOperations:
             "own": self._node.identity.peer,
             "at": self._node.working.worker.at,
             "does_jobs": self._node.working.does_jobs,
+            "kept": self._node.state.interest(("jobs", 0)),
         }
 
     def _all(self, *, mine: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
@@ -190,7 +191,12 @@ class JobOperations:
             }
             for count, client, provider, root in rows
         ]
-        return {"usage": shown, "more": every - len(rows), "own": node.identity.peer}
+        return {
+            "usage": shown,
+            "more": every - len(rows),
+            "own": node.identity.peer,
+            "kept": node.state.interest(("usage", 0)),
+        }
 
     def _counts(self) -> Iterator[_Row]:
         """All there are; they may change meanwhile."""

@@ -20,7 +20,7 @@ from . import defaults, linkviews, views
 from .control import Emit, Operation, only_shoal_error
 from .diagnosis import finding_view
 from .errors import ControlError
-from .groupoperations import invited_role, status_view
+from .groupoperations import invited_role, may_invite, status_view
 from .lookups import Lookups
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Operations:
             for peer, record in sorted(members.items())
             if peer != own
         ]
-        return {"peers": shown}
+        return {"peers": shown, "may_invite": may_invite(node)}
 
     async def links(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         """Every link, with its rates over the time between two looks."""

@@ -71,6 +71,7 @@ class StateOperations:
                                 "epoch": said.entry.epoch,
                                 "seq": said.entry.seq,
                                 "made": said.entry.made / 1000,
+                                "earlier": said.entry.seq == 0,
                                 "key": changed,
                                 "value": value,
                             }

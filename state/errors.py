@@ -19,6 +19,8 @@ from pathlib import Path
 
 from ..transport.errors import ShoalError
 
+_SHOWN = 200  # characters of another program's message
+
 
 class StateError(ShoalError):
     """An error of this package."""
@@ -86,9 +88,15 @@ class StoreDamaged(StateError):
     def __init__(self, aside: Path, error: Exception) -> None:
         super().__init__(
             "store-damaged",
-            f"what was known of the swarm's state was damaged and is fetched again ({error})",
+            f"what was known of the swarm's state was damaged and is fetched again "
+            f"({_printable(str(error))})",
         )
         self.hint = f"check the disk; the damaged file is `{aside}`, it can be deleted"
+
+
+def _printable(text: str) -> str:
+    """The words of a database that has read damaged bytes: they may hold some of them."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_SHOWN])
 
 
 class StoreRefused(StateError):

@@ -45,7 +45,7 @@ class Hello:
     versions: tuple[int, int]
     incarnation: bytes
     windows: Windows
-    swarm: bytes = b""  # b"": joining by an invitation, not known yet
+    swarm: bytes = b""  # b"": joining by an invitation, of a swarm that is not known yet
     features: tuple[str, ...] = ()
     resume: bytes | None = None
     port: int = 0  # where this side listens, 0: nowhere
@@ -343,14 +343,15 @@ class SwarmKey(_BySecret):
 
 
 class Invited(_BySecret):
-    """Proves an invitation's key (10 bytes or more) when it dials, and lets nobody in."""
+    """Proves an invitation's key (10 bytes or more) when it dials, and lets nobody in. `swarm`:
+    the only one that it can join; an inviter in another refuses it, and the code is not used up."""
 
     open = False
-    swarm = b""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, swarm: bytes = b"") -> None:
         if len(key) < 10:
             raise ValueError("an invitation's key has 10 bytes or more")
+        self.swarm = swarm
         self.secret = Secret(INVITATION, invitation_ident(key), key)
 
     def find(self, kind: str, ident: bytes) -> Secret | None:

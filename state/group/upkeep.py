@@ -283,6 +283,11 @@ class Upkeep:
         Raises GroupRefused, FeedFull.
         """
         self._require_owner("change roles")
+        if peer == self.group.charter.founder:
+            if role is Role.OWNER:
+                return
+            words, hint = _founder(peer)
+            raise GroupRefused("founder", words, hint=hint)
         standing = self.group.order.standings.get(peer)
         by = self.group.revoked_by(peer)
         if standing is None:
@@ -306,8 +311,6 @@ class Upkeep:
 
     def _granters(self, peer: PeerId, above: Role) -> Iterable[PeerId]:
         """Members whose grants give a peer more than that."""
-        if peer == self.group.charter.founder:
-            return (peer,)
         owners = (each for each in self.group.order.standings.values() if each.role is Role.OWNER)
         return (
             each.peer
@@ -318,8 +321,7 @@ class Upkeep:
     async def _grant(self, peer: PeerId, role: Role, box: bytes) -> None:
         own = self.group.role
         if own is None or not (own is Role.OWNER or (own is Role.OPERATOR and role is Role.CLIENT)):
-            words = f"{_words(own)} cannot let {role.word}s in"
-            raise GroupRefused("not-owner", words, hint=f"ask one of: {self.owners()}")
+            raise self.not_allowed(f"let {role.word}s in")
         said = self.group.said(self._identity.peer)
         if own is Role.OPERATOR and len(said.grants) >= defaults.OPERATOR_CLIENTS:
             raise GroupRefused(
@@ -344,16 +346,10 @@ class Upkeep:
         Raises GroupRefused, FeedFull.
         """
         self._require_owner("revoke")
-        if peer == self._identity.peer:
-            raise GroupRefused(
-                "self", "an owner cannot revoke itself", hint="ask a more senior owner"
-            )
         order = list(self.group.order.standings)
         own = self._identity.peer
-        if peer in order and order.index(peer) < order.index(own):
-            before = _listed(order[: order.index(peer)]) or "nobody: it founded the group"
-            words = f"`{peer}` stands before this node in the group"
-            raise GroupRefused("senior", words, hint=f"ask one of: {before}")
+        if peer in order and order.index(peer) <= order.index(own):
+            raise self._senior(peer)
         if peer not in order:
             raise GroupRefused(
                 "no-member", f"`{peer}` is no member", hint="`shoal group` lists the members"
@@ -364,6 +360,20 @@ class Upkeep:
         await self._until(lambda: self.group.revoked_by(peer) is not None)
         self._stale = True
         self.wake()
+
+    def _senior(self, peer: PeerId) -> GroupRefused:
+        """Why this node cannot revoke one that stands before it, or itself."""
+        own, founder = self._identity.peer, self.group.charter.founder
+        code, message = "senior", f"`{peer}` stands before this node in the group"
+        if peer == own:
+            code, message = "self", "an owner cannot revoke itself"
+        if peer == founder:
+            words, hint = _founder(peer)
+            return GroupRefused(code, message if peer == own else words, hint=hint)
+        owners = [each.peer for each in self.group.order.members() if each.role is Role.OWNER]
+        return GroupRefused(
+            code, message, hint=f"ask one of: {_listed(owners[: owners.index(peer)])}"
+        )
 
     def _ends_now(self, key: bytes) -> dict[Plot, Head]:
         heads = ((plot, self._replica.head(key, plot)) for plot in all_parts())
@@ -380,11 +390,18 @@ class Upkeep:
         return self.group.newest
 
     def _require_owner(self, what: str) -> None:
-        role = self.group.role
-        if role is not Role.OWNER:
-            raise GroupRefused(
-                "not-owner", f"{_words(role)} cannot {what}", hint=f"ask one of: {self.owners()}"
-            )
+        if self.group.role is not Role.OWNER:
+            raise self.not_allowed(what)
+
+    def not_allowed(self, what: str) -> GroupRefused:
+        """Why this node's place does not let it do something, and whom to ask."""
+        own = self._identity.peer
+        if self.group.revoked_by(own) is not None:
+            message = f"the group has revoked this node: it cannot {what}"
+            hint = f"ask an owner for `shoal group role {own} ROLE`: {self.owners()}"
+            return GroupRefused("revoked", message, hint=hint)
+        message = f"{_words(self.group.role)} cannot {what}"
+        return GroupRefused("not-owner", message, hint=f"ask one of: {self.owners()}")
 
     def owners(self) -> str:
         """Whom to ask for what only owners do."""
@@ -405,6 +422,14 @@ class Upkeep:
 
     def _wall_ms(self) -> int:
         return max(0, int(self._host.wall() * 1000))
+
+
+def _founder(peer: PeerId) -> tuple[str, str]:
+    """What is in the way of changing a founder's place, and what goes instead."""
+    return (
+        f"`{peer}` founded the group: it always stays an owner",
+        "found a group without it: `shoal node --private --data DIR`",
+    )
 
 
 def _words(role: Role | None) -> str:

@@ -13,6 +13,7 @@ from .. import defaults
 from ..entry import FeedName
 from ..errors import BadFact
 from ..record import NOTHING, Capacity
+from ..vouches import VOUCHES
 from .fact import read_each, read_rate, read_text, read_whole
 from .view import View
 
@@ -40,6 +41,11 @@ class Members(View[PeerId, Said, Member]):
     """Members by their peer ids: those with a `member` feed that says anything known here."""
 
     kinds = ("member",)
+
+    def changed(self, name: FeedName, key: str, value: Mapping[str, Any] | None) -> None:
+        """As of every view; whom a member vouches for is the replica's to read."""
+        if key != VOUCHES:
+            super().changed(name, key, value)
 
     def get(self, subject: PeerId) -> Member | None:
         """A member, put together from its facts."""

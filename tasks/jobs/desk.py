@@ -118,7 +118,11 @@ class Desk:
         if not found:
             raise _unknown(start)
         if len(found) > 1:
-            raise JobError("ambiguous-job", f"`{start}` begins {len(found)} jobs", hint="say more")
+            raise JobError(
+                "ambiguous-job",
+                f"`{start}` begins {len(found)} jobs",
+                hint="give more letters of the id: `shoal job list --mine` shows them",
+            )
         return found[0]
 
     async def run(self) -> None:

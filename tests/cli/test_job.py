@@ -115,6 +115,7 @@ def test_standard_input(daemon: Daemon, shoal: Shoal, monkeypatch: pytest.Monkey
         ((), 2),
         (("Once", "--file", "x"), 2),
         (("",), 1),
+        ((" \n\t",), 1),
         (("--file", "nowhere"), 1),
         (("Once", "--max-tokens", "5000"), 2),
     ],
@@ -179,6 +180,11 @@ def test_the_table(daemon: Daemon, shoal: Shoal) -> None:
     assert json.loads(shoal("list", "--json").out)["more"] == 5
     daemon.answers["job_list"] = {"jobs": [], "more": 0, "own": OWN}
     assert "there are no jobs" in shoal("list").out
+    for jobs in ([], [ITEM]):
+        daemon.answers["job_list"] = {"jobs": jobs, "more": 0, "own": OWN, "kept": False}
+        out = shoal("list").out
+        assert "does not keep others' jobs" in out and "there are no jobs" not in out
+        assert "does not keep" not in shoal("list", "--mine").out
 
 
 def test_a_job(daemon: Daemon, shoal: Shoal) -> None:
@@ -221,6 +227,20 @@ def test_ctrl_c_leaves_the_job(daemon: Daemon, shoal: Shoal) -> None:
     done = shoal("result", JOB, "--wait")
     assert done.code == 130 and "the job goes on" in done.err
     assert "`shoal job result abababababab --wait" in done.err
+
+
+def test_ctrl_c_leaves_several_jobs(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+    def second_cut_off(asked: Any) -> Any:
+        if int(asked["job"], 16):
+            raise KeyboardInterrupt
+        return {**FOUND, "job": asked["job"]}
+
+    daemon.answers["job_result"] = second_cut_off
+    path = tmp_path / "prompts"
+    path.write_text("one\ntwo\nthree\n")
+    done = shoal("submit", "tiny", "--file", str(path), "--wait")
+    assert done.code == 130 and "2 jobs go on" in done.err
+    assert "`shoal job list --mine" in done.err
 
 
 def test_taking_one_out(daemon: Daemon, shoal: Shoal) -> None:

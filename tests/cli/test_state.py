@@ -16,7 +16,8 @@ FEED = {
 FORKED = {**FEED, "author": OTHER, "kind": "shards", "part": 11, "forked": True, "entries": 0}
 SAID = {
     "event": "said", "author": OTHER, "kind": "models", "part": 0, "epoch": 5, "seq": 1,
-    "made": 1_700_000_001.0, "key": "ti\x1bny", "value": {"root": "ab", "layers": 6},
+    "made": 1_700_000_001.0, "earlier": False, "key": "ti\x1bny",
+    "value": {"root": "ab", "layers": 6},
 }  # fmt: skip
 
 
@@ -72,6 +73,8 @@ def test_the_feeds(monkeypatch: Any, capsys: Any) -> None:
     assert [feed["author"] for feed in json.loads(out)["feeds"]] == [OWN, OTHER]
     _, out = shown(monkeypatch, capsys, Daemon([], daemon.answer), "show")
     assert "nothing is known yet" in out
+    _, out = shown(monkeypatch, capsys, Daemon([], daemon.answer), "show", "--kind", "usage")
+    assert out == "nothing of kind `usage` is known\n"
 
 
 def test_what_they_say(monkeypatch: Any, capsys: Any) -> None:
@@ -89,7 +92,28 @@ def test_the_log_is_in_order_of_time(monkeypatch: Any, capsys: Any) -> None:
     _, out = shown(monkeypatch, capsys, Daemon([later, SAID], {"changes": 2}), "log", "--json")
     assert [each["seq"] for each in json.loads(out)] == [1, 1]
     _, out = shown(monkeypatch, capsys, Daemon([], {"changes": 0}), "log", "nobody")
-    assert out == "nobody has said anything of it\n"
+    assert out == "nothing is known of it since the feeds that this node keeps began\n"
+    _, out = shown(monkeypatch, capsys, Daemon([], {"changes": 0}), "log", "--kind", "usage")
+    assert out == "nothing of kind `usage` is known\n"
+
+
+def test_what_a_feed_began_with_may_be_older(monkeypatch: Any, capsys: Any) -> None:
+    first = {**SAID, "seq": 0, "earlier": True}
+    later = {**SAID, "made": 1_700_000_009.0}
+    _, out = shown(monkeypatch, capsys, Daemon([first, later], {"changes": 2}), "log")
+    assert [" or earlier  " in line for line in out.splitlines()] == [True, False]
+    _, out = shown(monkeypatch, capsys, Daemon([first], {"changes": 1}), "log", "--json")
+    assert json.loads(out)[0]["earlier"] is True
+
+
+def test_a_key_can_be_copied(monkeypatch: Any, capsys: Any) -> None:
+    key = "ab" * 32 + "/0"
+    said = Daemon([{**SAID, "kind": "shards", "key": key}], {"changes": 1})
+    _, out = shown(monkeypatch, capsys, said, "log")
+    assert f"  {key}  " in out
+    feed = Daemon([{**FEED, "facts": {key: {"start": 0}}}], {"feeds": 1, "own": OWN})
+    _, out = shown(monkeypatch, capsys, feed, "show", "--author", "me")
+    assert f"  {key}  start 0" in out
 
 
 def test_a_stranger_s_clock(monkeypatch: Any, capsys: Any) -> None:
@@ -114,3 +138,6 @@ def test_export_is_one_document(monkeypatch: Any, capsys: Any) -> None:
     assert code == 0
     assert json.loads(out)["feeds"][0]["facts"] == {"é": {"layers": 6}}
     assert state.feed_row(FEED, OTHER)[0] == "…aaaaaaaaaaaa"
+    code, line = shown(monkeypatch, capsys, daemon, "export", "--json")
+    assert (code, json.loads(line)) == (0, json.loads(out)) and line.count("\n") == 1
+    assert line.isascii()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.cli.main import invoke
-from shoal.cli.status import link_row, links_text, relaying_line, status_rows
+from shoal.cli.status import link_row, links_text, relaying_line, status_rows, swarm_line
 
 from .conftest import LINK, STATUS
 
@@ -57,3 +57,19 @@ def test_links_are_asked_for_only_where_they_are_wanted(
         assert json.loads(capsys.readouterr().out)["links"] == [LINK]
     with fake_daemon({"status": STATUS}):
         assert invoke(["status"]) == 0
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_who_may_not_invite_is_not_told_to(
+    may: bool, fake_daemon: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_daemon({"peers": {"peers": [], "may_invite": may}}):
+        assert invoke(["peers"]) == 0
+    assert ("`shoal invite`" in capsys.readouterr().out) == may
+
+
+def test_the_place_in_a_group() -> None:
+    place = {"role": "owner", "members": 4}
+    assert swarm_line({**STATUS, "private": True, "group": place}) == "private, owner, 4 members"
+    alone = {"role": "client", "members": 1}
+    assert swarm_line({**STATUS, "private": True, "group": alone}) == "private, client, 1 member"

@@ -22,9 +22,13 @@ ROWS: list[dict[str, Any]] = [
 
 
 def shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rows: Any, *args: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rows: Any,
+    *args: str,
+    kept: bool = True,
 ) -> str:
-    answer = {"usage": rows, "more": 3 if rows else 0, "own": OWN}
+    answer = {"usage": rows, "more": 3 if rows else 0, "own": OWN, "kept": kept}
     monkeypatch.setattr("shoal.cli.client.request", lambda *_, **__: answer)
     assert invoke(["usage", *args]) == 0
     return capsys.readouterr().out
@@ -45,6 +49,13 @@ def test_what_was_had_and_what_was_given(monkeypatch: Any, capsys: Any) -> None:
 
 def test_nothing_yet(monkeypatch: Any, capsys: Any) -> None:
     assert "nobody has said" in shown(monkeypatch, capsys, [])
+
+
+def test_what_is_not_kept_is_not_nothing(monkeypatch: Any, capsys: Any) -> None:
+    for rows in ([], ROWS):
+        out = shown(monkeypatch, capsys, rows, kept=False)
+        assert "does not keep what others say of usage" in out.splitlines()[-1]
+        assert "nobody has said" not in out
 
 
 def test_json(monkeypatch: Any, capsys: Any) -> None:

@@ -16,7 +16,7 @@ from shoal.node.errors import NodeError
 from shoal.node.grouping import JOIN, Grouping
 from shoal.node.handing import Handed
 from shoal.node.health import Health
-from shoal.node.invite import Invitation, decode
+from shoal.node.invite import Invitation, decode, invitation_key
 from shoal.state import defaults as state_defaults
 from shoal.state.group.facts import Role
 from shoal.state.group.sealing import box_of
@@ -25,6 +25,7 @@ from shoal.state.service import State
 from shoal.transport.address import Address
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed
+from shoal.transport.hello import Invited
 from shoal.transport.identity import Identity
 from shoal.transport.ladder import Ladder
 from shoal.transport.link import Link
@@ -145,6 +146,51 @@ async def test_an_invitation_that_was_taken_back_grants_nothing(tmp_path: Path) 
         assert inviter.credentials.book.remove(ident)
         with pytest.raises(NodeError, match="does not let this invitation in"):
             await (await make.peer(code=code)).join(code)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("private", [True, False])
+async def test_a_folder_of_another_group_uses_no_code_up(tmp_path: Path, private: bool) -> None:
+    """Red where the folder is looked at after the code: a ghost would be a member."""
+    async with swarm(tmp_path) as make:
+        inviter = await make.peer(private=private)
+        code = await inviter.code()
+        other = await make.peer(private=True, code=code)
+        with pytest.raises(NodeError, match="another private swarm") as raised:
+            await other.join(code)
+        assert raised.value.code == "other-swarm"
+        assert "shoal join CODE --data DIR" in (raised.value.hint or "")
+        (left,) = inviter.credentials.book.outstanding().values()
+        assert left.uses == 1
+        group = inviter.credentials.group
+        assert group is None or not group.order.knows(other.identity.peer)
+
+
+@pytest.mark.trio
+async def test_a_revoked_node_is_told_that_no_code_helps(tmp_path: Path) -> None:
+    async with swarm(tmp_path) as make:
+        inviter = await make.peer(private=True)
+        code = await inviter.code()
+        joiner = await make.peer(code=code)
+        await joiner.join(code)
+        peer, upkeep = joiner.identity.peer, inviter.state.upkeep
+        assert upkeep is not None
+        await upkeep.revoke(peer)
+        code = await inviter.code()
+        back = f"`shoal group role {peer} ROLE`"
+        joiner.endpoint.admission = Invited(invitation_key(decode(code).secret))
+        with pytest.raises(NodeError, match="has revoked this node") as raised:
+            await join(joiner.endpoint, decode(code), b"b" * 32)
+        assert raised.value.code == "invite-refused"
+        assert "a new code does not help" in (raised.value.hint or "")
+        assert back in (raised.value.hint or "")
+        joiner.endpoint.admission = joiner.credentials.admission(None)
+        health = Health()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Bootstrap(HOST, joiner.ladder, health).run, [inviter.address], ())
+            assert "the group has revoked it" in await condition(health)
+            assert back in (health.conditions()[0].hint or "")
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio

@@ -180,7 +180,13 @@ def test_who_says_that_this_node_is_out_is_named() -> None:
     assert node.sentences == []
     node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
     (sentence,) = node.sentences
-    assert PEER in sentence and OWNER in sentence and "has revoked this node" in sentence
+    assert sentence == f"the group has revoked this node: by {OWNER}, so says {PEER}"
+    node.endpoint.told["refused"](PEER, "revoked", f"revoked by {PEER}")
+    assert node.sentences == [f"the group has revoked this node: by {PEER}"]
+    node.endpoint.told["refused"](PEER, "revoked", "revoked")
+    assert node.sentences == [f"the group has revoked this node: so says {PEER}"]
+    (condition,) = node.health.conditions()
+    assert f"`shoal group role {OWN} ROLE`" in (condition.hint or "")
 
 
 def test_in_an_open_swarm_nobody_can_say_so() -> None:

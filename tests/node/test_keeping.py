@@ -113,3 +113,11 @@ async def test_what_no_linked_node_keeps_is_said(world: World) -> None:
         "usage": [0],
     }
     assert (await first.ask("state_show"))["alone"] == {}
+
+
+async def test_jobs_and_usage_say_whether_those_of_others_are_kept(world: World) -> None:
+    first = await world.host("a").start(engine=False)
+    second = await world.host("b").start(engine=False, state="needed")
+    for op in ("job_list", "usage"):
+        assert (await first.ask(op))["kept"] is True
+        assert (await second.ask(op))["kept"] is False

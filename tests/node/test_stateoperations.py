@@ -36,6 +36,7 @@ async def test_each_sees_what_the_other_says(world: World) -> None:
     first, second = await pair(world)
     me = first.node.identity.peer
     events, answer = await asked(second, "state_show", author=me[-8:])
+    assert answer["unreadable"] == 0
     assert answer["members"] == 2 and answer["feeds"] == len(events)
     facts = {event["kind"]: event["facts"] for event in events}
     assert facts["models"]["tiny"]["layers"] == 6
@@ -57,6 +58,7 @@ async def test_who_said_what_and_when(world: World) -> None:
     assert said[0]["author"] == first.node.identity.peer
     some, _ = await asked(first, "state_log", key="tiny", author="me")
     assert [event["key"] for event in some] == ["tiny"]
+    assert all(event["earlier"] == (event["seq"] == 0) for event in (*said, *some))
     none, _ = await asked(first, "state_log", key="nobody")
     assert none == []
 

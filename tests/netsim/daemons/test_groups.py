@@ -172,6 +172,8 @@ def test_only_owners_change_the_group() -> None:
                     await node.ask(op, **more)
                 assert raised.value.code == "not-owner"
                 assert nodes[0].peer in (raised.value.hint or "")
+        may = [(await node.ask("peers"))["may_invite"] for node in nodes]
+        assert may == [True, True, False]
         code = await nodes[1].ask("invite")
         assert code["role"] == "client"
         with pytest.raises(ControlError, match="cannot revoke itself"):

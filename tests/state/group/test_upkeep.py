@@ -1,6 +1,7 @@
 """A group over links and on disks: admitting, revoking, handing keys on, restarts."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from shoal.state.group.facts import (
     GROUP,
     KEY,
     Charter,
+    Revocation,
     Role,
     grant_fact,
     grant_key,
@@ -395,5 +397,52 @@ def test_a_rotation_without_room_is_told_and_changes_nothing(
         monkeypatch.setattr(first.state, "set", real)
         await until(lambda: first.key == second.key == third.key == 2)
         assert first.upkeep.trouble is None
+
+    run(body)
+
+
+def test_a_founder_always_stays_an_owner() -> None:
+    async def body(swarm: Swarm) -> None:
+        first, second = await group(swarm, Role.OWNER)
+        peer = first.identity.peer
+        for node in (first, second):
+            with pytest.raises(GroupRefused, match="always stays an owner") as raised:
+                await node.upkeep.change_role(peer, Role.CLIENT)
+            assert raised.value.code == "founder" and raised.value.hint
+            await node.upkeep.change_role(peer, Role.OWNER)
+        with pytest.raises(GroupRefused, match="always stays an owner") as raised:
+            await second.upkeep.revoke(peer)
+        assert raised.value.code == "senior" and "nobody" not in (raised.value.hint or "")
+        with pytest.raises(GroupRefused, match="cannot revoke itself") as raised:
+            await first.upkeep.revoke(peer)
+        assert "ask" not in (raised.value.hint or "")
+
+    run(body)
+
+
+def test_only_owners_who_stand_before_are_to_be_asked() -> None:
+    async def body(swarm: Swarm) -> None:
+        nodes = await group(swarm, Role.OWNER, Role.OWNER)
+        order = [*nodes[0].roles]
+        senior, junior = sorted(nodes[1:], key=lambda node: order.index(node.identity.peer))
+        for peer in (senior.identity.peer, junior.identity.peer):
+            with pytest.raises(GroupRefused) as raised:
+                await junior.upkeep.revoke(peer)
+            asked = order[: order.index(peer)]
+            assert raised.value.hint == f"ask one of: {', '.join(asked)}"
+
+    run(body)
+
+
+def test_a_revoked_one_is_told_that_it_is() -> None:
+    async def body(swarm: Swarm) -> None:
+        first, second = await group(swarm, Role.OPERATOR)
+        peer, seen = second.identity.peer, second.upkeep.group
+        out = {peer: (first.identity.peer, Revocation({}, 0))}
+        seen.order = replace(seen.order, revoked=out)
+        said = second.upkeep.not_allowed("invite anybody")
+        assert said.code == "revoked" and "has revoked this node" in said.message
+        assert f"`shoal group role {peer} ROLE`" in (said.hint or "")
+        assert first.identity.peer in (said.hint or "")
 
     run(body)

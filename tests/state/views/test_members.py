@@ -12,6 +12,7 @@ from shoal.state.views.members import (
     capacity_fact,
     jobs_fact,
 )
+from shoal.state.vouches import VOUCHES, write_vouches
 from shoal.transport.identity import Identity
 
 ALICE, BOB = (Identity.from_seed(seed * 32).peer for seed in (b"a", b"b"))
@@ -46,7 +47,7 @@ def test_what_it_says_is_bounded() -> None:
 
 def test_what_this_version_does_not_know_makes_no_member() -> None:
     view = Members()
-    view.changed(HERS, "vouches", {"keys": [b"k" * 32]})
+    view.changed(HERS, "later", {"keys": [b"k" * 32]})
     view.changed(HERS, ABOUT, {"version": "x\x1b[2J"})
     view.changed(HERS, CAPACITY, {"cores": "many"})
     assert view.get(ALICE) is None and view.bad == 3
@@ -67,3 +68,11 @@ def test_which_jobs_a_member_does() -> None:
     for kinds in (None, "prompt", [5], ["x" * 33], ["k"] * (defaults.JOB_KINDS + 1)):
         view.changed(HERS, JOBS, {"kinds": kinds})
         assert view.get(ALICE) is None, kinds
+
+
+def test_whom_a_member_vouches_for_is_no_bad_fact() -> None:
+    """Red where the view reads it: healthy nodes were told of unreadable facts."""
+    view = Members()
+    view.changed(HERS, VOUCHES, write_vouches([b"k" * 32]))
+    view.changed(HERS, VOUCHES, None)
+    assert view.bad == 0 and view.get(ALICE) is None

@@ -280,6 +280,7 @@ async def test_the_beginning_of_an_id_is_enough(world: World) -> None:
         with pytest.raises(JobError) as raised:
             made.desk.find("")
         assert raised.value.code == "ambiguous-job"
+        assert "more letters of the id" in (raised.value.hint or "")
         with pytest.raises(JobError) as raised:
             made.desk.find("x")
         assert raised.value.code == "unknown-job"
