@@ -27,7 +27,7 @@ $(STAMP): requirements/dev.lock pyproject.toml
 demo: setup  ## start three daemons on this machine and generate text through them
 	$(BIN)/shoal demo
 
-test: setup  ## run the tests (about 8 minutes on two cores)
+test: setup  ## run the tests (about 10 minutes on two cores)
 	$(BIN)/python -m pytest -q $(SPREAD)
 
 test-long: setup  ## run the long sets as well

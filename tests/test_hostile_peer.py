@@ -398,7 +398,7 @@ def evil_manifest(honest: bytes, value: bytes) -> bytes:
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("value", [b"1e999", b'"\\ud800"'])
+@pytest.mark.parametrize("value", [b"1e999", pytest.param(b'"\\ud800"', marks=pytest.mark.long)])
 async def test_a_config_that_nothing_can_hold_is_a_model_error(
     tmp_path: Path, value: bytes
 ) -> None:

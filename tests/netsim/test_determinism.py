@@ -66,7 +66,7 @@ def profiled(folder: Path) -> tuple[str, ...]:
     return ("-m", "cProfile", "-o", str(folder / "profile"))
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@SHORT
 def test_the_same_seed_twice(name: str) -> None:
     assert run(name) == run(name, attempt=1)
     assert run(name)["count"] > 1000

@@ -47,7 +47,7 @@ async def all_found(random: Random, writers: Sequence[Finder], readers: Sequence
     return found / 20
 
 
-@pytest.mark.parametrize("count", [8, 50])
+@pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.long)])
 async def test_everybody_finds_what_anybody_says(world: World, count: int) -> None:
     nodes = await crowd(world, count)
     assert await all_found(Random(1), nodes, nodes) == 1.0

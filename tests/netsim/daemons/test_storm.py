@@ -33,7 +33,7 @@ def test_after_many_storms_all_is_well(seed: int) -> None:
     ("part", "method", "said"),
     [
         (Remembering, "write", "ended with"),
-        (Working, "leave", "ended with"),
+        pytest.param(Working, "leave", "ended with", marks=pytest.mark.long),
         (Node, "_enter_swarm", "does not run"),
     ],
 )
