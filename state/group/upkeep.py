@@ -162,7 +162,11 @@ class Upkeep:
         group, own = self.group, self._identity.peer
         if own == group.charter.founder:
             if self.held and group.young:
-                return
+                raise GroupRefused(
+                    "nothing-left",
+                    "what this node has said of its group is not on its disk any more",
+                    hint="let it run until another member is there, which gives it back",
+                )
             box = box_of(self._identity)
             self._own.set("group", facts.ABOUT, facts.about_fact("", group.charter.nonce, box))
         if group.role is not Role.OWNER or own not in self._boxes():

@@ -204,11 +204,13 @@ def test_a_founder_that_lost_its_store_has_its_group_back_from_others() -> None:
         await first.start()
         await trio.sleep(30)
         assert first.upkeep.group.young and first.upkeep.held
+        assert first.upkeep.trouble is not None and first.upkeep.trouble.code == "nothing-left"
         assert first.state.replica.head(first.identity.public_key, GROUP) is None
         swarm.connect(first, second)
         swarm.connect(first, third)
         await until(lambda: first.roles == second.roles == third.roles == before)
         assert not first.upkeep.group.young
+        await until(lambda: first.upkeep.trouble is None)
         await first.upkeep.rotate()
         await until(lambda: first.key == second.key == third.key == 2)
 
