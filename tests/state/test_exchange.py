@@ -61,6 +61,42 @@ def test_a_comparison_gives_both_what_they_lack() -> None:
     at_once(compared())
 
 
+async def off_for_a_month() -> None:
+    net, nodes = await linked(4)
+    *awake, asleep = nodes
+    for node in nodes:
+        await node.write(a={"v": 0}, gone={"v": 0})
+    await spread(nodes)
+    assert same(*nodes)
+    for node in awake:
+        node.exchange.link_lost(asleep.peer)
+        asleep.exchange.link_lost(node.peer)
+        await node.replica.unlinked(asleep.peer)
+        await asleep.replica.unlinked(node.peer)
+    for day in range(1, 31):
+        net.time += 86_400.0
+        for node in awake:
+            if day % 4 == 0:  # most of it has become history
+                node.writer.next_epoch()
+            await node.write(MEMBER, a={"v": day}, **{f"day{day}": {"v": day}})
+            await node.write(JOBS, b={"v": day})
+        await spread(awake)
+    assert same(*awake) and not same(asleep, *awake)
+    net.calls.clear()
+    await link(asleep, awake[0])
+    await asleep.exchange.compare(awake[0].peer)
+    await asleep.pull()
+    assert same(*nodes) and len(net.calls) < 12
+    for node in awake:
+        facts = facts_of(await asleep.replica.facts(node.key, MEMBER))
+        assert facts == facts_of(await node.replica.facts(node.key, MEMBER))
+        assert facts["a"] == {"v": 30} and "gone" not in facts and len(facts) == 4
+
+
+def test_who_was_off_for_a_month_catches_up_in_a_few_calls() -> None:
+    at_once(off_for_a_month())
+
+
 async def equal() -> None:
     net, (one, two) = await linked(2)
     await one.write(a={"v": 1})
