@@ -43,6 +43,7 @@ MEMBERS_LOOK = 60.0  # seconds, at most, between two looks for whom to dial
 # Liveness: docs/spec/liveness.md.
 CHECK_S = 1.0  # seconds in which a check must bring a proof
 STALL_S = 0.5  # seconds a check may be late before it means nothing: our own loop stood still
+RIVAL_S = 6.0  # seconds after which the link of one that were gone would be so too
 FRESH_S = 4.0  # seconds for which a proof alone keeps a member live
 PROVE_AGAIN_S = (2.0, 10.0, 300.0)  # seconds between proofs with witnesses in 0, 1, more networks
 RECHECK_S = 1.0  # seconds after a proof in which no rumour brings about another check

@@ -201,7 +201,7 @@ class Liveness:
 
     def next_due(self, now: float) -> float:
         """When `next_checks` may have something, or somebody has been out of sight for too long."""
-        least = inf
+        least = min((since for since, _ in self._waiting.values()), default=inf) + defaults.RIVAL_S
         for peer, watched in self._watched.items():
             least = min(least, self._due(peer, watched), self._ends(peer, watched))
         return max(least, now + defaults.TURN_S)
@@ -237,9 +237,21 @@ class Liveness:
         return watched.proved + defaults.FRESH_S
 
     def _expire(self, now: float) -> None:
+        self._end_waits(now)
         for peer, watched in self._unlinked():
             if not watched.checking and self._ends(peer, watched) < now:
                 self._out(watched, now)
+
+    def _end_waits(self, now: float) -> None:
+        """A rival whose link answers still is there, whatever came of its check: two homes may use
+        one private address."""
+        for peer, (since, rivals) in list(self._waiting.items()):
+            if now >= since + defaults.RIVAL_S:
+                del self._waiting[peer]
+                left = self._unsure(since, [each for each in rivals if each not in self._links])
+                if left:
+                    self._waiting[peer] = since, left
+                self.version += left != rivals
 
     def _out(self, watched: Watched, now: float) -> None:
         self.version += watched.live

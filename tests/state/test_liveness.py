@@ -275,6 +275,28 @@ def test_one_that_comes_back_as_another_with_a_link_waits_as_well(node: Liveness
     assert node.is_live(X) and not node.is_live(A) and node.version > version
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_rival_whose_link_stays_is_there(node: Liveness, again: bool) -> None:
+    """Two homes with one private address. Its check fails, or its link is made anew before that:
+    what is not asked again would else keep the other one out for good."""
+    node.linked(X, "x", 10.0, rivals=[A])
+    if again:
+        node.unlinked(A, 10.1)
+        node.linked(A, PLACES[A], 10.2, rivals=[])
+        node.linked(X, "x", 10.2, rivals=[A])
+        node.linked(A, PLACES[A], 10.3)
+    else:
+        assert is_due(node, A, 10.0)
+        node.failed(A, 11.0)
+    assert node.is_live(A) and not node.is_live(X)
+    version, now = node.version, 11.0
+    while now < 10.0 + defaults.RIVAL_S + 2:
+        node.next_checks(now)
+        now = max(node.next_due(now), now + 0.1)
+    assert node.is_live(A) and node.is_live(X) and node.version > version
+    assert not node._waiting
+
+
 def test_a_liar_at_anothers_address_delays_but_itself(node: Liveness) -> None:
     node.linked(X, "x", 10.0, rivals=[A])
     assert is_due(node, A, 10.0)
