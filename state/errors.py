@@ -96,7 +96,8 @@ class StoreDamaged(StateError):
 
 def _printable(text: str) -> str:
     """The words of a database that has read damaged bytes: they may hold some of them."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:_SHOWN])
+    one_line = " ".join(text[:_SHOWN].split())
+    return "".join(letter if letter.isprintable() else "?" for letter in one_line)
 
 
 class StoreRefused(StateError):
