@@ -208,6 +208,15 @@ def test_a_liar_is_forgotten_when_a_member_lets_this_node_in() -> None:
     assert node.sentences == []
 
 
+def test_who_said_so_and_has_a_link_again_has_taken_it_back() -> None:
+    node = Node()
+    node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
+    assert len(node.sentences) == 1
+    node.endpoint.admitted = Admitted(SWARM, b"mark")  # it has dialled here
+    node.grouping._report()
+    assert node.sentences == []
+
+
 def test_what_its_own_list_says_needs_nobody_s_word() -> None:
     node = Node()
     node.upkeep.revoked[OWN] = OWNER

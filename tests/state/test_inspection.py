@@ -75,6 +75,7 @@ def test_damage_is_found_and_fetched_again() -> None:
         _forge(store, one.identity)
         found = await two.state.inspection.verified()
         assert [name.author for name in found.damaged] == [one.identity.peer]
+        assert found.feeds == sound.feeds, "the damaged one among them, once"
         await trio.sleep(10)
         assert two.names(one) == ["tiny"]
         assert not (await two.state.inspection.verified()).damaged

@@ -21,6 +21,7 @@ from shoal.state.store import Store
 from shoal.state.stored import StoredFeed
 from shoal.state.work import Cut, Drop, Forget, Put, Work
 from shoal.transport.errors import DatabaseDamaged, HostError
+from shoal.transport.realhost import RealHost
 
 from .chains import chain, identity, name, sealed
 
@@ -274,6 +275,22 @@ def test_a_page_from_an_earlier_time_is_noticed() -> None:
             store.entries(name(1), 2, 0, 10**6)
         assert store.feeds().damaged == [name(1)]
         assert everything(store) == []
+
+
+def test_damage_of_the_disk_is_noticed_while_the_store_is_open(tmp_path: Path) -> None:
+    """Red where what was read before is answered from memory."""
+    path, entries = tmp_path / "state.db", chain(1, 3)
+    store = Store(RealHost().files.database(path))
+    done(store, Put(entries))
+    store.abandon()
+    store = Store(RealHost().files.database(path))
+    assert len(everything(store)) == 1
+    data = path.read_bytes()
+    piece = entries[1].sealed[48:80]  # of its signature
+    assert data.count(piece) == 1
+    path.write_bytes(data.replace(piece, bytes(32)))
+    assert store.feeds().damaged == [name(1)]
+    store.abandon()
 
 
 def test_a_damaged_proof_is_noticed() -> None:
