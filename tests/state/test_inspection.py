@@ -62,6 +62,21 @@ def test_a_history() -> None:
     run(body)
 
 
+def test_a_feed_of_which_nothing_can_be_read_counts_once_as_damaged() -> None:
+    async def body(swarm: Swarm) -> None:
+        one = await swarm.node()
+        one.state.set("models", "tiny", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        sound = await one.state.inspection.verified()
+        store = one.state._keeper._store
+        assert store is not None
+        store._database.run("UPDATE entries SET sealed = zeroblob(length(sealed))")
+        found = await one.state.inspection.verified()
+        assert len(found.damaged) == found.feeds == sound.feeds > 0
+
+    run(body)
+
+
 def test_damage_is_found_and_fetched_again() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = [await swarm.node() for _ in range(2)]
