@@ -125,7 +125,7 @@ DIGEST_MESSAGE = 320 * 2**10  # bytes: 64 rows of 256 buckets
 HEADS = 4_096  # in one answer to `state.heads`
 HEADS_BYTES = 512 * 2**10
 HAVE_FEEDS = 32  # in one `state.have`: all own ones
-PULL_FEEDS = 32  # asked for in one `state.pull`
+PULL_FEEDS = 16  # asked for in one `state.pull`
 PULL_BYTES = 32 * 2**10  # of sealed entries in one answer, and what the last one has over
 PULL_ITEMS = 4_096
 # The exchange of feeds: what is lacking.
@@ -133,10 +133,12 @@ TOLD = 2_048  # feeds of which one peer has told what is lacking
 PACED = 16_384  # authors of whom it is known how much came of late
 LOOKED_AT = 4_096  # of what was told, at once, to choose whom to ask: 5 ms
 LOOK_AGAIN = 0.1  # seconds until the rest is looked at
-PULLS = 12  # under way at once
-PULLS_MORE = 8  # of which a link with one under way may have a further one
-PULLS_OF_ONE = 2  # over one link
-PULL_PATIENCE = (0.25, 1.0)  # seconds until the next teller is asked as well: twice what pulls take
+PULLS = 24  # under way at once
+PULLS_MORE = 20  # of which a link with one under way may have a further one
+PULLS_OF_ONE = 4  # over one link
+PULLS_TOOK = 12  # pulls over which it is averaged how long they take
+PULL_TIMES = 1.2  # so many times that, until others are asked as well
+PULL_PATIENCE = (0.25, 1.0)  # seconds: the bounds of that
 VAIN_S = 5.0  # seconds for which a teller is not asked again for what it did not give
 AUTHOR_RATE = 32 * 2**10  # bytes per second of one author's entries taken in the long run
 AUTHOR_BURST_S = 64.0  # seconds of it at once
@@ -155,7 +157,8 @@ NEWS_PAUSE = (
     0.04  # seconds, at least, between two times of telling news: below what FEED_NEWS allows
 )
 NEWS_WAITING = 4_096  # feeds of which there is news, at most
-NEIGHBOURS = 8  # peers that are told of news
+NEIGHBOURS = 20  # peers that are told of news: of as many it hears itself, about; with 8 one node
+# in 25 hears of three or fewer, which is few where the way is far
 NEIGHBOUR_TURN = 60.0  # seconds until one of them is replaced
 COVER = 4  # peers that are told of a feed, at least, where so many of the linked ones keep it
 REGAINED = 2  # peers compared with at once for the sake of what is kept from now on
@@ -167,6 +170,7 @@ FEED_PULL_TIMEOUT = 30.0  # seconds for a megabyte
 SAME_PAIRS = 1_024  # buckets, of one peer, whose difference is known to be of no use
 FEED_NEWS = (128.0, 32.0)  # `state.news` of one peer at once, and per second
 FEED_ASKS = (64.0, 16.0)  # calls of one peer at once, and per second
+FEED_PULLS = (128.0, 32.0)  # the same of `state.pull`
 
 # Views, and what their facts may say: docs/spec/state.md, Facts.
 WATCHED = 1024  # subjects that changed and of which a watcher has not been told

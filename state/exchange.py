@@ -91,7 +91,8 @@ class Exchange:
         self._rechecked = -inf
         self._rates = {
             NEWS: Rates(Rate(*defaults.FEED_NEWS)),
-            **{method: Rates(Rate(*defaults.FEED_ASKS)) for method in (DIGEST, HEADS, PULL, HAVE)},
+            PULL: Rates(Rate(*defaults.FEED_PULLS)),
+            **{method: Rates(Rate(*defaults.FEED_ASKS)) for method in (DIGEST, HEADS, HAVE)},
         }
 
     # Peers.

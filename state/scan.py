@@ -23,6 +23,7 @@ _FIRST = 0x28  # content Any, has a key
 _LATER = 0xA8  # the same, with a left origin
 _ONE_BYTES = b"\x01\x74"  # one value, a byte array
 _NUMBER_BYTES = 5  # clients and clocks are under 2^32
+_SHORT = "holds too much, or ends too early"
 _FACT_FRAME = 1 + len(_ROOT) + 2 + len(_ONE_BYTES) + 3  # bytes around a key and its value, most
 
 
@@ -195,26 +196,33 @@ class _Reader:
         return len(self._data) - self._at
 
     def byte(self) -> int:
-        return self.take(1, 1)[0]
+        at = self._at
+        if at >= len(self._data):
+            raise _bad(_SHORT)
+        self._at = at + 1
+        return self._data[at]
 
     def number(self) -> int:
         """A varint of at most 5 bytes, low bits first, without needless zeros at its end."""
-        value = shift = 0
-        while shift < 7 * _NUMBER_BYTES:
-            byte = self.byte()
-            value |= (byte & 0x7F) << shift
+        data, value = self._data, 0
+        for shift, at in enumerate(range(self._at, self._at + _NUMBER_BYTES)):
+            if at >= len(data):
+                raise _bad(_SHORT)
+            byte = data[at]
             if byte < 0x80:
                 if byte == 0 and shift:
                     break
-                return value
-            shift += 7
+                self._at = at + 1
+                return value | byte << 7 * shift
+            value |= (byte & 0x7F) << 7 * shift
         raise _bad("has a number that is not in its one spelling")
 
     def take(self, count: int, most: int) -> bytes:
-        if count > min(most, self.left):
-            raise _bad("holds too much, or ends too early")
-        self._at += count
-        return self._data[self._at - count : self._at]
+        begin = self._at
+        if count > most or count > len(self._data) - begin:
+            raise _bad(_SHORT)
+        self._at = begin + count
+        return self._data[begin : begin + count]
 
     def text(self, most: int) -> str:
         raw = self.take(self.number(), most)

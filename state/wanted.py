@@ -1,10 +1,11 @@
 """What this node lacks of others' feeds, who told of it, and whom to ask for it now.
 
-A feed is asked of one teller at a time, and of the next when that one fails or is slow. A node has
-a few pulls under way, and who has the fewest of them, and was asked longest ago, comes first: a
-liar that promises everything delays nobody else. A second one over the same link, which keeps who
-is far away from waiting for each answer, has to leave room for first ones. An author whose entries
-have been many of late waits: rates only delay. Sans-I/O.
+A feed is asked of one teller at a time, and of two others when that one fails or is slow: over far
+links each turn that brings nothing costs a second. A node has some pulls under way, and who has the
+fewest of them, and was asked longest ago, comes first: a liar that promises everything delays
+nobody else. A second one over the same link, which keeps who is far away from waiting for each
+answer, has to leave room for first ones. An author whose entries have been many of late waits:
+rates only delay. Sans-I/O.
 """
 
 from collections.abc import Callable, Container, Iterable
@@ -30,12 +31,27 @@ class Pull:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """When a feed was asked for last."""
+
+    since: float
+    beside: bool  # it is to be asked of another one besides
+
+    def late(self, now: float, patience: float) -> bool:
+        return now - self.since >= patience
+
+
 @dataclass(slots=True)
 class _Teller:
     told: dict[Place, Told] = field(default_factory=dict)  # that was lacking then
     vain: dict[Told, float] = field(default_factory=dict)  # until when it is not asked for again
     asked: float = -inf  # when last
-    busy: int = 0  # pulls under way
+    pulls: list[Pull] = field(default_factory=list)  # under way
+
+    def has(self, place: Place) -> bool:
+        """Whether it is being asked for this: over the same link again would be no sooner."""
+        return any(place in pull.places for pull in self.pulls)
 
 
 class Wanted:
@@ -47,7 +63,7 @@ class Wanted:
         self._tellers: dict[PeerId, _Teller] = {}
         self._telling: dict[PeerId, _Teller] = {}  # those of whom there may be something to ask
         self._pulls: list[Pull] = []  # under way
-        self._asked: dict[Place, float] = {}  # under way, since when
+        self._asked: dict[Place, _Asked] = {}  # under way
         self._free_at: dict[bytes, float] = {}  # by author: when what came is worked off
         self._look_at = inf  # when to choose again, since not everything was looked at
         self._took = defaults.PULL_PATIENCE[1]  # seconds, a pull that brought something, of late
@@ -91,14 +107,16 @@ class Wanted:
         """Whom to ask for which feeds now; each ends with `ended`."""
         self._look_at = inf
         self._telling = {peer: teller for peer, teller in self._telling.items() if teller.told}
-        idle = [item for item in self._telling.items() if item[1].busy < defaults.PULLS_OF_ONE]
+        idle = [
+            item for item in self._telling.items() if len(item[1].pulls) < defaults.PULLS_OF_ONE
+        ]
         if not idle:
             return []
         found: list[Pull] = []
         under_way = self._under_way(now)
         looks = max(defaults.LOOKED_AT // len(idle), defaults.PULL_FEEDS)
-        for peer, teller in sorted(idle, key=lambda item: (item[1].busy, item[1].asked)):
-            most = defaults.PULLS_MORE if teller.busy else defaults.PULLS
+        for peer, teller in sorted(idle, key=lambda item: (len(item[1].pulls), item[1].asked)):
+            most = defaults.PULLS_MORE if teller.pulls else defaults.PULLS
             if under_way + len(found) >= most:
                 break
             places = self._choose(teller, looks, now)
@@ -110,9 +128,13 @@ class Wanted:
 
     def _begin(self, pull: Pull, teller: _Teller) -> Pull:
         self._pulls.append(pull)
-        teller.busy += 1
+        teller.pulls.append(pull)
         teller.asked = pull.since
-        self._asked |= dict.fromkeys(pull.places, pull.since)
+        patience = self._patience()
+        for place in pull.places:
+            before = self._asked.get(place)
+            beside = before is not None and before.late(pull.since, patience)
+            self._asked[place] = _Asked(pull.since, beside)
         return pull
 
     def _under_way(self, now: float) -> int:
@@ -129,8 +151,10 @@ class Wanted:
             if not self._lacks(told):
                 continue
             teller.told[place] = told
+            asked = self._asked.get(place)
             if self._free_at.get(place[0], now) - now <= defaults.AUTHOR_BURST_S and (
-                now - self._asked.get(place, -inf) >= patience
+                asked is None
+                or ((asked.beside or asked.late(now, patience)) and not teller.has(place))
             ):
                 places.append(place)
                 if len(places) == defaults.PULL_FEEDS:
@@ -139,13 +163,14 @@ class Wanted:
 
     def _patience(self) -> float:
         least, most = defaults.PULL_PATIENCE
-        return min(max(2 * self._took, least), most)
+        return min(max(defaults.PULL_TIMES * self._took, least), most)
 
     def next_at(self, now: float) -> float:
         """When `next` may find something that it does not find now, if nothing else happens."""
         if not self._asked and not self._paced:
             return self._look_at
-        late = (since + self._patience() for since in self._asked.values())
+        patience = self._patience()
+        late = (asked.since + patience for asked in self._asked.values())
         over = now + defaults.AUTHOR_BURST_S
         self._paced = {key: None for key in self._paced if self._free_at[key] > over}
         paced = (self._free_at[key] - defaults.AUTHOR_BURST_S for key in self._paced)
@@ -170,9 +195,9 @@ class Wanted:
             return  # the link it was over is gone
         self._pulls.remove(pull)
         teller = self._tellers[pull.peer]
-        teller.busy -= 1
+        teller.pulls.remove(pull)
         if not all(place in vain for place in pull.places):
-            self._took += (now - pull.since - self._took) / defaults.PULLS
+            self._took += (now - pull.since - self._took) / defaults.PULLS_TOOK
         for place in pull.places:
             told = teller.told.get(place)
             if told is None or not (place in vain and self._lacks(told)):

@@ -92,7 +92,7 @@ class ReplicaNode:
         self._calls: dict[int, tuple[PeerId, _Steps]] = {}
         self._dials: dict[int, _Dial] = {}
         self._pumping = inf
-        self._stirred = False  # something came for the exchange
+        self._stirred = False  # there may be something to do for the exchange
         self._look_at = inf
 
     def face(self, peer: PeerId) -> Exchange:
@@ -123,11 +123,13 @@ class ReplicaNode:
 
     def on_time(self, now: float) -> Sends:
         self.time = now
+        self._stirred = False
         while self._timers and self._timers[0][0] <= now:
             heappop(self._timers)[2]()
+            self._stirred = True
         if self.lane.due() <= now:
             self.lane.tick(now)
-        return self._flush()
+        return self._flush() if self._stirred else self._sent()
 
     def take(self) -> list[tuple[bytes, Addr]]:
         """What is to be sent after a call from outside."""
@@ -205,6 +207,7 @@ class ReplicaNode:
         self.look()
 
     def _unheard(self, address: Addr) -> None:
+        self._stirred = True
         self.lose(self._names[address])
 
     def look(self) -> None:

@@ -370,7 +370,7 @@ def test_an_answer_is_cut_and_asked_on() -> None:
 
 
 async def neighbours() -> None:
-    net, nodes = await linked(20)
+    net, nodes = await linked(2 * defaults.NEIGHBOURS)
     await nodes[0].write(a={"v": 1})
     nodes[0].exchange.tell()
     first = {two for one, two, _ in net.posts if one == nodes[0].peer}
