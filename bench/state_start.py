@@ -162,7 +162,7 @@ async def start(folder: Path, count: int, small: bool = False) -> dict[str, floa
 def shown(state: State, count: int) -> bool:
     """Whether the views say something of so many feeds."""
     views = set(state.views._by_kind.values())
-    return sum(len(view._facts) for view in views) >= count
+    return sum(len(said) for view in views for said in view._facts.values()) >= count
 
 
 def choose(count: int) -> float:

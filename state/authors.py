@@ -9,7 +9,7 @@ under another who vouches for it where less hangs. Sans-I/O; public keys name th
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from . import defaults
 
@@ -29,12 +29,12 @@ class _Branch:
     def __init__(self, key: bytes, weight: int = 0) -> None:
         self.key = key
         self.parent: _Branch | None = None
-        self.kids: dict[bytes, _Branch] = {}
+        self.kids = _NOBODY  # one of its own once anybody hangs under it
         self.weight = weight  # bytes
         self.pinned = False  # never goes to make room
         self.load = weight  # of all from here on down that could go
         self.vouches: tuple[bytes, ...] = ()
-        self.vouchers: list[_Branch] = []  # kept ones, at most VOUCHERS, nearest to the top
+        self.vouchers: tuple[_Branch, ...] = ()  # kept, at most VOUCHERS, nearest to the top
 
     def up(self) -> "Iterator[_Branch]":
         """Itself, whom it hangs under, and so on."""
@@ -42,6 +42,9 @@ class _Branch:
         while at is not None:
             yield at
             at = at.parent
+
+
+_NOBODY: Final[dict[bytes, _Branch]] = {}
 
 
 class Authors:
@@ -187,17 +190,15 @@ class Authors:
             if _depth(voucher) >= defaults.VOUCH_DEPTH:
                 return
             branch = self._add(name, voucher)
-            branch.vouchers.append(voucher)
+            branch.vouchers = (voucher,)
             self._make_room()
         elif branch is not voucher and voucher not in branch.vouchers:
-            branch.vouchers.append(voucher)
+            branch.vouchers += (voucher,)
             if len(branch.vouchers) > defaults.VOUCHERS:
-                branch.vouchers.sort(key=_depth)
-                branch.vouchers.pop()
+                branch.vouchers = tuple(sorted(branch.vouchers, key=_depth)[:-1])
 
     def _withdraw(self, voucher: _Branch, branch: _Branch) -> None:
-        if voucher in branch.vouchers:
-            branch.vouchers.remove(voucher)
+        branch.vouchers = tuple(other for other in branch.vouchers if other is not voucher)
         if branch.parent is voucher:
             self._rehang(branch)
 
@@ -282,7 +283,7 @@ class Authors:
         for name in branch.vouches:
             other = self._kept.get(name)
             if other is not None and branch in other.vouchers:
-                other.vouchers.remove(branch)
+                other.vouchers = tuple(each for each in other.vouchers if each is not branch)
         for kid in list(branch.kids.values()):
             self._rehang(kid)
         self._unhang(branch)
@@ -296,6 +297,7 @@ class Authors:
 
     def _hang(self, branch: _Branch, parent: _Branch) -> None:
         branch.parent = parent
+        parent.kids = parent.kids or {}
         parent.kids[branch.key] = branch
         self._burden(parent, branch.load)
 

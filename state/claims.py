@@ -23,7 +23,7 @@ _DOMAIN = b"shoal/claim/1 "
 class Claim:
     """What a node says of its work on a job. Sorts by the rule: the one ahead is the least."""
 
-    feed: FeedName  # of the claimant
+    claimant: PeerId
     job: str  # 64 hex digits
     attempt: int  # 1 .. MAX_ATTEMPT
     done: bool = False
@@ -32,9 +32,9 @@ class Claim:
     hash: bytes = field(repr=False, default=b"")
 
     @property
-    def claimant(self) -> PeerId:
-        """Who claims."""
-        return self.feed.author
+    def feed(self) -> FeedName:
+        """The feed of the claimant in which it stands."""
+        return FeedName(self.claimant, KIND, 0)
 
     @property
     def rank(self) -> tuple[bool, int, bytes, PeerId]:
@@ -62,7 +62,7 @@ def new_claim(
 ) -> Claim:
     """A claim with its hash; numbers are brought within their bounds."""
     return Claim(
-        feed=FeedName(claimant, KIND, 0),
+        claimant=claimant,
         job=job,
         attempt=min(max(attempt, 1), defaults.MAX_ATTEMPT),
         done=done,

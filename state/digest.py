@@ -5,11 +5,13 @@ key, and a root over them. Hashes are over sorted lists; sums and exclusive ors 
 forged. Sans-I/O. The bytes: docs/spec/state.md.
 """
 
+import struct
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping
-from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
+from ..transport.identity import KEY_BYTES
 from .entry import Head
 
 Plot = tuple[str, int]
@@ -19,9 +21,10 @@ HASH_BYTES: Final = 16
 _BUCKET: Final = b"shoal/digest/bucket/1"
 _ROOT: Final = b"shoal/digest/root/1"
 _TOP: Final = b"shoal/digest/top/1"
+_ROW: Final = struct.Struct(f">{KEY_BYTES}sQQ32s")
+"""A key and its author's head, as a bucket's hash is over them: no object for each of them."""
 
 
-@lru_cache(2**12)
 def bucket_of(key: bytes) -> int:
     """Which of 256 the author with this public key is in."""
     return sha256(key).digest()[0]
@@ -33,31 +36,37 @@ class Tree:
     __slots__ = ("_buckets", "_hashes", "_root")
 
     def __init__(self) -> None:
-        self._buckets: dict[int, dict[bytes, Head]] = {}
+        self._buckets: dict[int, bytes] = {}  # rows, in the order of their keys
         self._hashes: dict[int, bytes] = {}  # of those that have not changed since
         self._root: bytes | None = None
 
     def set(self, key: bytes, head: Head | None) -> None:
         """The author's head now; None: the feed is not kept."""
         number = bucket_of(key)
-        bucket = self._buckets.setdefault(number, {})
-        if head is None:
-            bucket.pop(key, None)
-        else:
-            bucket[key] = head
-        if not bucket:
+        rows = self._buckets.get(number, b"")
+        at, end = _place(rows, key)
+        row = b"" if head is None else _ROW.pack(key, *head)
+        self._buckets[number] = rows[:at] + row + rows[end:]
+        if not self._buckets[number]:
             del self._buckets[number]
         self._hashes.pop(number, None)
         self._root = None
 
+    def head(self, key: bytes) -> Head | None:
+        """The author's head."""
+        rows = self._buckets.get(bucket_of(key), b"")
+        at, end = _place(rows, key)
+        return Head(*_ROW.unpack_from(rows, at)[1:]) if at < end else None
+
     def heads(self, number: int) -> Mapping[bytes, Head]:
-        """The heads of a bucket."""
-        return self._buckets.get(number, {})
+        """The heads of a bucket, in the order of their keys."""
+        rows = _ROW.iter_unpack(self._buckets.get(number, b""))
+        return {key: Head(*head) for key, *head in rows}
 
     def buckets(self) -> dict[int, bytes]:
         """The hash of each bucket that holds a head."""
         for number in self._buckets.keys() - self._hashes.keys():
-            self._hashes[number] = _bucket_hash(self._buckets[number])
+            self._hashes[number] = _hashed(_BUCKET, (self._buckets[number],))
         return {number: self._hashes[number] for number in sorted(self._buckets)}
 
     def root(self) -> bytes:
@@ -91,7 +100,7 @@ class Digest:
     def head(self, key: bytes, plot: Plot) -> Head | None:
         """An author's head of a kind and part."""
         tree = self._trees.get(plot)
-        return None if tree is None else tree.heads(bucket_of(key)).get(key)
+        return None if tree is None else tree.head(key)
 
     def tree(self, plot: Plot) -> Tree:
         return self._trees.get(plot) or Tree()
@@ -123,12 +132,13 @@ class Digest:
         return found
 
 
-def _bucket_hash(heads: Mapping[bytes, Head]) -> bytes:
-    marks = (
-        key + heads[key].epoch.to_bytes(8) + heads[key].seq.to_bytes(8) + heads[key].hash
-        for key in sorted(heads)
+def _place(rows: bytes, key: bytes) -> tuple[int, int]:
+    """Where the row of a key begins and ends; where there is none, twice where it would begin."""
+    size = _ROW.size
+    rank = bisect_left(
+        range(len(rows) // size), key, key=lambda at: rows[at * size : at * size + KEY_BYTES]
     )
-    return _hashed(_BUCKET, marks)
+    return rank * size, (rank + rows.startswith(key, rank * size)) * size
 
 
 def _hashed(domain: bytes, parts: Iterable[bytes]) -> bytes:

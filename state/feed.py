@@ -48,12 +48,20 @@ class Verdict:
 class Feed:
     """One feed as this node knows it: a head, sizes, and the document while it is in memory."""
 
-    __slots__ = ("_document", "_head", "_loading", "_memory", "_size", "end", "name")
+    __slots__ = (
+        "__weakref__", "_document", "_head", "_loading", "_memory", "_size", "end", "name",
+    )  # fmt: skip
 
     def __init__(
-        self, name: FeedName, head: Head | None = None, size: int = 0, end: Head | None = None
+        self,
+        name: FeedName,
+        head: Head | None = None,
+        size: int = 0,
+        end: Head | None = None,
+        memory: int = 0,
     ) -> None:
-        """`head` and `size` as stored: the last entry, bytes of all entries of its epoch.
+        """`head` and `size` as stored: the last entry, bytes of all entries of its epoch; `memory`
+        where it is known.
 
         A feed that has forked is resumed with the head `FORKED`.
         """
@@ -63,7 +71,7 @@ class Feed:
         later is taken, nor the proof of a fork."""
         self._head = head
         self._size = size
-        self._memory = 0
+        self._memory = memory
         self._document: Document | None = None
         self._loading: _Loading | None = None
 

@@ -18,6 +18,7 @@ from .ends import Ends, leads_on
 from .entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
 from .errors import BadEntry, BadOrder, StateError
 from .feed import OTHER_BRANCH, Feed, Outcome, Verdict, beyond
+from .feeds import Feeds, plot_of
 from .gossip import Item, Pulled, Told, told
 from .interest import Interest
 from .kinds import all_parts
@@ -100,9 +101,9 @@ class Replica:
         """Authors that are kept since a while ago; nobody has been asked for their feeds yet."""
         self.archive = archive
         self._opened = opened
-        self._feeds: dict[bytes, dict[Plot, Feed]] = {}
         self._ends = Ends()
-        self._lost: dict[bytes, dict[Plot, Feed]] = {}  # by author, until they are forgotten
+        self._feeds = Feeds(self.digest, self._ends)
+        self._lost: dict[bytes, None] = {}  # authors, until what they had is forgotten
         self._documents = Documents(documents, documents_bytes)
 
     async def restore(self, pause: Pause, more: More | None = None) -> None:
@@ -115,9 +116,9 @@ class Replica:
         everything = await self.archive.load()
         for stored in everything:
             if stored.name.author == own:
-                self.interest.wrote(_plot(stored.name))
+                self.interest.wrote(plot_of(stored.name))
         for number, stored in enumerate(everything):
-            if self.keeps(public_key_of(stored.name.author), _plot(stored.name)):
+            if self.keeps(public_key_of(stored.name.author), plot_of(stored.name)):
                 found.setdefault(stored.name.author, []).append(stored)
             else:
                 unused.append(stored.name)
@@ -147,7 +148,7 @@ class Replica:
 
     def restart(self, archive: Archive) -> None:
         """Begin with nothing, where an archive failed while it was read."""
-        for key in tuple(self._feeds):
+        for key in tuple(self._feeds.authors()):
             self._clear(key)
         self.newcomers.clear()
         self.archive = archive
@@ -155,15 +156,14 @@ class Replica:
     def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
         """Take up what the archive has of an author who is kept."""
         for name, head, size, _ in feeds:
-            feed = Feed(name, head, size, self._ends.of(key, _plot(name)))
-            self._feeds.setdefault(key, {})[_plot(name)] = feed
-            self.digest.set(key, _plot(name), head)
+            self.digest.set(key, plot_of(name), head)
+            self._feeds.keep(key, plot_of(name), size)
 
     # What is known.
 
     def feed(self, key: bytes, plot: Plot) -> Feed | None:
         """The feed of an author, where there is something of it."""
-        return self._feeds.get(key, {}).get(plot)
+        return self._feeds.get(key, plot)
 
     def head(self, key: bytes, plot: Plot) -> Head | None:
         """What others may be told."""
@@ -177,8 +177,7 @@ class Replica:
         """Whether somebody has something of a kept feed that is lacking here."""
         if head.key not in self.authors or not self.keeps(head.key, head.plot):
             return False
-        feed = self.feed(head.key, head.plot)
-        mine = None if feed is None else feed.head
+        mine = self._feeds.head(head.key, head.plot)
         if head.epoch == 0 or mine == FORKED or head.same(mine):
             return False
         end = self._ends.of(head.key, head.plot)
@@ -204,12 +203,12 @@ class Replica:
         feed = self.feed(key, plot)
         if feed is None or feed.forked:
             return {}
-        before = feed.memory
         await self._load(feed)
         facts = feed.document.facts() if feed.document is not None else {}
-        if feed.memory != before:
+        archived = feed.head == self.digest.head(key, plot)
+        if archived and self._feeds.keep(key, plot, feed.size, feed.memory):
             await self._weigh(key)
-        return facts if self.feed(key, plot) is feed else {}
+        return facts if self._feeds.used(key, plot) is feed else {}
 
     # Giving.
 
@@ -251,9 +250,12 @@ class Replica:
 
     async def own_feed(self, name: FeedName) -> Feed:
         """A feed of this node's own, for its writer: its document stays in memory."""
-        feed = self._feeds.setdefault(self.own, {}).setdefault(_plot(name), Feed(name))
+        feed = self.feed(self.own, plot_of(name)) or Feed(name)
+        self._feeds.hold(feed)
         await self._load(feed)
-        return self._feeds.setdefault(self.own, {}).setdefault(_plot(name), feed)
+        feed = self._feeds.used(self.own, plot_of(name)) or feed  # it may have been lost meanwhile
+        self._feeds.hold(feed)
+        return feed
 
     async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> Taken:
         """Entries of this node's own feeds, in their order. They are in the archive when it
@@ -298,13 +300,12 @@ class Replica:
         """Cheap checks come first, the signature last."""
         name, head = peek_entry(sealed)
         key = public_key_of(name.author)
-        if not self._keeps(key, _plot(name)):
+        if not self._keeps(key, plot_of(name)):
             return
-        batch.taken.seen.add((key, _plot(name)))
-        if beyond(head, self._ends.of(key, _plot(name))):
+        batch.taken.seen.add((key, plot_of(name)))
+        if beyond(head, self._ends.of(key, plot_of(name))):
             return
-        feed = self.feed(key, _plot(name))
-        mine = None if feed is None else feed.head
+        mine = self._feeds.head(key, plot_of(name))
         if mine is not None and (mine in (FORKED, head) or head.epoch < mine.epoch):
             return
         batch.count(key, len(sealed))
@@ -319,11 +320,11 @@ class Replica:
     async def _take_proof(self, one: bytes, other: bytes, batch: _Batch) -> None:
         name, _ = peek_entry(one)
         key = public_key_of(name.author)
-        if not self._keeps(key, _plot(name)):
+        if not self._keeps(key, plot_of(name)):
             return
-        batch.taken.seen.add((key, _plot(name)))
-        feed = self.feed(key, _plot(name))
-        if (feed is not None and feed.forked) or self._ends.of(key, _plot(name)) is not None:
+        batch.taken.seen.add((key, plot_of(name)))
+        feed = self.feed(key, plot_of(name))
+        if (feed is not None and feed.forked) or self._ends.of(key, plot_of(name)) is not None:
             return
         batch.count(key, len(one) + len(other))
         feed = feed or Feed(name)
@@ -334,8 +335,8 @@ class Replica:
 
     async def _admit(self, entry: Entry, batch: _Batch) -> Verdict:
         name, key = entry.name, public_key_of(entry.name.author)
-        end = self._ends.of(key, _plot(name))
-        feed = self.feed(key, _plot(name)) or Feed(name, end=end)
+        end = self._ends.of(key, plot_of(name))
+        feed = self.feed(key, plot_of(name)) or Feed(name, end=end)
         verdict = feed.admit(entry)
         if verdict.outcome is Outcome.LOAD:
             await self._commit(batch)
@@ -359,7 +360,7 @@ class Replica:
         """Keep what is new until it is committed."""
         if verdict.outcome not in (Outcome.NEWS, Outcome.FORK):
             return
-        self._feeds.setdefault(public_key_of(feed.name.author), {})[_plot(feed.name)] = feed
+        self._feeds.use(feed)
         batch.verdicts.append((feed, verdict))
         if verdict.outcome is Outcome.NEWS and entry is not None:
             batch.entries.append(entry)
@@ -382,11 +383,12 @@ class Replica:
                 await self.archive.put_proof(feed.name, verdict.proof)
         keys: dict[bytes, None] = {}
         for feed, verdict in verdicts:
-            key, plot = public_key_of(feed.name.author), _plot(feed.name)
-            if feed.head is None or self.feed(key, plot) is not feed:
+            key, plot = public_key_of(feed.name.author), plot_of(feed.name)
+            if feed.head is None or self._feeds.used(key, plot) is not feed:
                 continue  # its author was dropped meanwhile
             keys[key] = None
             self.digest.set(key, plot, feed.head)
+            self._feeds.keep(key, plot, feed.size, feed.memory)
             batch.taken.news[key, plot] = feed.head
             for watcher in self.watchers:
                 watcher.changed(feed.name, verdict)
@@ -433,9 +435,13 @@ class Replica:
             await self._end_feeds(key)
 
     async def _end_feeds(self, key: bytes) -> None:
-        for plot, feed in list(self._feeds.get(key, {}).items()):
-            feed.end = self._ends.of(key, plot)
-            if feed.head is not None and beyond(feed.head, feed.end):
+        for plot in self._feeds.plots(key):
+            end = self._ends.of(key, plot)
+            feed = self._feeds.used(key, plot) if end is None else self.feed(key, plot)
+            if feed is None:
+                continue
+            feed.end = end
+            if feed.head is not None and beyond(feed.head, end):
                 await self._go_back(feed)
 
     async def _go_back(self, feed: Feed) -> None:
@@ -459,12 +465,13 @@ class Replica:
 
     async def _put_back(self, feed: Feed, made: Feed | None) -> None:
         """This one in place of a feed, first for everybody, then in the archive."""
-        key, plot = public_key_of(feed.name.author), _plot(feed.name)
+        key, plot = public_key_of(feed.name.author), plot_of(feed.name)
         self._documents.let_go(feed)
-        self._feeds.get(key, {}).pop(plot, None)
+        self._feeds.drop(key, plot)
         facts: Mapping[str, bytes] = {}
         if made is not None and made.document is not None:
-            self._feeds.setdefault(key, {})[plot] = made
+            self._feeds.use(made)
+            self._feeds.keep(key, plot, made.size, made.memory)
             facts = made.document.facts()
             self._remember(made)
         head = None if made is None else made.head
@@ -490,33 +497,35 @@ class Replica:
                 self._clear(key)
             await self.archive.drop([peer_id_of(key) for key in some])  # others run meanwhile
 
-    def _leave(self, key: bytes, feed: Feed) -> None:
-        self.digest.set(key, _plot(feed.name), None)
-        self._documents.let_go(feed)
+    def _leave(self, key: bytes, plot: Plot) -> None:
+        feed = self._feeds.used(key, plot)
+        if feed is not None:
+            self._documents.let_go(feed)
+        self._feeds.drop(key, plot)
+        self.digest.set(key, plot, None)
 
     def _clear(self, key: bytes) -> None:
-        for feed in self._feeds.pop(key, {}).values():
-            self._leave(key, feed)
+        self._lost.pop(key, None)
+        for plot in self._feeds.plots(key):
+            self._leave(key, plot)
         for watcher in self.watchers:
             watcher.dropped(peer_id_of(key))
 
     async def _weigh(self, key: bytes) -> None:
-        feeds = self._feeds.get(key, {}).values()
-        memory, size = sum(feed.memory for feed in feeds), sum(feed.size for feed in feeds)
-        await self._apply(self.authors.weigh(key, max(memory, size)))
+        await self._apply(self.authors.weigh(key, self._feeds.weight(key)))
 
     async def forget(self, plots: Collection[Plot]) -> None:
         """These are not kept any more: the feeds of others in them go."""
-        keys = [key for key in self._feeds if key != self.own]
+        keys = [key for key in self._feeds.authors() if key != self.own]
         for start in range(0, len(keys), defaults.DROPPED_AT_ONCE):
-            names = []
+            names: list[FeedName] = []
             for key in keys[start : start + defaults.DROPPED_AT_ONCE]:
-                held = self._feeds.get(key, {})  # its author may have gone meanwhile
-                for feed in filter(None, [held.pop(plot, None) for plot in plots]):
-                    names.append(feed.name)
-                    self._leave(key, feed)
-                    for watcher in self.watchers:
-                        watcher.changed(feed.name, Verdict(Outcome.NEWS, fresh=True))
+                for plot in self._feeds.plots(key):  # none where its author has gone meanwhile
+                    if plot in plots:
+                        self._leave(key, plot)
+                        names.append(FeedName(peer_id_of(key), *plot))
+                        for watcher in self.watchers:
+                            watcher.changed(names[-1], Verdict(Outcome.NEWS, fresh=True))
                 await self._weigh(key)
             await self.archive.forget(names)
 
@@ -548,25 +557,23 @@ class Replica:
     def _unlearn(self, feed: Feed) -> None:
         """It is more here than in the archive. An own one stays as it is, for its writer has it:
         nobody is told of it, and what is written next begins an epoch."""
-        key, plot = public_key_of(feed.name.author), _plot(feed.name)
-        if key != self.own and self.feed(key, plot) is feed:
-            del self._feeds[key][plot]
-            self._leave(key, feed)
+        key, plot = public_key_of(feed.name.author), plot_of(feed.name)
+        if key != self.own and self._feeds.used(key, plot) is feed:
+            self._leave(key, plot)
 
     def lost(self, authors: Iterable[PeerId] | None) -> None:
         """The archive has lost feeds of these authors, or all that it had (None): `forget_lost`
         is to be called. Own feeds are the writer's to begin anew."""
-        keys = self._feeds if authors is None else map(public_key_of, authors)
-        self._lost |= {key: self._feeds.get(key, {}) for key in keys if key != self.own}
+        keys = self._feeds.authors() if authors is None else map(public_key_of, authors)
+        self._lost |= {key: None for key in keys if key != self.own}
 
     async def forget_lost(self, pause: Pause) -> None:
         """Let what others have of lost feeds be fetched again. `pause` is called between two
         authors: ten thousand take a tenth of a second."""
         while self._lost:
-            key, feeds = self._lost.popitem()
-            if self._feeds.get(key, feeds) is feeds:  # else it came again meanwhile
-                self._clear(key)
-                self.newcomers[key] = None
+            key, _ = self._lost.popitem()
+            self._clear(key)  # had it been cleared meanwhile, it would not be lost any more
+            self.newcomers[key] = None
             await pause()
 
     async def _lose(self, key: bytes) -> None:
@@ -578,10 +585,3 @@ class Replica:
         """Its document was used now. Those of own feeds stay: their writer has them."""
         if public_key_of(feed.name.author) != self.own:
             self._documents.use(feed)
-
-
-_PLOTS: Final[dict[Plot, Plot]] = {plot: plot for plot in all_parts()}  # one object of each
-
-
-def _plot(name: FeedName) -> Plot:
-    return _PLOTS[name.kind, name.part]

@@ -190,7 +190,7 @@ AIM_UDP_COST: Final = 4
 """A dial by QUIC counts as so many."""
 DATABASE_PAGE: Final = 4 * KIB
 """Bytes that a database reads and writes together."""
-DATABASE_CACHE: Final = 4 * MIB
+DATABASE_CACHE: Final = MIB
 """Bytes of a database that are kept in memory, at most."""
 DATABASE_LOG: Final = MIB
 """Bytes of a database's log from which on they go into its file."""

@@ -7,6 +7,7 @@ id (libp2p specification, `peer-ids/peer-ids.md`).
 
 import shlex
 import struct
+import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -61,7 +62,7 @@ def peer_id_of(public_key: bytes) -> PeerId:
     """The peer id of a raw Ed25519 public key (32 bytes)."""
     if len(public_key) != KEY_BYTES:
         raise ValueError(f"an Ed25519 public key has {KEY_BYTES} bytes, not {len(public_key)}")
-    return PeerId(base58_encode(_ID_PREFIX + public_key))
+    return PeerId(sys.intern(base58_encode(_ID_PREFIX + public_key)))  # of each one text
 
 
 def parse_peer_id(text: str) -> PeerId:

@@ -30,7 +30,7 @@ from .fact import (
 from .view import View
 
 _DOMAIN = b"shoal/job/1 "
-_COMPACT = 8  # claims more than needed before a heap is made anew
+_COMPACT = 4  # a heap is made anew once one in so many of its claims is no more
 
 
 class State(Enum):
@@ -132,18 +132,18 @@ class Jobs(View[str, Job | Claim, Standing]):
 
     def claim_by(self, claimant: PeerId, job: str) -> Claim | None:
         """A node's claim on a job."""
-        found = self._facts.get(FeedName(claimant, claims.KIND, 0), {}).get(job)
+        found = self._said(FeedName(claimant, claims.KIND, 0)).get(job)
         return found if isinstance(found, Claim) else None
 
     def claims_by(self, claimant: PeerId) -> Iterator[Claim]:
         """All claims of a node."""
-        for fact in self._facts.get(FeedName(claimant, claims.KIND, 0), {}).values():
+        for fact in self._said(FeedName(claimant, claims.KIND, 0)).values():
             if isinstance(fact, Claim):
                 yield fact
 
     def of(self, author: PeerId) -> list[str]:
         """The ids of an author's jobs."""
-        return sorted(self._facts.get(FeedName(author, "jobs", 0), ()))
+        return sorted(self._said(FeedName(author, "jobs", 0)))
 
     def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Job | Claim:
         job = read_root(key)
@@ -152,7 +152,7 @@ class Jobs(View[str, Job | Claim, Standing]):
     def _claim(self, name: FeedName, job: str, value: Mapping[str, Any]) -> Claim:
         done = value.get("done") is True
         return Claim(
-            feed=name,
+            claimant=name.author,
             job=job,
             attempt=read_whole(value.get("attempt"), defaults.MAX_ATTEMPT, 1),
             done=done,
@@ -182,7 +182,7 @@ class Jobs(View[str, Job | Claim, Standing]):
     def _ahead(self, entry: _Entry, job: Job | None) -> Claim | None:
         """The claim that the rule puts first."""
         heap = entry.heap
-        if len(heap) + len(entry.refused) > entry.live + entry.live // 4 + _COMPACT:
+        if len(heap) + len(entry.refused) > entry.live + entry.live // _COMPACT:
             heap[:] = filter(self._lives, [*heap, *entry.refused])
             heapify(heap)
             entry.refused = ()
@@ -197,7 +197,7 @@ class Jobs(View[str, Job | Claim, Standing]):
         return None
 
     def _lives(self, claim: Claim) -> bool:
-        return self._facts.get(claim.feed, {}).get(claim.job) is claim
+        return self._said(claim.feed).get(claim.job) is claim
 
     def _settle(self, entry: _Entry, standing: Standing) -> None:
         """Show the job so."""

@@ -6,7 +6,7 @@ Who answers is not in here: that is measured (liveness), never believed.
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ...transport.identity import PeerId
 from .. import defaults
@@ -22,6 +22,7 @@ ABOUT = "about"
 CAPACITY = "capacity"
 JOBS = "jobs"
 """Key of the fact with the kinds of jobs that a member does."""
+_PLOT: Final = ("member", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class Members(View[PeerId, Said, Member]):
 
     def get(self, subject: PeerId) -> Member | None:
         """A member, put together from its facts."""
-        facts = self._facts.get(FeedName(subject, "member", 0))
-        if facts is None:
+        facts = self._said(FeedName(subject, "member", 0))
+        if not facts:
             return None
         version, capacity, jobs = facts.get(ABOUT), facts.get(CAPACITY), facts.get(JOBS)
         return Member(
@@ -61,13 +62,13 @@ class Members(View[PeerId, Said, Member]):
         )
 
     def __len__(self) -> int:
-        return len(self._facts)
+        return len(self._facts.get(_PLOT, ()))
 
     def __iter__(self) -> Iterator[PeerId]:
-        return (name.author for name in self._facts)
+        return iter(self._facts.get(_PLOT, ()))
 
     def __contains__(self, peer: PeerId) -> bool:
-        return FeedName(peer, "member", 0) in self._facts
+        return peer in self._facts.get(_PLOT, ())
 
     def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Said:
         if key == ABOUT:

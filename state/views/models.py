@@ -54,7 +54,7 @@ class Models(View[str, ModelName, tuple[Meaning, ...]]):
 
     def of(self, peer: PeerId) -> tuple[ModelName, ...]:
         """What a member names, by name."""
-        held = self._facts.get(FeedName(peer, "models", 0), {})
+        held = self._said(FeedName(peer, "models", 0))
         return tuple(held[name] for name in sorted(held))
 
     def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> ModelName:

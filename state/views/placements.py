@@ -35,7 +35,7 @@ class Placements(View[str, ShardRecord, Serving]):
     def of(self, peer: PeerId) -> tuple[ShardRecord, ...]:
         """What a member serves, by root and number."""
         parts = (FeedName(peer, "shards", part) for part in KINDS["shards"].parts)
-        held = [item for name in parts for item in self._facts.get(name, {}).items()]
+        held = [item for name in parts for item in self._said(name).items()]
         return tuple(shard for _, shard in sorted(held, key=lambda item: item[0]))
 
     def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> ShardRecord:
@@ -61,7 +61,7 @@ class Placements(View[str, ShardRecord, Serving]):
         self, name: FeedName, key: str, old: ShardRecord | None, new: ShardRecord | None
     ) -> None:
         root = _root_in(key)
-        facts = self._facts.get(name, {})
+        facts = self._said(name)
         numbered = (facts.get(shard_key(root, number)) for number in range(defaults.SHARDS))
         served = tuple(shard for shard in numbered if shard is not None)
         peers = self._by_root.setdefault(root, {})
