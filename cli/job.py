@@ -218,6 +218,8 @@ class _Sender:
                 self._have_one()
                 time.sleep(defaults.JOBS_FULL_PAUSE)
                 continue
+            except KeyboardInterrupt:
+                raise self._stopped(at, len(prompts)) from None
             at += len(batch)
             self.jobs += answer["jobs"]
             for each in answer["jobs"] if self._show else ():
@@ -242,6 +244,14 @@ class _Sender:
             click.echo(render.coloured(head, "dim", sys.stdout))
         said = f"failed: {_why(found)}" if found["error"] else render.safe_text(found["text"])
         click.echo(said)
+
+    def _stopped(self, done: int, of: int) -> CommandError:
+        """While a request was under way: what became of it is not known."""
+        message = "interrupted; the job may have been submitted"
+        if of > 1:
+            message = f"interrupted; {done} of {of} jobs were submitted, and perhaps the next ones"
+        hint = f"`shoal job list --mine{data_flag(self._data)}` shows which"
+        return CommandError("interrupted", message, hint=hint)
 
     def _partly(self, error: CommandError, done: int, of: int) -> CommandError:
         if of == 1:

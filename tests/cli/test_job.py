@@ -243,6 +243,28 @@ def test_ctrl_c_leaves_several_jobs(daemon: Daemon, shoal: Shoal, tmp_path: Path
     assert "`shoal job list --mine" in done.err
 
 
+def test_ctrl_c_while_jobs_are_sent(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+    """What the daemon made of the request that was under way is not known."""
+    path = tmp_path / "prompts"
+    path.write_text("x" * 100_000 + "\n" + "y" * 600_000 + "\nlast\n")
+    sent = 0
+
+    def second_cut_off(asked: Any) -> Any:
+        nonlocal sent
+        sent += 1
+        if sent == 2:
+            raise KeyboardInterrupt
+        return {"jobs": [JOB]}
+
+    daemon.answers["job_submit"] = second_cut_off
+    done = shoal("submit", "tiny", "--file", str(path))
+    assert done.code == 130 and "1 of 3 jobs were submitted, and perhaps the next" in done.err
+    assert done.out == f"{JOB}\n" and "`shoal job list --mine" in done.err
+    sent = 1
+    done = shoal("submit", "tiny", "one")
+    assert done.code == 130 and "the job may have been submitted" in done.err
+
+
 def test_taking_one_out(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers["job_cancel"] = {"job": JOB}
     assert shoal("cancel", JOB[:6]).out == f"taken out: {JOB}\n"
