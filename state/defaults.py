@@ -157,8 +157,9 @@ NEWS_PAUSE = (
     0.04  # seconds, at least, between two times of telling news: below what FEED_NEWS allows
 )
 NEWS_WAITING = 4_096  # feeds of which there is news, at most
-NEIGHBOURS = 20  # peers that are told of news: of as many it hears itself, about; with 8 one node
-# in 25 hears of three or fewer, which is few where the way is far
+NEIGHBOURS = 8  # peers that are told of news: of as many it hears itself, about
+NEIGHBOURS_MOST = 20  # where there are many: one node in 25 hears of three or fewer of eight
+NEWS_MANY = 8  # feeds
 NEIGHBOUR_TURN = 60.0  # seconds until one of them is replaced
 COVER = 4  # peers that are told of a feed, at least, where so many of the linked ones keep it
 REGAINED = 2  # peers compared with at once for the sake of what is kept from now on

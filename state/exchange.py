@@ -164,7 +164,8 @@ class Exchange:
         self._told_at = now
         news, self._news = self._news, {}
         self._neighbours.turn(now)
-        keepers = {plot: self._neighbours.keepers(plot) for plot in {plot for _, plot in news}}
+        plots = {plot for _, plot in news}
+        keepers = {plot: self._neighbours.keepers(plot, len(news)) for plot in plots}
         lots: dict[PeerId, list[Place]] = {}
         for place, having in news.items():
             for peer in keepers[place[1]]:

@@ -1,7 +1,9 @@
 """The peers with a link, what each keeps, and who of them is told news or compared with next.
 
 News of a feed go to a few neighbours, those of them that keep it; where these are too few, to
-others that do. So what few keep reaches them as well, if any of their links does. Sans-I/O.
+others that do. So what few keep reaches them as well, if any of their links does. News of many
+feeds at once, as after a cut of the network, go to more: together they cost little, and who hears
+of them by few would have them late. Sans-I/O.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -40,7 +42,7 @@ class Neighbours:
     def __init__(self, draw: Callable[[int], int]) -> None:
         self._draw = draw
         self._peers: dict[PeerId, Neighbour] = {}
-        self._near: list[PeerId] = []  # who is told news
+        self._near: list[PeerId] = []  # who is told news: the first of them of few, all of many
         self._turned = 0.0
 
     def __iter__(self) -> Iterator[PeerId]:
@@ -94,14 +96,16 @@ class Neighbours:
         """Whom to tell news: few, at random, another one now and then."""
         if self._near and now - self._turned > defaults.NEIGHBOUR_TURN:
             self._turned = now
-            self._near.pop(self._draw(len(self._near)))
+            self._near.pop(self._draw(min(len(self._near), defaults.NEIGHBOURS)))
         others = [peer for peer in self._peers if peer not in self._near]
-        self._near += self.some(others, defaults.NEIGHBOURS - len(self._near))
+        self._near += self.some(others, defaults.NEIGHBOURS_MOST - len(self._near))
 
-    def keepers(self, plot: Plot) -> list[PeerId]:
-        """Whom to tell news of this: the neighbours that keep it; where these are few, others."""
-        found = [peer for peer in self._near if self._peers[peer].shares(plot)]
+    def keepers(self, plot: Plot, feeds: int = 1) -> list[PeerId]:
+        """Whom to tell news of this, together with those of so many feeds: the neighbours that keep
+        it; where these are few, others."""
+        count = defaults.NEIGHBOURS_MOST if feeds >= defaults.NEWS_MANY else defaults.NEIGHBOURS
+        found = [peer for peer in self._near[:count] if self._peers[peer].shares(plot)]
         if len(found) < defaults.COVER:
-            others = [peer for peer in self.sharing((plot,)) if peer not in self._near]
+            others = [peer for peer in self.sharing((plot,)) if peer not in found]
             found += self.some(others, defaults.COVER - len(found))
         return found

@@ -42,6 +42,16 @@ def test_news_go_to_few_and_slowly_to_others() -> None:
     assert {*it} == {name(number) for number in range(25, 30)} >= set(it.keepers(("member", 0)))
 
 
+def test_news_of_many_feeds_go_to_more() -> None:
+    """Were as few told of them, some would hear by two or three of what a cut kept from them."""
+    it = neighbours(60, range(60))
+    it.turn(0.0)
+    few = it.keepers(PLOT, defaults.NEWS_MANY - 1)
+    many = it.keepers(PLOT, defaults.NEWS_MANY)
+    assert len(set(few)) == defaults.NEIGHBOURS < len(set(many)) == defaults.NEIGHBOURS_MOST
+    assert set(few) < set(many)
+
+
 def test_of_what_few_keep_those_few_are_told() -> None:
     for keeping in ((28,), (27, 28, 29), range(20, 30)):
         it = neighbours(30, keeping)
