@@ -311,18 +311,18 @@ class Roster:
         if known := self._known.get(peer):
             known.pause = defaults.DIAL_PAUSE[1]
 
-    def _unlinked(self) -> Iterator[tuple[PeerId, Known]]:
-        return ((peer, known) for peer, known in self._known.items() if peer not in self.live)
-
     def _waiting(self) -> Iterator[tuple[PeerId, Known]]:
+        """Who may be dialled. Looked through often, so it is one loop."""
+        live, counts = self.live, self.counts
         return (
             (peer, known)
-            for peer, known in self._unlinked()
-            if not known.dialling and self.counts(peer)
+            for peer, known in self._known.items()
+            if not known.dialling and peer not in live and counts(peer)
         )
 
     def _forget(self, now: float) -> None:
-        gone = [peer for peer, known in self._unlinked() if now - known.heard > defaults.FORGET]
+        oldest, live = now - defaults.FORGET, self.live
+        gone = [p for p, known in self._known.items() if known.heard < oldest and p not in live]
         for peer in gone:
             self._drop(peer)
 
