@@ -47,11 +47,9 @@ class _Teller:
     told: dict[Place, Told] = field(default_factory=dict)  # that was lacking then
     vain: dict[Told, float] = field(default_factory=dict)  # until when it is not asked for again
     asked: float = -inf  # when last
-    pulls: list[Pull] = field(default_factory=list)  # under way
-
-    def has(self, place: Place) -> bool:
-        """Whether it is being asked for this: over the same link again would be no sooner."""
-        return any(place in pull.places for pull in self.pulls)
+    busy: int = 0  # pulls under way
+    asking: set[Place] = field(default_factory=set)
+    """For what: over the same link again would be no sooner."""
 
 
 class Wanted:
@@ -107,16 +105,14 @@ class Wanted:
         """Whom to ask for which feeds now; each ends with `ended`."""
         self._look_at = inf
         self._telling = {peer: teller for peer, teller in self._telling.items() if teller.told}
-        idle = [
-            item for item in self._telling.items() if len(item[1].pulls) < defaults.PULLS_OF_ONE
-        ]
+        idle = [item for item in self._telling.items() if item[1].busy < defaults.PULLS_OF_ONE]
         if not idle:
             return []
         found: list[Pull] = []
         under_way = self._under_way(now)
         looks = max(defaults.LOOKED_AT // len(idle), defaults.PULL_FEEDS)
-        for peer, teller in sorted(idle, key=lambda item: (len(item[1].pulls), item[1].asked)):
-            most = defaults.PULLS_MORE if teller.pulls else defaults.PULLS
+        for peer, teller in sorted(idle, key=lambda item: (item[1].busy, item[1].asked)):
+            most = defaults.PULLS_MORE if teller.busy else defaults.PULLS
             if under_way + len(found) >= most:
                 break
             places = self._choose(teller, looks, now)
@@ -128,7 +124,8 @@ class Wanted:
 
     def _begin(self, pull: Pull, teller: _Teller) -> Pull:
         self._pulls.append(pull)
-        teller.pulls.append(pull)
+        teller.busy += 1
+        teller.asking.update(pull.places)
         teller.asked = pull.since
         patience = self._patience()
         for place in pull.places:
@@ -151,10 +148,11 @@ class Wanted:
             if not self._lacks(told):
                 continue
             teller.told[place] = told
+            if place in teller.asking:
+                continue
             asked = self._asked.get(place)
             if self._free_at.get(place[0], now) - now <= defaults.AUTHOR_BURST_S and (
-                asked is None
-                or ((asked.beside or asked.late(now, patience)) and not teller.has(place))
+                asked is None or asked.beside or asked.late(now, patience)
             ):
                 places.append(place)
                 if len(places) == defaults.PULL_FEEDS:
@@ -195,7 +193,8 @@ class Wanted:
             return  # the link it was over is gone
         self._pulls.remove(pull)
         teller = self._tellers[pull.peer]
-        teller.pulls.remove(pull)
+        teller.busy -= 1
+        teller.asking.difference_update(pull.places)
         if not all(place in vain for place in pull.places):
             self._took += (now - pull.since - self._took) / defaults.PULLS_TOOK
         for place in pull.places:

@@ -92,6 +92,17 @@ def test_the_same_peer_is_not_asked_for_the_same_twice_at_once() -> None:
     assert it.next(20.0) == {A: [place(1)]}
 
 
+def test_that_one_had_nothing_is_no_reason_to_ask_another_again() -> None:
+    it = Lacking()
+    for peer in (A, B, C):
+        it.wanted.heard(peer, [head(1)], 0.0)
+    it.next(0.0)
+    late = defaults.PULL_PATIENCE[1]
+    it.next(late)
+    it.ended(A, True, late + 0.1)
+    assert it.next(late + 0.1) == {}  # of B and C an answer is waited for
+
+
 def test_where_pulls_are_quick_the_next_is_asked_sooner() -> None:
     """Those that bring nothing say nothing of how long it takes."""
     it = Lacking()
