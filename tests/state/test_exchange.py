@@ -331,12 +331,15 @@ def test_what_others_have_of_one_s_own_is_noted() -> None:
 
 async def too_often() -> None:
     _, (one, two) = await linked(2)
-    ask = Compare(bytes(HASH_BYTES)).encode()
-    with pytest.raises(StateError, match="too often"):
-        for _ in range(1_000):
-            await one.exchange.answer(two.peer, DIGEST, ask)
     with pytest.raises(BadMessage):
         await one.exchange.answer(two.peer, PULL, b"nonsense")
+    digest, heads = Compare(bytes(HASH_BYTES)).encode(), encode_heads([])
+    for method, ask in ((DIGEST, digest), (PULL, heads), (HAVE, heads)):
+        answered = 0
+        with pytest.raises(StateError, match="too often"):
+            for answered in range(1_000):  # noqa: B007
+                await one.exchange.answer(two.peer, method, ask)
+        assert answered <= max(defaults.FEED_ASKS[0], defaults.FEED_PULLS[0])
 
 
 def test_calls_are_paced_and_read_with_care() -> None:
