@@ -36,7 +36,7 @@ from shoal.state import defaults
 from shoal.state.entry import Entry
 from shoal.state.feed import Feed, Outcome, Verdict
 from shoal.state.kinds import KINDS
-from shoal.state.replica import Pause, Replica, Taken
+from shoal.state.replica import Replica, Taken
 
 ACTIVE_S, PATIENCE_S = 20, 60
 MOST: Final = 12
@@ -49,8 +49,8 @@ class Credulous(Replica):
     def _compared(self, feed: Feed, stored: Entry, entry: Entry) -> Verdict:
         return Verdict(Outcome.KNOWN)
 
-    async def take(self, items: Sequence[Any], pause: Pause) -> Taken:
-        return await super().take([item for item in items if len(item) == 1], pause)
+    async def take(self, items: Sequence[Any]) -> Taken:
+        return await super().take([item for item in items if len(item) == 1])
 
 
 def one(seed: int, defended: bool) -> Figures:

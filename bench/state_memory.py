@@ -182,9 +182,6 @@ class StoreArchive:
         self._commit(Forget(tuple(names)))
 
 
-async def pause() -> None: ...
-
-
 def resident() -> float:
     """MB of this process."""
     gc.collect()
@@ -203,7 +200,7 @@ def month(out: Connection, pipe: Connection, folder: Path, days: int) -> None:
     for _ in range(days + 1):
         at_once(replica.grouped(pipe.recv()))
         while (batch := pipe.recv()) is not None:
-            at_once(replica.take([(sealed,) for sealed in batch], pause))
+            at_once(replica.take([(sealed,) for sealed in batch]))
             count += len(batch)
         grew.append(round(resident() - before, 1))
         print(f"day {len(grew) - 1}: {grew[-1]} MB", file=sys.stderr, flush=True)
@@ -234,7 +231,7 @@ def again(out: Connection, folder: Path, peers: list[PeerId]) -> None:
     archive = StoreArchive(folder)
     replica, views = Replica(OWN.peer, archive), Views()
     at_once(replica.grouped(peers))
-    at_once(replica.restore(pause))
+    at_once(replica.restore())
     for feed in archive.batches():
         key, plot = public_key_of(feed.name.author), (feed.name.kind, feed.name.part)
         views.restored(feed.name, at_once(replica.facts(key, plot)))

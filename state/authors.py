@@ -60,7 +60,7 @@ class Authors:
         self._linked: set[bytes] = set()
         self._group: set[bytes] = {own}
         self._total = 0
-        self._refused = False  # somebody, for want of room, since all vouched for were looked at
+        self._gone = False  # somebody, since all that are vouched for were looked at
         self._added: dict[bytes, None] = {}
         self._dropped: dict[bytes, None] = {}
         self._own = own
@@ -143,15 +143,26 @@ class Authors:
             self._make_room()
         return self._changed()
 
-    def refill(self) -> Change:
-        """Where there is room again, look at those who found none."""
-        if self._refused and self._total < defaults.FEEDS_ROOM * self._budget:
-            self._refused = False
-            for branch in list(self._kept.values()):
-                for name in branch.vouches:
-                    if not self._refused and branch.key in self._kept:
-                        self._vouch(branch, name)
-        return self._changed()
+    def refill(self) -> Iterator[Change]:
+        """Where there is room again, look at those who found none, a few vouchers at a time; others
+        may change what they like in between."""
+        if not self._gone or self._total >= defaults.FEEDS_ROOM * self._budget:
+            return
+        self._gone = False
+        keys = list(self._kept)
+        for start in range(0, len(keys), defaults.REFILLED_AT_ONCE):
+            for key in keys[start : start + defaults.REFILLED_AT_ONCE]:
+                branch = self._kept.get(key)
+                if branch is not None:
+                    self._revouch(branch)
+            yield self._changed()
+            if self._gone:
+                return  # there is no room any more
+
+    def _revouch(self, branch: _Branch) -> None:
+        for name in branch.vouches:
+            if not self._gone and branch.key in self._kept:
+                self._vouch(branch, name)
 
     def _changed(self) -> Change:
         change = Change(tuple(self._added), tuple(self._dropped))
@@ -289,7 +300,7 @@ class Authors:
         self._unhang(branch)
         del self._kept[branch.key]
         self._total -= branch.weight
-        self._refused = True
+        self._gone = True
         if branch.key in self._added:
             del self._added[branch.key]
         else:

@@ -166,6 +166,7 @@ REGAINED = 2  # peers compared with at once for the sake of what is kept from no
 OWN_AGAIN = 60.0  # seconds until a peer is asked again for own feeds that are not compared
 RECHECK = 0.5  # seconds, at least, between two comparisons for the sake of new authors
 REFILL = 60.0  # seconds between two looks at whom there may be room for
+REFILLED_AT_ONCE = 256  # authors, of 64 whom each vouches for, that are looked at in one step
 CALL_TIMEOUT = 10.0  # seconds, of comparing
 FEED_PULL_TIMEOUT = 30.0  # seconds for a megabyte
 SAME_PAIRS = 1_024  # buckets, of one peer, whose difference is known to be of no use

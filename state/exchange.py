@@ -6,9 +6,8 @@ Only the author's own signed bytes travel. The network is asked through `Network
 waits for it or for the archive.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from itertools import islice
 from math import inf
 from typing import Any, Protocol
 
@@ -31,7 +30,7 @@ from .gossip import (
 )
 from .interest import both
 from .kinds import all_parts
-from .neighbours import Neighbour, Neighbours, Pair
+from .neighbours import BucketAt, Neighbour, Neighbours, Pair
 from .replica import Admit, Replica, Taken
 from .wanted import Place, Pull, Wanted
 
@@ -78,9 +77,6 @@ class Exchange:
         that is lacking here (`Writer.reported`)."""
         self.on_peer: list[Callable[[PeerId], None]] = []
         """Called with each peer that has a link and had none."""
-        self.own_told: dict[Plot, Told] = {}
-        """The latest head of each of this node's own feeds that others have, where it is none of
-        this node's: it must have made it before, or another process has its key."""
         self.rechecks: dict[PeerId, None] = {}
         """Who told of authors that are kept now: to be compared with soon."""
         replica.interest.on_gained.append(self._regain)
@@ -150,7 +146,8 @@ class Exchange:
     def due_at(self) -> float:
         """When `tell`, `next_pulls` or `due_rechecks` may have something to do, if nothing else
         happens."""
-        rechecks = self._rechecked + defaults.RECHECK if self.rechecks else inf
+        waiting = self.rechecks or self.replica.newcomers
+        rechecks = self._rechecked + defaults.RECHECK if waiting else inf
         return min(self._tell_at(), rechecks, self.wanted.next_at(self._network.now()))
 
     def _tell_at(self) -> float:
@@ -185,23 +182,9 @@ class Exchange:
         if peer not in self._neighbours or not self._rates[NEWS].take(peer, now):
             return
         try:
-            self._hear(peer, decode_heads(payload), now)
+            self.wanted.heard(peer, decode_heads(payload), now)
         except BadMessage as error:
             self._network.blame(peer, error)
-
-    def _hear(self, peer: PeerId, heads: list[Told], now: float) -> None:
-        self.wanted.heard(peer, heads, now)
-        for head in heads:
-            if head.key == self.replica.own:
-                self._hear_own(head)
-
-    def _hear_own(self, head: Told) -> None:
-        mine = self.replica.head(head.key, head.plot)
-        here = (0, 0) if mine is None else mine[:2]
-        known = self.own_told.get(head.plot)
-        if head.same(mine) or head[3:5] < here or (known and known[3:5] >= head[3:5]):
-            return
-        self.own_told[head.plot] = head
 
     # Pulling.
 
@@ -233,36 +216,31 @@ class Exchange:
 
     async def _take(self, peer: PeerId, pulled: Pulled) -> Taken:
         async with self._network.turn():
-            taken = await self.replica.take(pulled.items, self._network.pause)
+            taken = await self.replica.take(pulled.items)
         now = self._network.now()
         for key, size in taken.bytes.items():
             self.wanted.came(key, size, now)
         self._note(taken.news, peer)
         if taken.blame is not None:
             self._network.blame(peer, taken.blame)
-        self._welcome(peer)
+        if self.replica.newcomers and peer in self._neighbours:
+            self.rechecks[peer] = None  # who told of those that vouch for them
         return taken
-
-    def reconsider(self) -> None:
-        """What counts of others' feeds has changed: what was found of no use may be of use."""
-        self._neighbours.forget_pairs()
-
-    def _welcome(self, peer: PeerId) -> None:
-        """Authors that are kept from now on: whoever vouched for them has told of them, and what
-        was compared before was compared without them."""
-        if self.replica.newcomers:
-            self.replica.newcomers.clear()
-            self._neighbours.forget_pairs()
-            if peer in self._neighbours:
-                self.rechecks[peer] = None
 
     # Comparing.
 
     def due_rechecks(self) -> list[PeerId]:
         """Whom to `compare` with now for the sake of new authors."""
         now = self._network.now()
-        if not self.rechecks or now < self._rechecked + defaults.RECHECK:
+        newcomers = self.replica.newcomers
+        if not (self.rechecks or newcomers) or now < self._rechecked + defaults.RECHECK:
             return []
+        if newcomers:
+            # What was compared before was compared without them.
+            self._neighbours.forget_pairs({bucket_of(key) for key in newcomers})
+            newcomers.clear()
+            if not self.rechecks and (peer := self.somebody()) is not None:
+                self.rechecks[peer] = None
         self._rechecked = now
         peers, self.rechecks = self.rechecks, {}
         return list(peers)
@@ -274,9 +252,10 @@ class Exchange:
             return
         known.comparing = True
         try:
-            await self._compare(peer, known)
+            unasked = await self._compare(peer, known)
             await self._ask_own(peer, known)
-            if not self.wanted.lacks_of(peer, self.replica.own):
+            own, own_bucket = self.replica.own, bucket_of(self.replica.own)
+            if not self.wanted.lacks_of(peer, own) and own_bucket not in {at[1] for at in unasked}:
                 for callback in self.on_reported:
                     callback(peer)
         except Unanswered:
@@ -286,24 +265,26 @@ class Exchange:
         finally:
             known.comparing = False
 
-    async def _compare(self, peer: PeerId, known: Neighbour) -> None:
+    async def _compare(self, peer: PeerId, known: Neighbour) -> Collection[BucketAt]:
+        """Which buckets that differ are left for another time."""
         answer = await self._ask_digest(peer, known, roots=known.differed)
         known.differed = bool(answer.roots)
         if answer.roots and answer.buckets is None:
             answer = await self._ask_digest(peer, known, roots=True)
         pairs = dict(self._differing(known, answer.buckets or {}))
-        theirs = await self._ask_heads(peer, pairs)
+        theirs, unasked = await self._ask_heads(peer, pairs)
         if self._neighbours.get(peer) is not known:
             raise Unanswered  # it has gone with its answer: nothing is remembered of it
-        self._hear(peer, list(theirs.values()), self._network.now())
-        # It remembers no more of one peer, and looks for the rest itself.
-        self._post(peer, list(islice(self._beyond(pairs, theirs), defaults.TOLD)))
+        self.wanted.heard(peer, theirs.values(), self._network.now())
+        asked = {at: pair for at, pair in pairs.items() if at not in unasked}
+        self._post(peer, await self._beyond(asked, theirs))
         lacking = {
             (head.plot, bucket_of(head.key)) for head in theirs.values() if self.replica.lacks(head)
         }
-        known.pairs |= {at: pair for at, pair in pairs.items() if at not in lacking}
+        known.pairs |= {at: pair for at, pair in asked.items() if at not in lacking}
         while len(known.pairs) > defaults.SAME_PAIRS:
             del known.pairs[next(iter(known.pairs))]
+        return unasked
 
     async def _ask_digest(self, peer: PeerId, known: Neighbour, *, roots: bool) -> Compared:
         digest, mine = self.replica.digest, self.replica.interest.kept
@@ -323,11 +304,11 @@ class Exchange:
         own = self.replica.own
         asked = encode_heads(self.replica.told((own, plot) for plot in plots))
         heads = decode_heads(await self._network.call(peer, HAVE, asked), defaults.HAVE_FEEDS)
-        self._hear(peer, [head for head in heads if head.key == own], self._network.now())
+        self.wanted.heard(peer, [head for head in heads if head.key == own], self._network.now())
 
     def _differing(
         self, known: Neighbour, buckets: Mapping[Plot, Mapping[int, bytes]]
-    ) -> Iterable[tuple[tuple[Plot, int], Pair]]:
+    ) -> Iterable[tuple[BucketAt, Pair]]:
         """Buckets that are not the same here and there, but those of which that is known."""
         for plot, theirs in buckets.items():
             if not self.replica.interest(plot):
@@ -339,9 +320,10 @@ class Exchange:
                     yield (plot, number), pair
 
     async def _ask_heads(
-        self, peer: PeerId, pairs: Mapping[tuple[Plot, int], Pair]
-    ) -> dict[Place, Told]:
-        """The peer's heads in the buckets in which it has any."""
+        self, peer: PeerId, pairs: Mapping[BucketAt, Pair]
+    ) -> tuple[dict[Place, Told], set[BucketAt]]:
+        """The peer's heads in the buckets in which it has any, and in which it may have more: what
+        is lacking is told again after it was pulled."""
         wanted: dict[Plot, bytes] = {}
         for (plot, number), (_, theirs) in pairs.items():
             if theirs is not None:
@@ -353,19 +335,28 @@ class Exchange:
             heads = Heads.decode(payload)
             before = len(found)
             found |= {(head.key, head.plot): head for head in heads.heads}
-            if not heads.more or len(found) == before or len(found) > room:
+            if not heads.more:
+                return found, set()
+            ask = ask.rest(heads.heads[-1], bucket_of(heads.heads[-1].key)) if heads.heads else ask
+            if len(found) == before or len(found) > room:
                 break
-            ask = ask.rest(heads.heads[-1], bucket_of(heads.heads[-1].key))
-        return found
+        return found, {(plot, number) for plot in ask.buckets for number in ask.buckets[plot]}
 
-    def _beyond(
-        self, pairs: Iterable[tuple[Plot, int]], theirs: Mapping[Place, Told]
-    ) -> Iterable[Told]:
-        """Heads in those buckets that the peer lacks."""
-        for plot, number in pairs:
-            for key in sorted(self.replica.digest.tree(plot).heads(number)):
-                if self.replica.surpasses(theirs.get((key, plot)) or told(key, plot, None)):
-                    yield told(key, plot, self.replica.head(key, plot))
+    async def _beyond(
+        self, buckets: Iterable[BucketAt], theirs: Mapping[Place, Told]
+    ) -> list[Told]:
+        """Heads in those buckets that the peer lacks; no more than it remembers of one peer, for
+        it looks for the rest itself."""
+        found: list[Told] = []
+        for plot, number in buckets:
+            for key, mine in self.replica.digest.tree(plot).heads(number).items():
+                his = theirs.get((key, plot))
+                if his is None or (mine[:2] >= his[3:5] and not his.same(mine)):
+                    found.append(told(key, plot, mine))
+            if len(found) >= defaults.TOLD:
+                break
+            await self._network.pause()
+        return found[: defaults.TOLD]
 
     # Answering.
 
@@ -380,7 +371,7 @@ class Exchange:
         if method == HAVE:
             heads = decode_heads(payload, defaults.HAVE_FEEDS)
             if peer in self._neighbours:
-                self._hear(peer, heads, self._network.now())
+                self.wanted.heard(peer, heads, self._network.now())
             return encode_heads(self.replica.told((head.key, head.plot) for head in heads))
         heads = decode_heads(payload, defaults.PULL_FEEDS)
         return (await self.replica.give(heads)).encode()

@@ -6,7 +6,7 @@ feeds at once, as after a cut of the network, go to more: together they cost lit
 of them by few would have them late. Sans-I/O.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -16,6 +16,8 @@ from .digest import Plot
 from .interest import Keeps
 from .kinds import all_parts
 
+BucketAt = tuple[Plot, int]
+"""A bucket of a plot's tree, by its number."""
 Pair = tuple[bytes | None, bytes | None]
 """The hashes of a bucket here and there."""
 
@@ -26,7 +28,7 @@ class Neighbour:
 
     comparing: bool = False
     differed: bool = True  # when last compared: then the roots are sent at once
-    pairs: dict[tuple[Plot, int], Pair] = field(default_factory=dict)
+    pairs: dict[BucketAt, Pair] = field(default_factory=dict)
     """Buckets that differ, with nothing in them that is lacking here."""
     keeps: Keeps = None  # as it said last
     own_at: float = -inf  # when it may be asked again for own feeds that are not compared
@@ -67,10 +69,11 @@ class Neighbours:
         if peer in self._near:
             self._near.remove(peer)
 
-    def forget_pairs(self) -> None:
-        """What was compared before was compared without what is kept now."""
+    def forget_pairs(self, numbers: Container[int] = range(256)) -> None:
+        """Compare buckets with these numbers again: more is kept now than when they were."""
         for known in self._peers.values():
-            known.pairs.clear()
+            for at in [at for at in known.pairs if at[1] in numbers]:
+                del known.pairs[at]
 
     def sharing(self, plots: Collection[Plot]) -> list[PeerId]:
         """Who keeps any of these."""

@@ -1,25 +1,25 @@
-"""All feeds that a node keeps: what comes in, what it changes, what others may be told of it.
+"""The feeds of one node among others': what comes in, what is lacking, what is given.
 
-A head is told to others, and stands in the digest, once its entries are in the archive. Nothing
-here knows of links; the archive is all that it waits for. One caller at a time may take in.
+What is kept lies in `holding.py`. What comes in goes through a batch: into its feed, then into the
+archive, then to everybody. Nothing here knows of links. One caller at a time may take in.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from ..transport.identity import PeerId, peer_id_of, public_key_of
 from . import defaults
 from .archive import Archive, Stored
-from .authors import Authors, Change
-from .digest import HASH_BYTES, Digest, Plot
-from .documents import Documents
-from .ends import Ends, leads_on
+from .authors import Authors
+from .digest import HASH_BYTES, Plot
+from .ends import leads_on
 from .entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
 from .errors import BadEntry, BadOrder, StateError
 from .feed import OTHER_BRANCH, Feed, Outcome, Verdict, beyond
-from .feeds import Feeds, plot_of
+from .feeds import plot_of
 from .gossip import Item, Pulled, Told, told
+from .holding import Holding, Pause, at_once
 from .interest import Interest
 from .kinds import all_parts
 from .vouches import VOUCHES, read_vouches
@@ -27,24 +27,10 @@ from .wanted import Place
 
 BLAMED: Final = frozenset(("too-large", "bad-envelope", "bad-signature", "bad-proof"))
 """Codes of entries that nobody honest hands on."""
-Pause = Callable[[], Awaitable[None]]
 More = Callable[[], Awaitable[Collection[bytes]]]
 """Who else is kept, once what is said by those before is known; asked until it is nobody."""
 Admit = Callable[[Sequence[Entry]], Iterable[tuple[Entry, Verdict]]]
 """`Writer.stored`: takes own entries that are in the archive into their feeds."""
-
-
-class Watcher(Protocol):
-    """Who derives something from the feeds."""
-
-    def changed(self, name: FeedName, verdict: Verdict) -> None:
-        """Facts of a feed are other ones; where `verdict.fresh`, all that it does not name are
-        gone, as they are where the feed has forked."""
-        ...
-
-    def dropped(self, author: PeerId) -> None:
-        """An author is not kept any more."""
-        ...
 
 
 @dataclass(slots=True)
@@ -72,8 +58,8 @@ class _Batch:
         sizes[key] = sizes.get(key, 0) + size + defaults.ENTRY_COST
 
 
-class Replica:
-    """The feeds of one node. `own` is this node."""
+class Replica(Holding):
+    """Of one node. `own` is this node."""
 
     def __init__(
         self,
@@ -83,33 +69,22 @@ class Replica:
         authors: Authors | None = None,
         interest: Interest | None = None,
         documents: int = defaults.DOCUMENTS,
-        documents_bytes: int = defaults.DOCUMENTS_BYTES,
+        pause: Pause = at_once,
         opened: Callable[[bytes], Entry] = open_entry,
     ) -> None:
-        """`interest`: what is kept of others, else all; of `documents` that many at most are in
-        memory; `opened` checks an entry's signature."""
-        self.own = public_key_of(own)
-        self.authors = authors or Authors(self.own)
+        """`interest`: what is kept of others, else all; `opened` checks an entry's signature."""
+        super().__init__(own, archive, authors=authors, documents=documents, pause=pause)
         self.interest = interest or Interest()
-        self.digest = Digest()
-        self.watchers: list[Watcher] = []
         self.takes_own: Callable[[Entry], bool] = lambda entry: False
         """Whether an entry of this node's own that a peer has is to be taken back."""
         self.wants_own = False
         """Whether such entries are to be asked for."""
-        self.newcomers: dict[bytes, None] = {}
-        """Authors that are kept since a while ago; nobody has been asked for their feeds yet."""
-        self.archive = archive
         self._opened = opened
-        self._ends = Ends()
-        self._feeds = Feeds(self.digest, self._ends)
-        self._lost: dict[bytes, None] = {}  # authors, until what they had is forgotten
-        self._documents = Documents(documents, documents_bytes)
 
-    async def restore(self, pause: Pause, more: More | None = None) -> None:
+    async def restore(self, more: More | None = None) -> None:
         """Begin with what the archive has. Those who are kept are to be known by then, or are
         vouched for by those who are, or `more` names them; others are dropped, and so is what is
-        not kept of any. `pause` is called now and then."""
+        not kept of any."""
         own = peer_id_of(self.own)
         found: dict[PeerId, list[Stored]] = {}
         unused: list[FeedName] = []
@@ -123,7 +98,7 @@ class Replica:
             else:
                 unused.append(stored.name)
             if number % defaults.LOAD_FEEDS == 0:
-                await pause()
+                await self._pause()
         waiting = [self.own, *self.authors.keys()]
         while waiting:
             key = waiting.pop()
@@ -136,12 +111,12 @@ class Replica:
             waiting += change.added
             await self._apply(change)
             await self._weigh(key)
-            await pause()
+            await self._pause()
             if not waiting and more is not None:
                 waiting += await more()
         for plot in all_parts():
             self.digest.tree(plot).root()
-            await pause()
+            await self._pause()
         self.newcomers.clear()
         await self.archive.forget(unused)
         await self.archive.drop(list(found))
@@ -153,21 +128,7 @@ class Replica:
         self.newcomers.clear()
         self.archive = archive
 
-    def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
-        """Take up what the archive has of an author who is kept."""
-        for name, head, size, _ in feeds:
-            self.digest.set(key, plot_of(name), head)
-            self._feeds.keep(key, plot_of(name), size)
-
     # What is known.
-
-    def feed(self, key: bytes, plot: Plot) -> Feed | None:
-        """The feed of an author, where there is something of it."""
-        return self._feeds.get(key, plot)
-
-    def head(self, key: bytes, plot: Plot) -> Head | None:
-        """What others may be told."""
-        return self.digest.head(key, plot)
 
     def keeps(self, key: bytes, plot: Plot) -> bool:
         """Whether feeds of this kind and part are kept of a kept author: its own always are."""
@@ -189,26 +150,9 @@ class Replica:
             return False  # its writer answers that, by another epoch
         return mine is None or head[3:5] >= mine[:2]
 
-    def surpasses(self, head: Told) -> bool:
-        """Whether this node can give something that is lacking where that is the head."""
-        mine = self.head(head.key, head.plot)
-        return mine is not None and not head.same(mine) and mine[:2] >= head[3:5]
-
     def told(self, places: Iterable[Place]) -> list[Told]:
         """The heads of these feeds, as others may be told."""
         return [told(key, plot, self.head(key, plot)) for key, plot in places]
-
-    async def facts(self, key: bytes, plot: Plot) -> dict[str, bytes]:
-        """What a feed says now. As taking in: one caller at a time."""
-        feed = self.feed(key, plot)
-        if feed is None or feed.forked:
-            return {}
-        await self._load(feed)
-        facts = feed.document.facts() if feed.document is not None else {}
-        archived = feed.head == self.digest.head(key, plot)
-        if archived and self._feeds.keep(key, plot, feed.size, feed.memory):
-            await self._weigh(key)
-        return facts if self._feeds.used(key, plot) is feed else {}
 
     # Giving.
 
@@ -276,9 +220,9 @@ class Replica:
         await self._commit(batch)
         return batch.taken
 
-    async def take(self, items: Sequence[Item], pause: Pause) -> Taken:
-        """What a peer handed on, in its order; what nobody keeps here is passed over. `pause` is
-        called between two of them: a signature takes 0.1 ms."""
+    async def take(self, items: Sequence[Item]) -> Taken:
+        """What a peer handed on, in its order; what nobody keeps here is passed over. Others may
+        run between two of them: a signature takes 0.1 ms."""
         batch = _Batch()
         for item in items:
             try:
@@ -292,7 +236,7 @@ class Replica:
                     break
             if batch.size > defaults.TAKEN_BYTES:
                 await self._commit(batch)
-            await pause()
+            await self._pause()
         await self._commit(batch)
         return batch.taken
 
@@ -381,22 +325,13 @@ class Replica:
         for feed, verdict in verdicts:
             if verdict.proof is not None:
                 await self.archive.put_proof(feed.name, verdict.proof)
-        keys: dict[bytes, None] = {}
         for feed, verdict in verdicts:
             key, plot = public_key_of(feed.name.author), plot_of(feed.name)
             if feed.head is None or self._feeds.used(key, plot) is not feed:
                 continue  # its author was dropped meanwhile
-            keys[key] = None
-            self.digest.set(key, plot, feed.head)
-            self._feeds.keep(key, plot, feed.size, feed.memory)
+            self._show(feed, verdict)
             batch.taken.news[key, plot] = feed.head
-            for watcher in self.watchers:
-                watcher.changed(feed.name, verdict)
-            if feed.name.kind == "member" and (verdict.fresh or VOUCHES in verdict.changed):
-                value = verdict.changed.get(VOUCHES)
-                await self._apply(self.authors.vouches(key, read_vouches(value)))
-        for key in keys:
-            await self._weigh(key)
+            await self._heed(feed, verdict)
 
     async def _put(self, entries: Sequence[Entry]) -> None:
         """A feed of which the archive has something else keeps out no other: what others have of
@@ -415,17 +350,6 @@ class Replica:
 
     # Whose feeds.
 
-    async def linked(self, peer: PeerId) -> None:
-        """There is a link to this peer: its feeds are kept."""
-        await self._apply(self.authors.linked(public_key_of(peer)))
-
-    async def unlinked(self, peer: PeerId) -> None:
-        await self._apply(self.authors.unlinked(public_key_of(peer)))
-
-    async def grouped(self, peers: Iterable[PeerId]) -> None:
-        """Who is in this node's group from now on."""
-        await self._apply(self.authors.grouped(map(public_key_of, peers)))
-
     async def cut(self, ends: Mapping[bytes, Mapping[Plot, Head]]) -> None:
         """From now on the feeds of these authors end there, and nobody else's: what came later is
         let go of, and what led there is fetched where something else is here."""
@@ -433,6 +357,7 @@ class Replica:
             if key in self.authors:
                 self.newcomers[key] = None
             await self._end_feeds(key)
+            await self._pause()
 
     async def _end_feeds(self, key: bytes) -> None:
         for plot in self._feeds.plots(key):
@@ -462,126 +387,3 @@ class Replica:
         if whole is not None:
             whole.weigh(size)
         await self._put_back(feed, whole)
-
-    async def _put_back(self, feed: Feed, made: Feed | None) -> None:
-        """This one in place of a feed, first for everybody, then in the archive."""
-        key, plot = public_key_of(feed.name.author), plot_of(feed.name)
-        self._documents.let_go(feed)
-        self._feeds.drop(key, plot)
-        facts: Mapping[str, bytes] = {}
-        if made is not None and made.document is not None:
-            self._feeds.use(made)
-            self._feeds.keep(key, plot, made.size, made.memory)
-            facts = made.document.facts()
-            self._remember(made)
-        head = None if made is None else made.head
-        self.digest.set(key, plot, head)
-        for watcher in self.watchers:
-            watcher.changed(feed.name, Verdict(Outcome.NEWS, changed=facts, fresh=True))
-        await self.archive.cut(feed.name, head)
-        if feed.name.kind == "member":
-            value = facts.get(VOUCHES)
-            await self._apply(self.authors.vouches(key, read_vouches(value)))
-        await self._weigh(key)
-
-    async def refill(self) -> None:
-        """Where there is room again, keep those who found none before."""
-        await self._apply(self.authors.refill())
-
-    async def _apply(self, change: Change) -> None:
-        self.newcomers |= dict.fromkeys(change.added)
-        for start in range(0, len(change.dropped), defaults.DROPPED_AT_ONCE):
-            some = change.dropped[start : start + defaults.DROPPED_AT_ONCE]
-            for key in some:
-                self.newcomers.pop(key, None)
-                self._clear(key)
-            await self.archive.drop([peer_id_of(key) for key in some])  # others run meanwhile
-
-    def _leave(self, key: bytes, plot: Plot) -> None:
-        feed = self._feeds.used(key, plot)
-        if feed is not None:
-            self._documents.let_go(feed)
-        self._feeds.drop(key, plot)
-        self.digest.set(key, plot, None)
-
-    def _clear(self, key: bytes) -> None:
-        self._lost.pop(key, None)
-        for plot in self._feeds.plots(key):
-            self._leave(key, plot)
-        for watcher in self.watchers:
-            watcher.dropped(peer_id_of(key))
-
-    async def _weigh(self, key: bytes) -> None:
-        await self._apply(self.authors.weigh(key, self._feeds.weight(key)))
-
-    async def forget(self, plots: Collection[Plot]) -> None:
-        """These are not kept any more: the feeds of others in them go."""
-        keys = [key for key in self._feeds.authors() if key != self.own]
-        for start in range(0, len(keys), defaults.DROPPED_AT_ONCE):
-            names: list[FeedName] = []
-            for key in keys[start : start + defaults.DROPPED_AT_ONCE]:
-                for plot in self._feeds.plots(key):  # none where its author has gone meanwhile
-                    if plot in plots:
-                        self._leave(key, plot)
-                        names.append(FeedName(peer_id_of(key), *plot))
-                        for watcher in self.watchers:
-                            watcher.changed(names[-1], Verdict(Outcome.NEWS, fresh=True))
-                await self._weigh(key)
-            await self.archive.forget(names)
-
-    # Documents.
-
-    async def _load(self, feed: Feed) -> None:
-        """Have its document in memory. Where the archive is damaged, all that it has of the author
-        is dropped: it will be fetched again."""
-        seq = 0
-        while feed.document is None and feed.head is not None and not feed.forked:
-            entries = await self._entries_to(feed, seq)
-            try:
-                feed.load(entries)
-            except BadEntry:
-                entries = ()
-            if not entries:
-                await self._lose(public_key_of(feed.name.author))
-                return
-            seq += len(entries)
-        self._remember(feed)
-
-    async def _entries_to(self, feed: Feed, seq: int) -> Sequence[Entry]:
-        """Some of its entries in the archive from that number on, none behind its head."""
-        assert feed.head is not None
-        epoch, limit = feed.head.epoch, defaults.LOADED_BYTES
-        entries = await self.archive.entries(feed.name, epoch, seq, limit)
-        return [entry for entry in entries if entry.seq <= feed.head.seq]
-
-    def _unlearn(self, feed: Feed) -> None:
-        """It is more here than in the archive. An own one stays as it is, for its writer has it:
-        nobody is told of it, and what is written next begins an epoch."""
-        key, plot = public_key_of(feed.name.author), plot_of(feed.name)
-        if key != self.own and self._feeds.used(key, plot) is feed:
-            self._leave(key, plot)
-
-    def lost(self, authors: Iterable[PeerId] | None) -> None:
-        """The archive has lost feeds of these authors, or all that it had (None): `forget_lost`
-        is to be called. Own feeds are the writer's to begin anew."""
-        keys = self._feeds.authors() if authors is None else map(public_key_of, authors)
-        self._lost |= {key: None for key in keys if key != self.own}
-
-    async def forget_lost(self, pause: Pause) -> None:
-        """Let what others have of lost feeds be fetched again. `pause` is called between two
-        authors: ten thousand take a tenth of a second."""
-        while self._lost:
-            key, _ = self._lost.popitem()
-            self._clear(key)  # had it been cleared meanwhile, it would not be lost any more
-            self.newcomers[key] = None
-            await pause()
-
-    async def _lose(self, key: bytes) -> None:
-        self._clear(key)
-        self.newcomers[key] = None
-        await self.archive.drop([peer_id_of(key)])
-
-    def _remember(self, feed: Feed) -> None:
-        """Its document was used now. Those of own feeds stay: their writer has them."""
-        if public_key_of(feed.name.author) != self.own:
-            self._documents.use(feed)

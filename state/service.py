@@ -63,7 +63,7 @@ class State:
         self._keeper = Keeper(host, folder, trouble=trouble, lost=self._lost)
         self.interest = Interest(keeps)
         archive = KeptArchive(identity.peer, self._keeper)
-        self.replica = Replica(identity.peer, archive, interest=self.interest)
+        self.replica = Replica(identity.peer, archive, interest=self.interest, pause=self._pause)
         self.replication = Replication(host, endpoint, self.replica)
         self.inspection = Inspection(host, self.replica, self.replication, self._keeper, self._lost)
         self.views = Views()
@@ -162,7 +162,7 @@ class State:
         try:
             await nursery.start(self._keep)
             more = None if self.upkeep is None else self.upkeep.more
-            await self.replica.restore(self._pause, more)
+            await self.replica.restore(more)
             return await self._own_feeds()
         except StoreRefused as refused:
             self._trouble(DISK, refused)
@@ -170,7 +170,8 @@ class State:
             return await self._own_feeds()
 
     async def _pause(self) -> None:
-        self._host.keep_memory()
+        if self._writer is None:
+            self._host.keep_memory()  # what was stored is taken up, and stays
         await trio.lowlevel.checkpoint()
 
     async def _own_feeds(self) -> dict[FeedName, Feed]:
@@ -323,7 +324,7 @@ class State:
         while True:
             await self._losses.wait()
             self._losses = trio.Event()
-            await self.replica.forget_lost(self.replication.pause)
+            await self.replica.forget_lost()
             self.replication.wake()
 
     async def _vouch(self) -> None:

@@ -18,7 +18,7 @@ from ...state.entry import MAX_EPOCH, NO_PARENT, Entry, FeedName, Head, client_o
 from ...state.exchange import DIGEST, HAVE, HEADS, NEWS, PULL, Exchange
 from ...state.gossip import Compared, Heads, Item, Pulled, Told, decode_heads, encode_heads, told
 from ...state.kinds import KINDS, all_parts
-from ...state.replica import Pause, Replica, Taken
+from ...state.replica import Replica, Taken
 from ...transport.identity import Identity, PeerId
 from ..packet import Addr
 from .replicanode import ReplicaNode, at_once, opened_once
@@ -111,9 +111,9 @@ class _Shameless(Replica):
     def lacks(self, head: Told) -> bool:
         return head.key != self.own and super().lacks(head)
 
-    async def take(self, items: Sequence[Item], pause: Pause) -> Taken:
+    async def take(self, items: Sequence[Item]) -> Taken:
         others = [item for item in items if self.own not in item[0][:64]]
-        return await super().take(others, pause)
+        return await super().take(others)
 
 
 class TwoFaced(ReplicaNode):

@@ -5,6 +5,7 @@ role asks for: the founder says what the group is, an owner hands new secrets to
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from math import inf
 from typing import Any, Protocol
 
 import trio
@@ -22,11 +23,15 @@ from ..kinds import all_parts
 from ..replication import Replication
 from . import facts
 from .admission import NOT_A_MEMBER, REVOKED
-from .facts import GROUP, Grant, Role, Sealed
+from .facts import GROUP, Grant, Role, Said, Sealed
 from .group import Group
 from .rule import Order
 from .sealing import SECRET_BYTES, box_of, boxed, mark_of, seal_secret
 from .secrets import Mark
+
+
+Changes = Mapping[str, Mapping[str, Any] | None]
+"""Facts by their keys; None: that one goes."""
 
 
 class Feed(Protocol):
@@ -72,11 +77,16 @@ class Upkeep:
         """What a founder had said may be with others: it says nothing new before one was asked."""
         replication.exchange.on_reported.append(lambda peer: self._release())
         self._strangers: dict[PeerId, float] = {}  # with a link, since when
+        self._gained_at = -inf  # when this node began to keep more kinds than before
+        self._replica.interest.on_gained.append(lambda plots: self._gained())
         group.on_news = self.wake
 
     def _release(self) -> None:
         self.held = False
         self.wake()
+
+    def _gained(self) -> None:
+        self._gained_at = self._host.now()
 
     def wake(self) -> None:
         """There may be something to do."""
@@ -104,7 +114,6 @@ class Upkeep:
                 return
             await self._replica.grouped(group.order.speakers())
             await self._replica.cut(group.order.ends())
-            self._replication.exchange.reconsider()
             for callback in self.on_change:
                 callback(before)
 
@@ -212,7 +221,8 @@ class Upkeep:
             await self._rotate()
             return
         parts = await self._sealed(newest.number, self.group.secrets[newest], lacking)
-        self._tell(newest.number, parts, first)
+        for key, value in _told(newest.number, parts, first).items():
+            self._own.set("group", key, value)
         self._given = newest, have | lacking.keys()
 
     async def _rotate(self, first: tuple[int, bytes] | None = None) -> None:
@@ -230,16 +240,7 @@ class Upkeep:
         node would wait for ever to hear what it has taken back; or, where it has said nothing else
         in this run, make the next at once, four a second, until all older secrets are forgotten."""
         held = [key for key in self._own.keys("group") if key.startswith(facts.KEY)]
-        before = {key: self._own.get("group", key) for key in held}
-        try:
-            for key in before:
-                self._own.set("group", key, None)
-            self._tell(number, parts, 0)
-        except FeedFull:
-            said = [key for key in self._own.keys("group") if key.startswith(facts.KEY)]
-            for key, value in (dict.fromkeys(said) | before).items():
-                self._own.set("group", key, value)
-            raise
+        self._say(dict.fromkeys(held) | _told(number, parts, 0))
 
     def _next_number(self) -> int:
         number = (self.group.newest.number if self.group.newest else 0) + 1
@@ -261,12 +262,25 @@ class Upkeep:
             lambda: list(seal_secret(ident, number, secret, members, seeds))
         )
 
-    def _tell(self, number: int, parts: Iterable[Sealed], first: int) -> None:
-        for at, part in enumerate((part for part in parts if part.boxes), first):
-            self._own.set("group", facts.key_key(number, at), facts.key_fact(part))
-
     def _boxes(self) -> dict[PeerId, bytes]:
         return {each.peer: each.box for each in self.group.order.members() if each.box}
+
+    def _say(self, changes: Changes) -> None:
+        """All of these facts, or none of them. Raises FeedFull."""
+        before = {key: self._own.get("group", key) for key in changes}
+        try:
+            self._put(changes)
+        except FeedFull:
+            self._put(before)
+            raise
+
+    def _put(self, changes: Changes) -> None:
+        """What goes makes room for the rest."""
+        for key in changes:
+            self._own.set("group", key, None)
+        for key, value in changes.items():
+            if value is not None:
+                self._own.set("group", key, value)
 
     # What people ask of it.
 
@@ -279,7 +293,7 @@ class Upkeep:
             raise GroupRefused("revoked", f"the group has revoked `{peer}`")
         held = self.group.order.role(peer)
         if held is None or held < role:
-            await self._grant(peer, role, box)
+            await self._grant(peer, Grant(role, box, self._wall_ms()))
 
     async def change_role(self, peer: PeerId, role: Role) -> None:
         """Let a member have exactly this role, also one whom this node had revoked.
@@ -293,14 +307,17 @@ class Upkeep:
             words, hint = _founder(peer)
             raise GroupRefused("founder", words, hint=hint)
         standing = self.group.order.standings.get(peer)
-        by = self.group.revoked_by(peer)
         if standing is None:
             raise GroupRefused(
                 "no-member", f"`{peer}` is no member", hint="`shoal group` lists the members"
             )
-        if by not in (None, self._identity.peer):
+        grant = Grant(role, standing.box, self._wall_ms())
+        others = self.group.granting(peer, grant).revoked
+        if peer in others:
             raise GroupRefused(
-                "revoked", f"`{peer}` is revoked by `{by}`", hint="only that owner takes it back"
+                "revoked",
+                f"`{peer}` is revoked by `{others[peer][0]}`",
+                hint="only that owner takes it back",
             )
         granters = [other for other in self._granters(peer, role) if other != self._identity.peer]
         if granters:
@@ -309,9 +326,7 @@ class Upkeep:
                 f"`{peer}` has a higher role by the grant of `{granters[0]}`",
                 hint="ask that one to change it, or revoke it",
             )
-        if by is not None:
-            self._own.set("group", facts.revocation_key(peer), None)
-        await self._grant(peer, role, standing.box)
+        await self._grant(peer, grant)
 
     def _granters(self, peer: PeerId, above: Role) -> Iterable[PeerId]:
         """Members whose grants give a peer more than that."""
@@ -322,8 +337,9 @@ class Upkeep:
             if (grant := self.group.said(each.peer).grants.get(peer)) and grant.role > above
         )
 
-    async def _grant(self, peer: PeerId, role: Role, box: bytes) -> None:
-        own = self.group.role
+    async def _grant(self, peer: PeerId, grant: Grant) -> None:
+        """With it this node's own revocation of the peer goes, where there is one."""
+        own, role = self.group.role, grant.role
         if own is None or not (own is Role.OWNER or (own is Role.OPERATOR and role is Role.CLIENT)):
             raise self.not_allowed(f"let {role.word}s in")
         said = self.group.said(self._identity.peer)
@@ -333,15 +349,15 @@ class Upkeep:
                 f"an operator lets {defaults.OPERATOR_CLIENTS} clients in, and this one has",
                 hint=f"ask one of: {self.owners()}",
             )
-        since = self._wall_ms()
-        if not self.group.would_place(peer, Grant(role, box, since)):
+        if not self.group.would_place(peer, grant):
             most = f"{defaults.GROUP_OWNERS} owners and {defaults.GROUP_MEMBERS} members"
             raise GroupRefused(
                 "group-full",
                 f"a group has {most} at most, the revoked among them",
                 hint="`shoal group role PEER operator` frees the place of an owner",
             )
-        self._own.set("group", facts.grant_key(peer), facts.grant_fact(role, box, since))
+        fact = facts.grant_fact(role, grant.box, grant.since)
+        self._say({facts.grant_key(peer): fact, facts.revocation_key(peer): None})
         await self._until(lambda: self.group.order.role(peer) == role)
 
     async def revoke(self, peer: PeerId) -> None:
@@ -358,8 +374,7 @@ class Upkeep:
             raise GroupRefused(
                 "no-member", f"`{peer}` is no member", hint="`shoal group` lists the members"
             )
-        ends = self._ends_now(public_key_of(peer))
-        fact = facts.revocation_fact(ends, self._wall_ms())
+        fact = facts.revocation_fact(self._ends_now(peer), self._wall_ms())
         self._own.set("group", facts.revocation_key(peer), fact)
         await self._until(lambda: self.group.revoked_by(peer) is not None)
         self._stale = True
@@ -379,9 +394,33 @@ class Upkeep:
             code, message, hint=f"ask one of: {_listed(owners[: owners.index(peer)])}"
         )
 
-    def _ends_now(self, key: bytes) -> dict[Plot, Head]:
+    def _ends_now(self, peer: PeerId) -> Mapping[Plot, Head]:
+        """The last entry of each of its feeds; of one who is revoked those of its revocation, for
+        what leads there may still be on its way. Raises GroupRefused."""
+        revoked = self.group.order.revoked.get(peer)
+        if revoked is not None:
+            return revoked[1].ends
+        key = public_key_of(peer)
+        if self._lacks(peer, key):
+            raise GroupRefused(
+                "not-ready",
+                f"not all that `{peer}` has said is here, and what is not would count nowhere",
+                hint="let it run beside other members, which give it back: "
+                f"`shoal group revoke {peer}` in a moment",
+            )
         heads = ((plot, self._replica.head(key, plot)) for plot in all_parts())
         return {plot: head for plot, head in heads if head is not None and head != FORKED}
+
+    def _lacks(self, peer: PeerId, key: bytes) -> bool:
+        """Whether feeds of a peer are still to be fetched. What others tell of them plays no part:
+        who is to be revoked could tell of more for ever."""
+        replica = self._replica
+        if replica.interest.aside() or self._host.now() < self._gained_at + defaults.WRITE_HOLD:
+            return True
+        if key in replica.newcomers:
+            return True
+        # Its feed was lost: what it says counts until that has come again (`Group.dropped`).
+        return replica.head(key, GROUP) is None and self.group.said(peer) != Said()
 
     async def rotate(self) -> Mark:
         """A new secret for all members; on disk when it returns. Raises GroupRefused, FeedFull."""
@@ -426,6 +465,12 @@ class Upkeep:
 
     def _wall_ms(self) -> int:
         return max(0, int(self._host.wall() * 1000))
+
+
+def _told(number: int, parts: Iterable[Sealed], first: int) -> Changes:
+    """The facts that say parts of a rotation, numbered from `first` on."""
+    full = (part for part in parts if part.boxes)
+    return {facts.key_key(number, at): facts.key_fact(part) for at, part in enumerate(full, first)}
 
 
 def _founder(peer: PeerId) -> tuple[str, str]:

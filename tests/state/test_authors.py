@@ -154,12 +154,22 @@ def test_those_who_found_no_room_are_looked_at_again() -> None:
     authors.vouches(key("b"), keys("w", 8))
     authors.vouches(key("a"), keys("v", 30))
     assert len(authors) == 20
-    assert authors.refill().added == ()
+    assert list(authors.refill()) == []
     authors.vouches(key("b"), [])
-    added = authors.refill().added
+    added = [name for change in authors.refill() for name in change.added]
     assert len(added) == 8
     assert set(added) <= set(keys("v", 30))
     checked(authors)
+
+
+def test_of_many_a_few_are_looked_at_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults, "REFILLED_AT_ONCE", 4)
+    authors = room_for(60)
+    for name in keys("l", 10):
+        authors.linked(name)
+        authors.vouches(name, [name + b"'"])
+    authors.vouches(key("l0"), [])
+    assert len(list(authors.refill())) == 5  # this node, ten with a link, nine named
 
 
 def test_groups_are_kept_whatever_is_vouched_for() -> None:
@@ -182,16 +192,17 @@ def test_whatever_happens_the_sums_are_right_and_the_budget_is_kept() -> None:
             name = random.choice(names)
             what = random.randrange(5)
             if what == 0 and len(authors._linked) < 8:
-                change = authors.linked(name)
+                changes = [authors.linked(name)]
             elif what == 1:
-                change = authors.unlinked(name)
+                changes = [authors.unlinked(name)]
             elif what == 2:
-                change = authors.vouches(name, random.sample(names, random.randrange(20)))
+                changes = [authors.vouches(name, random.sample(names, random.randrange(20)))]
             elif what == 3:
-                change = authors.weigh(name, random.randrange(3 * defaults.AUTHOR_LEAST))
+                changes = [authors.weigh(name, random.randrange(3 * defaults.AUTHOR_LEAST))]
             else:
-                change = authors.refill()
-            kept = (kept - set(change.dropped)) | set(change.added)
+                changes = list(authors.refill())
+            for change in changes:
+                kept = (kept - set(change.dropped)) | set(change.added)
             assert kept == set(authors.keys())
             checked(authors)
         pinned = sum(each.weight for each in authors._kept.values() if each.pinned)

@@ -1,6 +1,7 @@
 """Two nodes, and a few more, tell and ask each other until they have the same."""
 
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ async def linked(count: int, **replica: Any) -> tuple[FakeNetwork, list[FakeNode
     for index, node in enumerate(nodes):
         for other in nodes[:index]:
             await link(node, other)
+    for node in nodes:
+        node.replica.newcomers.clear()
     return net, nodes
 
 
@@ -173,18 +176,18 @@ async def cut_short() -> None:
             await node.replica.linked(writer.peer)
         first = writer.write(a={"v": 1})
         for node in (one, two):
-            await node.replica.take([(first.sealed,)], node.pause)
+            await node.replica.take([(first.sealed,)])
     seconds = [writer.write(b={"v": b"x" * 8_000}) for writer in writers]
     for writer, second in zip(writers, seconds, strict=True):
         thirds = [writer.write(MEMBER, **{f"c{n}": {"v": b"x" * 1_000}}) for n in range(4)]
-        await two.replica.take([(each.sealed,) for each in (second, *thirds)], two.pause)
+        await two.replica.take([(each.sealed,) for each in (second, *thirds)])
     places = [(writer.key, MEMBER) for writer in writers]
     one.exchange.heard(two.peer, encode_heads(two.replica.told(places)))
     (pull,) = one.exchange.next_pulls()
     answer = await two.replica.give(one.replica.told(places[:1]), limit=1)
 
     async def late(peer: object, method: str, payload: bytes) -> bytes:
-        await one.replica.take(answer.items, one.pause)  # from somebody else
+        await one.replica.take(answer.items)  # from somebody else
         return Pulled(answer.items, more=True).encode()
 
     whole, one.call = one.call, late  # type: ignore[method-assign]
@@ -207,8 +210,8 @@ async def forks() -> None:
         await node.replica.linked(author.peer)
     lefts = [left.write(a={"v": number}) for number in range(3)]
     rights = [right.write(a={"v": 0})] + [right.write(a={"v": n, "w": 1}) for n in range(6)]
-    await one.replica.take([(entry.sealed,) for entry in lefts], one.pause)
-    await two.replica.take([(entry.sealed,) for entry in rights], two.pause)
+    await one.replica.take([(entry.sealed,) for entry in lefts])
+    await two.replica.take([(entry.sealed,) for entry in rights])
     for _ in range(3):
         await one.exchange.compare(two.peer)
         await two.exchange.compare(one.peer)
@@ -226,7 +229,7 @@ async def newcomers() -> None:
     _, (one, two) = await linked(2)
     friend = Writer(60)
     await one.replica.linked(friend.peer)
-    await one.replica.take([(friend.write(a={"v": 1}).sealed,)], one.pause)
+    await one.replica.take([(friend.write(a={"v": 1}).sealed,)])
     await one.write(MEMBER, **{VOUCHES: write_vouches([friend.key])})
     await two.exchange.compare(one.peer)
     await two.pull()
@@ -249,21 +252,75 @@ async def strangers() -> None:
     for number in range(70, 90):
         stranger = Writer(number)
         await one.replica.linked(stranger.peer)
-        await one.replica.take([(stranger.write(a={"v": 1}).sealed,)], one.pause)
+        await one.replica.take([(stranger.write(a={"v": 1}).sealed,)])
     await two.exchange.compare(one.peer)
     net.calls.clear()
     await two.exchange.compare(one.peer)
     assert HEADS not in net.calls
     mine = Writer(70)
     await two.replica.linked(mine.peer)
-    two.exchange._welcome(one.peer)
-    await two.exchange.compare(one.peer)
+    net.time += defaults.RECHECK
+    assert two.exchange.due_at() <= net.time  # though nothing else happens
+    for peer in two.exchange.due_rechecks():
+        await two.exchange.compare(peer)
     await two.pull()
     assert two.replica.head(mine.key, MEMBER) is not None
+    net.calls.clear()
+    await two.exchange.compare(one.peer)
+    assert HEADS not in net.calls
 
 
 def test_strangers_feeds_are_looked_at_once() -> None:
     at_once(strangers())
+
+
+async def much(count: int) -> int:
+    """How many of so many feeds a node gets from its only peer."""
+    net, (one, two) = await linked(2)
+    writers = [Writer(number) for number in range(100, 100 + count)]
+    for node in (one, two):
+        await node.replica.grouped(writer.peer for writer in writers)
+    await one.replica.take([(writer.write(a={"v": 1}).sealed,) for writer in writers])
+    for _ in range(count):
+        net.time += defaults.VAIN_S
+        await two.exchange.compare(one.peer)
+        await two.pull()
+    return sum(two.replica.head(writer.key, MEMBER) is not None for writer in writers)
+
+
+def test_what_does_not_fit_into_one_comparison_comes_in_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(defaults, "HEADS", 8)
+    monkeypatch.setattr(defaults, "TOLD", 4)
+    assert at_once(much(60)) == 60
+
+
+async def reported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    _, (one, two) = await linked(2)
+    reports: list[Any] = []
+    one.exchange.on_reported.append(reports.append)
+    # Its own feed is in a bucket behind those which the first answer has room for.
+    numbers = (n for n in range(100, 900) if bucket_of(Writer(n).key) < bucket_of(one.key))
+    others = [Writer(number) for number in islice(numbers, 20)]
+    await one.replica.grouped(writer.peer for writer in others)
+    await two.replica.grouped(writer.peer for writer in (*others, one.writer))
+    entries = [writer.write(a={"v": 1}) for writer in (*others, Writer(1))]
+    await two.replica.take([(entry.sealed,) for entry in entries])
+    one.replica.wants_own, one.replica.takes_own = True, lambda entry: True
+    monkeypatch.setattr(defaults, "HEADS", 8)
+    monkeypatch.setattr(defaults, "TOLD", 4)
+    for _ in range(20):
+        one.net.time += defaults.VAIN_S
+        await one.exchange.compare(two.peer)
+        if one.replica.head(one.key, MEMBER) is None:
+            assert not reports
+        await one.pull()
+    return reports
+
+
+def test_a_peer_reports_once_it_was_asked_for_own_feeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert at_once(reported(monkeypatch))
 
 
 async def liar(answer: dict[str, bytes]) -> FakeNode:
@@ -309,14 +366,13 @@ async def own() -> None:
     one.exchange.on_reported.append(reports.append)
     again = Writer(1)
     entries: list[Entry] = [again.write(a={"v": number}) for number in range(2)]
-    await two.replica.take([(entry.sealed,) for entry in entries], two.pause)
+    await two.replica.take([(entry.sealed,) for entry in entries])
     await one.exchange.compare(two.peer)
-    assert one.exchange.own_told[MEMBER].same(entries[-1].head)
     await one.pull()
     assert one.replica.head(one.key, MEMBER) is None
     assert reports == [two.peer]  # what it lacks of its own it does not want
     one.replica.wants_own, one.replica.takes_own = True, lambda entry: True
-    await three.replica.take([(entry.sealed,) for entry in entries], three.pause)
+    await three.replica.take([(entry.sealed,) for entry in entries])
     await one.exchange.compare(three.peer)
     assert reports == [two.peer]  # now it does
     await one.pull()

@@ -1,6 +1,6 @@
 """What comes in, what it changes, what others may be told."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import Any
 
@@ -47,7 +47,16 @@ def keeping(*writers: Writer, **more: Any) -> Replica:
     return made
 
 
-async def no_pause() -> None: ...
+class Pauses:
+    """Counts how often others may run, and lets `then` do so."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.then: Callable[[], None] = lambda: None
+
+    async def __call__(self) -> None:
+        self.count += 1
+        self.then()
 
 
 def take(it: Replica, *entries: Entry | tuple[Entry, Entry]) -> Taken:
@@ -59,7 +68,7 @@ def take(it: Replica, *entries: Entry | tuple[Entry, Entry]) -> Taken:
 
 
 def give(it: Replica, items: Sequence[Item]) -> Taken:
-    taken = at_once(it.take(items, no_pause))
+    taken = at_once(it.take(items))
     assert isinstance(taken, Taken)
     return taken
 
@@ -125,7 +134,7 @@ def test_what_was_stored_and_is_not_kept_any_more_is_not_taken_up() -> None:
     at_once(it.write([own.write(("usage", 0), b={"v": 1})]))
     again = Replica(own.peer, it.archive, interest=Interest([]))
     at_once(again.linked(writer.peer))
-    at_once(again.restore(no_pause))
+    at_once(again.restore())
     assert again.head(writer.key, ("usage", 0)) is None and again.head(writer.key, MEMBER)
     assert again.head(own.key, ("usage", 0))
     assert len(at_once(it.archive.load())) == 2
@@ -221,8 +230,6 @@ def test_what_is_lacking_and_what_is_not() -> None:
     assert not it.lacks(told(writer.key, MEMBER, None))
     assert not it.lacks(told(fresh(13).key, MEMBER, two.head))
     assert not it.lacks(told(writer.key, MEMBER, FORKED)._replace(hash=bytes(16)))
-    assert it.surpasses(told(writer.key, MEMBER, None))
-    assert not it.surpasses(told(writer.key, MEMBER, two.head))
 
 
 def test_what_follows_is_given_from_where_the_asker_is() -> None:
@@ -297,7 +304,7 @@ def test_a_restart_takes_up_what_is_stored() -> None:
     stranger = fresh(14).write(a={"v": 1})
     at_once(it.archive.put([stranger]))
     again = Replica(me.peer, it.archive)
-    at_once(again.restore(no_pause))
+    at_once(again.restore())
     assert again.digest.top() == it.digest.top()
     assert set(again.authors.keys()) == set(it.authors.keys())
     assert again.authors.total == it.authors.total
@@ -368,11 +375,13 @@ class _Drops(MemoryArchive):
 def test_many_authors_go_in_steps() -> None:
     """Others run between: whoever vouched for thousands takes all of it back at once."""
     archive = _Drops()
-    it = Replica(Writer(1).peer, archive)
+    pauses = Pauses()
+    it = Replica(Writer(1).peer, archive, pause=pauses)
     count = 2 * defaults.DROPPED_AT_ONCE + 1
     change = Change(dropped=tuple(number.to_bytes(32) for number in range(count)))
     at_once(it._apply(change))
     assert archive.dropped == [defaults.DROPPED_AT_ONCE] * 2 + [1]
+    assert pauses.count == count
 
 
 class _Other(MemoryArchive):
@@ -437,7 +446,7 @@ def test_after_a_start_feeds_weigh_as_much_once_they_are_read() -> None:
     for key in authors:
         again.authors.linked(key)
         again.authors.unlinked(key)
-    at_once(again.restore(no_pause))
+    at_once(again.restore())
     for key in authors:
         at_once(again.facts(key, ("claims", 0)))
     assert again.authors.total <= 3 * 2**20
@@ -448,41 +457,57 @@ def test_taking_up_what_was_stored_lets_others_run() -> None:
     it = keeping(*(Writer(600 + number) for number in range(20)))
     for number in range(20):
         take(it, Writer(600 + number).write(a={"v": 1}))
-    again, pauses = Replica(Writer(1).peer, it.archive), 0
-
-    async def pause() -> None:
-        nonlocal pauses
-        pauses += 1
-
+    pauses = Pauses()
+    again = Replica(Writer(1).peer, it.archive, pause=pauses)
     for key in it.authors.keys():  # noqa: SIM118
         at_once(again.linked(peer_id_of(key)))
-    at_once(again.restore(pause))
-    assert pauses > 20 and again.digest.top() == it.digest.top()
+    at_once(again.restore())
+    assert pauses.count > 20 and again.digest.top() == it.digest.top()
+
+
+def test_going_through_many_authors_lets_others_run_after_each() -> None:
+    pauses = Pauses()
+    writers = [Writer(600 + number) for number in range(20)]
+    it = keeping(*writers, pause=pauses)
+    for writer in writers:
+        take(it, writer.write(a={"v": 1}))
+    pauses.count = 0
+    at_once(it.forget([("jobs", 0)]))  # of which there is nothing
+    assert pauses.count == 20
+    at_once(it.cut({writer.key: {} for writer in writers}))
+    assert pauses.count == 40
+    at_once(it.cut({}))
+    for writer in writers:
+        writer.next_epoch()
+        take(it, writer.write(a={"v": 1}))
+    it.lost(None)
+    pauses.count = 0
+    at_once(it.forget_lost())
+    assert pauses.count == 20
 
 
 def test_all_that_the_archive_lost_is_let_go_of_author_by_author() -> None:
     """Others run in between; what came again meanwhile stays."""
-    it = keeping(A, B, C)
+    pauses = Pauses()
+    it = keeping(A, B, C, pause=pauses)
     seen = Seen()
     it.watchers.append(seen)
     take(it, A.write(MEMBER, a={"x": 1}), B.write(MEMBER, a={"x": 1}), C.write(MEMBER, a={"x": 1}))
     it.newcomers.clear()
     it.lost(None)
     assert seen.gone == [], "nothing yet: ten thousand take a tenth of a second"
-    pauses = 0
 
-    async def pause() -> None:
-        nonlocal pauses
-        pauses += 1
-        assert len(seen.gone) <= pauses + (pauses > 1)
-        if pauses == 1:  # the last one noted went first
-            at_once(it._lose(A.key))
-            it.newcomers.pop(A.key)
-            A.next_epoch()
-            take(it, A.write(MEMBER, a={"x": 2}))
+    def meanwhile() -> None:
+        assert len(seen.gone) == 1, "the last one noted went first"
+        pauses.then = lambda: None
+        at_once(it._lose(A.key))
+        it.newcomers.pop(A.key)
+        A.next_epoch()
+        take(it, A.write(MEMBER, a={"x": 2}))
 
-    at_once(it.forget_lost(pause))
-    assert pauses == 2 and it.newcomers.keys() == {B.key, C.key}
+    pauses.then = meanwhile
+    at_once(it.forget_lost())
+    assert it.newcomers.keys() == {B.key, C.key}
     assert it.feed(A.key, MEMBER) is not None and it.feed(B.key, MEMBER) is None
 
 
@@ -492,10 +517,10 @@ def test_an_own_feed_is_not_let_go_of() -> None:
     at_once(it.write([own.write(MEMBER, a={"x": 1})]))
     take(it, A.write(MEMBER, a={"x": 1}))
     it.lost(None)
-    at_once(it.forget_lost(no_pause))
+    at_once(it.forget_lost())
     assert it.feed(own.key, MEMBER) is not None and it.feed(A.key, MEMBER) is None
     A.next_epoch()
     take(it, A.write(MEMBER, a={"x": 2}))
     it.lost([A.peer, own.peer])
-    at_once(it.forget_lost(no_pause))
+    at_once(it.forget_lost())
     assert it.feed(own.key, MEMBER) is not None and it.feed(A.key, MEMBER) is None

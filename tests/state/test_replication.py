@@ -30,7 +30,7 @@ class Node:
         self.peer, self.key = self.writer.peer, self.writer.key
         self.endpoint = FakeEndpoint(net, self.peer, "127.0.0.1")
         net.by_peer[self.peer] = self.endpoint
-        self.replica = Replica(self.peer, MemoryArchive())
+        self.replica = Replica(self.peer, MemoryArchive(), pause=trio.lowlevel.checkpoint)
         host = cast(Host, FakeHost(str(number)))
         self.replication = Replication(host, cast(Endpoint, self.endpoint), self.replica)
 
@@ -172,6 +172,6 @@ async def test_a_long_batch_lets_others_run(autojump_clock: MockClock) -> None:
             items = (await two.replica.give(one.replica.told([(two.key, MEMBER)]))).items
             await one.replica.linked(two.peer)
             before = turns
-            await one.replica.take(items, one.replication.pause)
+            await one.replica.take(items)
             assert turns - before >= 35
             nursery.cancel_scope.cancel()

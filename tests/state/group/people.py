@@ -69,7 +69,7 @@ class Follower(FakeNode):
 
     async def take(self, *entries: Entry) -> None:
         """As if a peer had handed them on; then what follows from them."""
-        await self.replica.take([(entry.sealed,) for entry in entries], self.pause)
+        await self.replica.take([(entry.sealed,) for entry in entries])
         await self.settle()
 
     async def settle(self) -> None:

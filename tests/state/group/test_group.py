@@ -119,7 +119,7 @@ def test_a_fork_after_the_end_takes_nothing_back() -> None:
     at_once(it.take(other))
     original = at_once(it.archive.entries(FeedName(a.peer, *GROUP), 1, 0, 10**6))[0]
     items = [(original.sealed, other.sealed)]
-    at_once(it.replica.take(items, it.pause))
+    at_once(it.replica.take(items))
     at_once(it.settle())
     assert it.replica.head(a.key, GROUP) != FORKED
     assert it.group.order.role(b.peer) is OPERATOR
@@ -486,7 +486,7 @@ def test_boxes_that_open_nothing_cost_little() -> None:
     for owner in owners:
         for half in (range(128), range(128, defaults.KEY_PARTS)):
             facts = {key_key(7, part): bad for part in half}
-            at_once(it.replica.take([(owner.tell(facts).sealed,)], it.pause))
+            at_once(it.replica.take([(owner.tell(facts).sealed,)]))
     for _ in range(2):
         began = time.process_time()
         it.group.news += 1
