@@ -72,6 +72,10 @@ class Holding:
         """The feed of an author, where there is something of it."""
         return self._feeds.get(key, plot)
 
+    def plots(self, key: bytes) -> Sequence[Plot]:
+        """Of which kinds and parts there is a feed of this author."""
+        return self._feeds.plots(key)
+
     def head(self, key: bytes, plot: Plot) -> Head | None:
         """What others may be told."""
         return self.digest.head(key, plot)

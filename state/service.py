@@ -37,7 +37,6 @@ from .stored import StoredFeed
 from .views.fact import read_fields
 from .views.views import Views
 from .vouches import VOUCHES, write_vouches
-from .wanted import Place
 from .writer import Writer
 
 
@@ -74,7 +73,7 @@ class State:
         self.upkeep: Upkeep | None = None
         """Of this node's private group, where it is in one."""
         self._entered = trio.Event()
-        self._unshown: dict[Place, None] = {}  # feeds of which the views are to say something again
+        self._regrouped: dict[bytes, None] = {}  # authors of whom other things are to be shown
         self._writer: Writer | None = None
         self._own_facts = OwnFacts()
         self._due = trio.Event()  # something is to be written
@@ -247,30 +246,38 @@ class State:
         peers = before.standings.keys() | before.revoked.keys()
         peers |= group.order.standings.keys() | group.order.revoked.keys()
         young = not before.knows(own)
+        self._regrouped |= {
+            public_key_of(peer): None
+            for peer in peers
+            if young or before.role(peer) != group.order.role(peer)
+        }
         if young and not group.young:  # until now what anybody said counted
-            peers |= set(map(peer_id_of, self.replica.authors.keys()))
-        for peer in peers:
-            if young or before.role(peer) != group.order.role(peer):
-                hidden = [kind for kind in KINDS if not group.shows(peer, kind)]
-                self.views.hide(peer, hidden)
-                key = public_key_of(peer)
-                plots = (plot for plot in all_parts() if plot[0] not in hidden)
-                shown = (plot for plot in plots if self.replica.feed(key, plot) is not None)
-                self._unshown |= {(key, plot): None for plot in shown}
+            self._regrouped |= dict.fromkeys(self.replica.authors.keys())
 
     async def _keep_group(self) -> None:
         upkeep = await self.in_group()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(upkeep.run)
             while True:
-                while self._unshown:
-                    place = next(iter(self._unshown))
-                    del self._unshown[place]
-                    if not await self._show_again(*place):
-                        self._unshown[place] = None  # the disk gives it later
+                while self._regrouped:
+                    key = next(iter(self._regrouped))
+                    del self._regrouped[key]
+                    if not await self._show_anew(upkeep.group, key):
+                        self._regrouped[key] = None  # the disk gives it later
                         break
                     await trio.lowlevel.checkpoint()
                 await upkeep.decided()
+
+    async def _show_anew(self, group: Group, key: bytes) -> bool:
+        """Let the views say of an author what its place in the group lets count: whether they
+        do."""
+        peer = peer_id_of(key)
+        hidden = [kind for kind in KINDS if not group.shows(peer, kind)]
+        self.views.hide(peer, hidden)
+        for plot in self.replica.plots(key):
+            if plot[0] not in hidden and not await self._show_again(key, plot):
+                return False
+        return True
 
     async def _show_again(self, author: bytes, plot: Plot) -> bool:
         """Whether nothing is left to show of a feed: a disk that refuses may give it later."""
