@@ -27,7 +27,7 @@ class Outcome(Enum):
     NEWS = "news"  # taken; `changed` says what it changes
     KNOWN = "known"  # the very entry is here
     OLD = "old"  # of an epoch that a later one has replaced
-    GAP = "gap"  # those between are lacking: ask from `Feed.lacking` on
+    GAP = "gap"  # those between are lacking
     LOAD = "load"  # the document is not in memory: `load` the stored entries, then admit again
     CHECK = "check"  # `compare` it with the stored entry of its number: the same, or a fork
     FORK = "fork"  # `proof` empties the feed, for good
@@ -100,11 +100,6 @@ class Feed:
     def document(self) -> Document | None:
         """The document, where it is in memory."""
         return self._document
-
-    @property
-    def lacking(self) -> tuple[int, int]:
-        """(epoch, seq) of the entry that would come next."""
-        return (self._head.epoch, self._head.seq + 1) if self._head else (0, 0)
 
     def admit(self, entry: Entry) -> Verdict:
         """Take an entry of this feed in, where it is the next one or begins a later epoch.
