@@ -122,7 +122,7 @@ def start(folder: Path) -> tuple[float, float]:
         if batch.after is None:
             break
         after = batch.after
-    store.abandon()
+    store.close()
     return time.process_time() - cpu, time.monotonic() - wall
 
 

@@ -64,7 +64,7 @@ def read_all(files: Files, path: Path, *, signatures: bool) -> dict[FeedName, St
                 return found
             after = batch.after
     finally:
-        store.abandon()
+        store.close()
 
 
 # Killed with -9.

@@ -8,13 +8,12 @@ from .entry import FORKED, Entry, FeedName, Head, Proof
 
 
 class Stored(NamedTuple):
-    """A feed as it is found at the start. `bytes`: of the sealed entries of its epoch. `proof`:
-    where it has forked, and then the head is FORKED."""
+    """A feed as it is found at the start. `bytes`: of the sealed entries of its epoch; where it has
+    forked, and the head is FORKED, of the two that prove it."""
 
     name: FeedName
     head: Head
     bytes: int
-    proof: Proof | None
 
 
 class Archive(Protocol):
@@ -67,10 +66,11 @@ class MemoryArchive:
 
     async def load(self) -> Sequence[Stored]:
         whole = [
-            Stored(name, entries[-1].head, sum(entry.size for entry in entries), None)
+            Stored(name, entries[-1].head, sum(entry.size for entry in entries))
             for name, entries in self._entries.items()
         ]
-        return whole + [Stored(name, FORKED, 0, proof) for name, proof in self._proofs.items()]
+        forked = self._proofs.items()
+        return whole + [Stored(name, FORKED, proof.size) for name, proof in forked]
 
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int

@@ -4,8 +4,10 @@ All of them hang in one tree: under the top the roots (this node, each member of
 peer with a link, and one branch for all who had a link lately), under each author those that it
 vouches for. There is one budget. When it is full, room is made where most is: from the top down
 into the heaviest branch each time, so that a million keys behind k of L links get k/L of the room,
-and those behind a link of a link no more than its part of that. Before somebody goes, it is hung
-under another who vouches for it where less hangs. Sans-I/O; public keys name the authors.
+and those behind a link of a link no more than its part of that. A peer with a link is one of them
+for what it weighs above a share that it has for nothing. Before somebody goes, it is hung under
+another who vouches for it where less hangs; thousands whose voucher went are looked at a few at a
+time. Sans-I/O; public keys name the authors.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -24,17 +26,27 @@ class Change(NamedTuple):
 class _Branch:
     """An author in the tree, or a place in it that is nobody's."""
 
-    __slots__ = ("key", "kids", "load", "parent", "pinned", "vouchers", "vouches", "weight")
+    __slots__ = ("free", "key", "kids", "load", "parent", "vouchers", "vouches", "weight")
 
-    def __init__(self, key: bytes, weight: int = 0) -> None:
+    def __init__(self, key: bytes, weight: int = 0, free: int = 0) -> None:
         self.key = key
         self.parent: _Branch | None = None
         self.kids = _NOBODY  # one of its own once anybody hangs under it
         self.weight = weight  # bytes
-        self.pinned = False  # never goes to make room
-        self.load = weight  # of all from here on down that could go
+        self.free = free  # bytes of the weight that make no room for others
+        self.load = self.burden  # of all from here on down
         self.vouches: tuple[bytes, ...] = ()
-        self.vouchers: tuple[_Branch, ...] = ()  # kept, at most VOUCHERS, nearest to the top
+        self.vouchers: tuple[_Branch, ...] = ()  # at most VOUCHERS, and some that have gone
+
+    @property
+    def burden(self) -> int:
+        """What it weighs without what is free."""
+        return max(self.weight - self.free, 0)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it has not gone."""
+        return self.parent is not None
 
     def up(self) -> "Iterator[_Branch]":
         """Itself, whom it hangs under, and so on."""
@@ -44,6 +56,7 @@ class _Branch:
             at = at.parent
 
 
+_ALL: Final = 2**63
 _NOBODY: Final[dict[bytes, _Branch]] = {}
 
 
@@ -54,18 +67,19 @@ class Authors:
         """`budget`: bytes, of all authors together."""
         self._budget = budget
         self._top = _Branch(b"")
-        self._past = _Branch(b"")  # those that had a link, longest ago first
+        self._past = _Branch(b"past")  # those that had a link, longest ago first
         self._hang(self._past, self._top)
+        self._loose = _Branch(b"loose")  # those whose voucher went, until they are looked at
+        self._hang(self._loose, self._top)
         self._kept: dict[bytes, _Branch] = {}
         self._linked: set[bytes] = set()
-        self._group: set[bytes] = {own}
+        self._group: set[bytes] = set()
         self._total = 0
         self._gone = False  # somebody, since all that are vouched for were looked at
         self._added: dict[bytes, None] = {}
         self._dropped: dict[bytes, None] = {}
         self._own = own
-        self._pin(own)
-        self._changed()
+        self.grouped(())
 
     # Who is kept.
 
@@ -81,7 +95,7 @@ class Authors:
     def vouchers(self, key: bytes) -> int:
         """How many kept authors vouch for it."""
         branch = self._kept.get(key)
-        return 0 if branch is None else len(branch.vouchers)
+        return 0 if branch is None else sum(other.hangs for other in branch.vouchers)
 
     @property
     def total(self) -> int:
@@ -100,8 +114,7 @@ class Authors:
         """The link is gone; so are, by and by, those that had one before many others."""
         if key in self._linked:
             self._linked.remove(key)
-            if key not in self._group:
-                self._unpin(self._kept[key])
+            self._unpin(key)
         return self._changed()
 
     def grouped(self, keys: Iterable[bytes]) -> Change:
@@ -109,8 +122,8 @@ class Authors:
         before, self._group = self._group, {self._own, *keys}
         for key in self._group - before:
             self._pin(key)
-        for key in before - self._group - self._linked:
-            self._unpin(self._kept[key])
+        for key in before - self._group:
+            self._unpin(key)
         return self._changed()
 
     def vouches(self, key: bytes, names: Iterable[bytes]) -> Change:
@@ -135,11 +148,9 @@ class Authors:
         """The entries of a kept author, or its facts in the views, take so many bytes."""
         branch = self._kept.get(key)
         if branch is not None:
-            weight = weight_of(size)
-            more, branch.weight = weight - branch.weight, weight
-            self._total += more
-            if not branch.pinned:
-                self._burden(branch, more)
+            self._total -= branch.weight
+            self._reckon(branch, weight_of(size), branch.free)
+            self._total += branch.weight
             self._make_room()
         return self._changed()
 
@@ -149,6 +160,8 @@ class Authors:
         if not self._gone or self._total >= defaults.FEEDS_ROOM * self._budget:
             return
         self._gone = False
+        for key in self._linked - self._kept.keys():
+            self._pin(key)
         keys = list(self._kept)
         for start in range(0, len(keys), defaults.REFILLED_AT_ONCE):
             for key in keys[start : start + defaults.REFILLED_AT_ONCE]:
@@ -164,7 +177,21 @@ class Authors:
             if not self._gone and branch.key in self._kept:
                 self._vouch(branch, name)
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether more follows of what was changed: `settle` is to be called."""
+        return bool(self._loose.kids) or (self._total > self._budget and self._top.load > 0)
+
+    def settle(self) -> Change:
+        """What follows of it next."""
+        return self._changed()
+
     def _changed(self) -> Change:
+        for _ in range(defaults.SETTLED_AT_ONCE):
+            if not self._loose.kids:
+                break
+            self._rehang(next(iter(self._loose.kids.values())))
+        self._make_room()
         change = Change(tuple(self._added), tuple(self._dropped))
         if change.added or change.dropped:
             self._added, self._dropped = {}, {}
@@ -176,22 +203,31 @@ class Authors:
         branch = self._kept.get(key)
         if branch is None:
             branch = self._add(key, self._top)
-        elif branch.pinned:
-            return
-        else:
+        elif branch.parent is not self._top:
             self._unhang(branch)
             self._hang(branch, self._top)
-        branch.pinned = True
-        self._burden(branch, -branch.weight)
+        self._reckon(branch, branch.weight, self._free_of(key))
         self._make_room()
 
-    def _unpin(self, branch: _Branch) -> None:
-        branch.pinned = False
-        self._burden(branch, branch.weight)
-        self._unhang(branch)
-        self._hang(branch, self._past)
-        if len(self._past.kids) > defaults.PAST_LINKS:
-            self._rehang(next(iter(self._past.kids.values())))
+    def _unpin(self, key: bytes) -> None:
+        """It is in the group no more, or has no link any more."""
+        branch = self._kept.get(key)
+        if branch is None:
+            return  # it weighed too much
+        self._reckon(branch, branch.weight, self._free_of(key))
+        if key not in self._group and key not in self._linked:
+            self._unhang(branch)
+            self._hang(branch, self._past)
+            if len(self._past.kids) > defaults.PAST_LINKS:
+                self._rehang(next(iter(self._past.kids.values())))
+        self._make_room()
+
+    def _free_of(self, key: bytes) -> int:
+        """What makes no room: all of who is in the group, a share of who has a link."""
+        if key in self._group:
+            return _ALL
+        share = max(self._budget // defaults.LINKED_SHARE, defaults.AUTHOR_LEAST)
+        return share if key in self._linked else 0
 
     # Those that others vouch for.
 
@@ -200,25 +236,32 @@ class Authors:
         if branch is None:
             if _depth(voucher) >= defaults.VOUCH_DEPTH:
                 return
-            branch = self._add(name, voucher)
+            branch = self._add(name, self._top if self._free_of(name) else voucher)
             branch.vouchers = (voucher,)
             self._make_room()
         elif branch is not voucher and voucher not in branch.vouchers:
             branch.vouchers += (voucher,)
             if len(branch.vouchers) > defaults.VOUCHERS:
-                branch.vouchers = tuple(sorted(branch.vouchers, key=_depth)[:-1])
+                there = (other for other in branch.vouchers if other.hangs)
+                branch.vouchers = tuple(sorted(there, key=_depth)[: defaults.VOUCHERS])
 
     def _withdraw(self, voucher: _Branch, branch: _Branch) -> None:
         branch.vouchers = tuple(other for other in branch.vouchers if other is not voucher)
         if branch.parent is voucher:
-            self._rehang(branch)
+            self._loosen(branch)
+
+    def _loosen(self, branch: _Branch) -> None:
+        """Whoever it hung under vouches for it no more."""
+        self._unhang(branch)
+        self._hang(branch, self._loose)
 
     def _rehang(self, branch: _Branch) -> None:
         """Under somebody else who vouches for it; where there is nobody, it goes."""
         others = [
             other
             for other in branch.vouchers
-            if other is not branch.parent
+            if other.hangs
+            and other is not branch.parent
             and branch not in other.up()
             and _depth(other) < defaults.VOUCH_DEPTH
         ]
@@ -232,14 +275,17 @@ class Authors:
     def _trim(self, branch: _Branch, depth: int) -> None:
         for kid in list(branch.kids.values()):
             if depth >= defaults.VOUCH_DEPTH:
-                self._drop(kid)
+                self._loosen(kid)
             else:
                 self._trim(kid, depth + 1)
 
     # Room.
 
     def _make_room(self) -> None:
-        while self._total > self._budget and (branch := self._heaviest()) is not None:
+        """A little at a time (`unsettled`)."""
+        for _ in range(defaults.SETTLED_AT_ONCE):
+            if self._total <= self._budget or (branch := self._heaviest()) is None:
+                break
             lighter = self._lighter(branch)
             if lighter is not None:
                 self._unhang(branch)
@@ -251,7 +297,7 @@ class Authors:
         """Who goes first: of branches as heavy as each other, the youngest."""
         at = self._top
         while at.load:
-            own = 0 if at.pinned else at.weight
+            own = at.burden
             kid: _Branch | None = None
             for other in at.kids.values():
                 if other.load and (kid is None or other.load >= kid.load):
@@ -269,7 +315,7 @@ class Authors:
         here = list(branch.up())[::-1]
         for other in branch.vouchers:
             there = list(other.up())[::-1]
-            if other is branch.parent or len(there) > defaults.VOUCH_DEPTH:
+            if not other.hangs or other is branch.parent or len(there) > defaults.VOUCH_DEPTH:
                 continue
             fork = next(n for n, each in enumerate(here) if n == len(there) or each is not there[n])
             load = there[fork].load if fork < len(there) else 0
@@ -280,7 +326,7 @@ class Authors:
     # The tree.
 
     def _add(self, key: bytes, parent: _Branch) -> _Branch:
-        branch = self._kept[key] = _Branch(key, weight_of(0))
+        branch = self._kept[key] = _Branch(key, weight_of(0), self._free_of(key))
         self._total += branch.weight
         self._hang(branch, parent)
         if key in self._dropped:
@@ -290,13 +336,9 @@ class Authors:
         return branch
 
     def _drop(self, branch: _Branch) -> None:
-        """It goes, and those under it whom nobody else vouches for."""
-        for name in branch.vouches:
-            other = self._kept.get(name)
-            if other is not None and branch in other.vouchers:
-                other.vouchers = tuple(each for each in other.vouchers if each is not branch)
+        """It goes, and by and by those under it whom nobody else vouches for."""
         for kid in list(branch.kids.values()):
-            self._rehang(kid)
+            self._loosen(kid)
         self._unhang(branch)
         del self._kept[branch.key]
         self._total -= branch.weight
@@ -317,6 +359,12 @@ class Authors:
         del branch.parent.kids[branch.key]
         self._burden(branch.parent, -branch.load)
         branch.parent = None
+
+    def _reckon(self, branch: _Branch, weight: int, free: int) -> None:
+        """It weighs this now, and so much of it is free."""
+        before = branch.burden
+        branch.weight, branch.free = weight, free
+        self._burden(branch, branch.burden - before)
 
     @staticmethod
     def _burden(branch: _Branch, more: int) -> None:

@@ -106,6 +106,11 @@ class Proof:
         return self.first.name
 
     @property
+    def size(self) -> int:
+        """Bytes of both entries."""
+        return self.first.size + self.second.size
+
+    @property
     def sealed(self) -> tuple[bytes, bytes]:
         """The bytes of both entries, for `open_proof`."""
         return self.first.sealed, self.second.sealed

@@ -16,7 +16,7 @@ from ..transport.rates import Rate, Rates
 from . import defaults
 from .digest import Plot, bucket_of
 from .entry import Entry, Head
-from .errors import BadMessage, StateError
+from .errors import BadEntry, BadMessage, StateError
 from .gossip import (
     Ask,
     Compare,
@@ -31,7 +31,7 @@ from .gossip import (
 from .interest import both
 from .kinds import all_parts
 from .neighbours import BucketAt, Neighbour, Neighbours, Pair
-from .replica import Admit, Replica, Taken
+from .replica import Admit, Replica, by_feed
 from .wanted import Place, Pull, Wanted
 
 NEWS, DIGEST, HEADS, PULL = "state.news", "state.digest", "state.heads", "state.pull"
@@ -200,32 +200,38 @@ class Exchange:
         try:
             asked = encode_heads(self.replica.told(places))
             pulled = Pulled.decode(await self._network.call(peer, PULL, asked))
-            taken = await self._take(peer, pulled)
+            seen = await self._take(pull, pulled)
             vain = {place for place in places if self.replica.head(*place) == before[place]}
-            if pulled.more and taken.seen:  # it was cut behind the last that it gave
-                given = [number for number, place in enumerate(places) if place in taken.seen]
-                vain -= set(places[max(given, default=len(places)) + 1 :])
+            if pulled.more and seen:  # it was cut behind the last that it gave
+                vain -= set(places[places.index(seen[-1]) + 1 :])
         except Unanswered:
             pass
-        except BadMessage as error:
+        except (BadMessage, BadEntry) as error:
             self._network.blame(peer, error)
         except StateError:
             pass  # the archive takes nothing now, and has said so
         finally:
             self.wanted.ended(pull, vain, self._network.now())
 
-    async def _take(self, peer: PeerId, pulled: Pulled) -> Taken:
-        async with self._network.turn():
-            taken = await self.replica.take(pulled.items)
-        now = self._network.now()
-        for key, size in taken.bytes.items():
-            self.wanted.came(key, size, now)
-        self._note(taken.news, peer)
-        if taken.blame is not None:
-            self._network.blame(peer, taken.blame)
-        if self.replica.newcomers and peer in self._neighbours:
-            self.rechecks[peer] = None  # who told of those that vouch for them
-        return taken
+    async def _take(self, pull: Pull, pulled: Pulled) -> list[Place]:
+        """Take in what a peer gave, and others their turn between two feeds; of which there was
+        anything, in the order in which they were asked for."""
+        news: dict[Place, Head] = {}
+        lots = by_feed(pulled.items, pull.places)
+        try:
+            for items in filter(None, lots.values()):
+                async with self._network.turn():
+                    taken = await self.replica.take(items)
+                for key, size in taken.bytes.items():
+                    self.wanted.came(key, size, self._network.now())
+                news |= taken.news
+                if taken.blame is not None:
+                    raise taken.blame
+        finally:
+            self._note(news, pull.peer)  # together: of many at once more are told
+        if self.replica.newcomers and pull.peer in self._neighbours:
+            self.rechecks[pull.peer] = None  # who told of those that vouch for them
+        return [place for place, items in lots.items() if items]
 
     # Comparing.
 
@@ -274,7 +280,7 @@ class Exchange:
         pairs = dict(self._differing(known, answer.buckets or {}))
         theirs, unasked = await self._ask_heads(peer, pairs)
         if self._neighbours.get(peer) is not known:
-            raise Unanswered  # it has gone with its answer: nothing is remembered of it
+            raise Unanswered  # as in `_ask_own`
         self.wanted.heard(peer, theirs.values(), self._network.now())
         asked = {at: pair for at, pair in pairs.items() if at not in unasked}
         self._post(peer, await self._beyond(asked, theirs))
@@ -304,6 +310,8 @@ class Exchange:
         own = self.replica.own
         asked = encode_heads(self.replica.told((own, plot) for plot in plots))
         heads = decode_heads(await self._network.call(peer, HAVE, asked), defaults.HAVE_FEEDS)
+        if self._neighbours.get(peer) is not known:
+            raise Unanswered  # it has gone with its answer: nothing is remembered of it
         self.wanted.heard(peer, [head for head in heads if head.key == own], self._network.now())
 
     def _differing(

@@ -82,7 +82,7 @@ class Feed:
 
     @property
     def size(self) -> int:
-        """Bytes of the epoch's entries as they travel and are kept."""
+        """Bytes of the epoch's entries, or of the proof, as they travel and are kept."""
         return self._size
 
     @property
@@ -140,7 +140,7 @@ class Feed:
             return Verdict(Outcome.KNOWN)
         if self.end is not None:
             return Verdict(Outcome.REFUSED, code="revoked")
-        self._head, self._size, self._memory = FORKED, 0, 0
+        self._head, self._size, self._memory = FORKED, proof.size, 0
         self.unload()
         return Verdict(Outcome.FORK, proof=proof, fresh=True)
 

@@ -126,7 +126,7 @@ class Holding:
 
     def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
         """Take up what the archive has of an author who is kept."""
-        for name, head, size, _ in feeds:
+        for name, head, size in feeds:
             self.digest.set(key, plot_of(name), head)
             self._feeds.keep(key, plot_of(name), size)
 
@@ -195,6 +195,13 @@ class Holding:
             await self._pause()
 
     async def _apply(self, change: Change) -> None:
+        """Whose feeds are kept has changed, and what follows of that."""
+        await self._follow(change)
+        while self.authors.unsettled:
+            await self._pause()
+            await self._follow(self.authors.settle())
+
+    async def _follow(self, change: Change) -> None:
         self.newcomers |= dict.fromkeys(change.added)
         for start in range(0, len(change.dropped), defaults.DROPPED_AT_ONCE):
             some = change.dropped[start : start + defaults.DROPPED_AT_ONCE]

@@ -14,7 +14,6 @@ import errno
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -71,8 +70,6 @@ class Keeper:
         self._held = Held(defaults.HELD_BYTES)
         self._refused: StoreRefused | None = None
         self._retry_at = 0.0
-        self.closed_cleanly = False
-        """The last run of this store ended in order: nothing of its own is missing."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Open the store, commit until cancelled, close it.
@@ -86,6 +83,7 @@ class Keeper:
             while True:
                 await self._wait()
                 await self._commit_some()
+                await self._make_smaller()
         finally:
             with trio.CancelScope(shield=True):
                 await self._close()
@@ -95,13 +93,12 @@ class Keeper:
     async def _open(self) -> None:
         try:
             try:
-                store = await self._opened()
+                await self._opened()
             except DatabaseDamaged as error:
                 await self._put_aside(error)
-                store = await self._opened()
+                await self._opened()
         except (OSError, DatabaseDamaged) as error:
             raise self._refusal(error) from error
-        self.closed_cleanly = store.closed_cleanly
         self._ended = False
 
     async def _opened(self) -> Store:
@@ -123,28 +120,25 @@ class Keeper:
         """Make room for a new file in place of a damaged one. Raises OSError."""
         broken, self._store = self._store, None
         await self._host.offload(self._move_aside, broken)
-        self.closed_cleanly = False
         self._trouble(FILE, StoreDamaged(self._path.with_name(_ASIDE), error))
         self._lost(None)
 
     def _move_aside(self, broken: Store | None) -> None:
         if broken is not None:
-            broken.abandon()
+            broken.close()
         aside, log = self._path.with_name(_ASIDE), self._path.with_name(STORE_FILE + _LOG)
         self._host.files.settle([(log, self._path.with_name(_ASIDE + _LOG)), (self._path, aside)])
 
     async def _close(self) -> None:
-        """What waits is committed first, where the disk takes it."""
+        """What waits is committed first, where the disk takes it. The file is made smaller by a
+        later run: nobody waits for that."""
         while self._queue:
             await self._commit_some()
         self._ended = True
         async with self._turn:
             store, self._store = self._store, None
-            if store is None:
-                return
-            complete = self._refused is None
-            with suppress(OSError, DatabaseDamaged):  # it counts as not closed then
-                await self._host.offload(store.close if complete else store.abandon)
+            if store is not None:
+                await self._host.offload(store.close)
 
     # Changing.
 
@@ -196,10 +190,10 @@ class Keeper:
         batch = self._next_batch()
         results = await self._committed(batch)
         for waiting, error in zip(batch, results, strict=True):
-            assert self._queue.popleft() is waiting
+            first = self._queue.popleft()
+            assert first is waiting
             waiting.error = error
             waiting.done.set()
-        await self._make_smaller()
 
     def _next_batch(self) -> list[_Waiting]:
         """They stay in the queue: a cancelled commit leaves them for the last one."""
@@ -310,10 +304,11 @@ class Keeper:
         if held is not None:
             return held
         try:
-            return await self._use(Store.proof, name)
+            found = await self._use(Store.proof, name)
         except FeedDamaged:
             await self._forget(name)
             return None
+        return None if self._held.removes(name) else found
 
     async def _forget(self, name: FeedName) -> None:
         self._lost([name])

@@ -21,7 +21,7 @@ class KeptArchive:
     async def load(self) -> Sequence[Stored]:
         """Every feed that is kept. Raises StoreRefused."""
         return [
-            Stored(feed.name, feed.head, feed.size, None)
+            Stored(feed.name, feed.head, feed.size)
             async for batch in self._keeper.load()
             for feed in batch
         ]

@@ -38,9 +38,32 @@ class Taken:
     """What came of entries that were offered."""
 
     news: dict[Place, Head] = field(default_factory=dict)
-    seen: set[Place] = field(default_factory=set)  # of which there was anything
-    bytes: dict[bytes, int] = field(default_factory=dict)  # that were looked at, by author
+    bytes: dict[bytes, int] = field(default_factory=dict)  # of work that its authors have made
     blame: BadEntry | None = None  # who handed them on is to blame
+
+
+def by_feed(items: Iterable[Item], places: Iterable[Place]) -> dict[Place, list[Item]]:
+    """What there is of each of these feeds, in its order; the rest is passed over: nobody has asked
+    for it. Raises BadEntry where the giver is to blame."""
+    found: dict[Place, list[Item]] = {place: [] for place in places}
+    for item in items:
+        try:
+            name, _ = peek_entry(item[0])
+        except BadEntry as error:
+            if error.code in BLAMED:
+                raise
+            continue
+        place = public_key_of(name.author), plot_of(name)
+        if place in found:
+            found[place].append(item)
+    return found
+
+
+def _follows(head: Head, mine: Head | None) -> bool:
+    """Whether an entry with this head may be the next one."""
+    if mine is None or head.epoch > mine.epoch:
+        return head.seq == 0
+    return head.seq == mine.seq + 1
 
 
 @dataclass(slots=True)
@@ -50,10 +73,11 @@ class _Batch:
     entries: list[Entry] = field(default_factory=list)
     verdicts: list[tuple[Feed, Verdict]] = field(default_factory=list)
     size: int = 0
+    looked_at: set[Place] = field(default_factory=set)  # of which there was anything
     taken: Taken = field(default_factory=Taken)
 
     def count(self, key: bytes, size: int) -> None:
-        """So many bytes by this author are looked at."""
+        """So many bytes by this author were worth a look."""
         sizes = self.taken.bytes
         sizes[key] = sizes.get(key, 0) + size + defaults.ENTRY_COST
 
@@ -246,16 +270,22 @@ class Replica(Holding):
         key = public_key_of(name.author)
         if not self._keeps(key, plot_of(name)):
             return
-        batch.taken.seen.add((key, plot_of(name)))
-        if beyond(head, self._ends.of(key, plot_of(name))):
+        place = key, plot_of(name)
+        first = place not in batch.looked_at
+        batch.looked_at.add(place)
+        if beyond(head, self._ends.of(*place)):
             return
-        mine = self._feeds.head(key, plot_of(name))
+        mine = self._feeds.head(*place)
         if mine is not None and (mine in (FORKED, head) or head.epoch < mine.epoch):
             return
-        batch.count(key, len(sealed))
+        if not first and not _follows(head, mine):
+            return  # a second one may prove no more than the first
         entry = self._opened(sealed)
-        if key != self.own or self._takes_back(entry, mine):
-            await self._admit(entry, batch)
+        if key == self.own and not self._takes_back(entry, mine):
+            return
+        verdict = await self._admit(entry, batch)
+        if verdict.outcome in (Outcome.NEWS, Outcome.FORK, Outcome.REFUSED):
+            batch.count(key, len(sealed))  # who hands on what is old is not its author
 
     def _takes_back(self, entry: Entry, mine: Head | None) -> bool:
         """What is as old as ours may prove a fork; what is later is the writer's to decide."""
@@ -266,13 +296,12 @@ class Replica(Holding):
         key = public_key_of(name.author)
         if not self._keeps(key, plot_of(name)):
             return
-        batch.taken.seen.add((key, plot_of(name)))
         feed = self.feed(key, plot_of(name))
         if (feed is not None and feed.forked) or self._ends.of(key, plot_of(name)) is not None:
             return
-        batch.count(key, len(one) + len(other))
         feed = feed or Feed(name)
         self._note(feed, feed.fork(open_proof(one, other)), batch)
+        batch.count(key, len(one) + len(other))
 
     def _keeps(self, key: bytes, plot: Plot) -> bool:
         return key in self.authors and self.keeps(key, plot)
@@ -284,6 +313,7 @@ class Replica(Holding):
         verdict = feed.admit(entry)
         if verdict.outcome is Outcome.LOAD:
             await self._commit(batch)
+            batch.count(key, feed.size)  # read again, for its author's sake
             await self._load(feed)
             verdict = feed.admit(entry) if feed.document is not None else verdict
         if verdict.outcome is Outcome.CHECK:
@@ -332,6 +362,7 @@ class Replica(Holding):
             self._show(feed, verdict)
             batch.taken.news[key, plot] = feed.head
             await self._heed(feed, verdict)
+            await self._pause()  # to show thousands of facts takes some 20 ms
 
     async def _put(self, entries: Sequence[Entry]) -> None:
         """A feed of which the archive has something else keeps out no other: what others have of

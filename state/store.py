@@ -8,7 +8,7 @@ author's feeds, and a feed's entries, stand next to each other:
     feeds(id, epoch, seq, hash, size, sum)       id = author << 12 | kind << 4 | part
     entries(id, sealed, sum)                     id = feed << 12 | seq
     proofs(id, first, second)                    two entries of a feed that has forked
-    meta(name, value)
+    meta(name, value)                            what is written to try the disk
 
 `sum` covers a row's content and what it is the row of, so that a page which the disk has changed,
 lost or brought back from an earlier time is noticed: such a feed is dropped, to be fetched again.
@@ -70,7 +70,6 @@ class Store:
         self._kinds: dict[str, int] = {
             name: number for number, name in database.rows("SELECT id, name FROM kinds LIMIT 256")
         }
-        self._marked = self.closed_cleanly = self._closed()
         self.loose = True
         """Something has been removed: `make_smaller` may have something to do."""
 
@@ -95,21 +94,8 @@ class Store:
             for name in KINDS:
                 database.run("INSERT OR IGNORE INTO kinds (name) VALUES (?)", name)
 
-    # Opened and closed.
-
-    def _closed(self) -> bool:
-        return self._database.row("SELECT 1 FROM meta WHERE name = 'closed'") is not None
-
     def close(self) -> None:
-        """Note that nothing is missing, where the disk takes that; then close."""
-        try:
-            if not self._marked:
-                self._database.run("INSERT OR REPLACE INTO meta VALUES ('closed', x'')")
-        finally:
-            self._database.close()
-
-    def abandon(self) -> None:
-        """Close without that note, as after a damage."""
+        """The log goes into the file, as far as the disk takes it. Raises nothing."""
         self._database.close()
 
     # Changing.
@@ -118,10 +104,7 @@ class Store:
         """All of it in one transaction, on disk when it returns: for each work what was wrong
         with it (BadOrder), and nothing of it is there then, or None."""
         with self._database.transaction():
-            if self._marked:
-                self._database.run("DELETE FROM meta WHERE name = 'closed'")
             results = [self._attempt(work) for work in works]
-        self._marked = False
         self._tidy()
         return results
 
@@ -199,9 +182,11 @@ class Store:
 
     def _put_proof(self, proof: Proof) -> None:
         feed = self._feed_id(proof.name, make=True)
+        if self._database.row("SELECT 1 FROM proofs WHERE id = ?", feed) is not None:
+            return  # the first one is enough
         self._remove_entries(feed)
-        self._database.run("INSERT OR IGNORE INTO proofs VALUES (?, ?, ?)", feed, *proof.sealed)
-        self._set_head(feed, proof.name, FORKED, 0)
+        self._database.run("INSERT INTO proofs VALUES (?, ?, ?)", feed, *proof.sealed)
+        self._set_head(feed, proof.name, FORKED, proof.size)
 
     def _drop_author(self, key: bytes) -> None:
         row = self._database.row("SELECT id FROM authors WHERE key = ?", key)

@@ -16,7 +16,7 @@ class StoredFeed(NamedTuple):
 
     name: FeedName
     head: Head
-    size: int  # bytes of the entries
+    size: int  # bytes of the entries, or of the proof
     entries: tuple[bytes, ...]  # sealed, from seq 0 to the head
 
 
@@ -42,7 +42,7 @@ def checked(name: FeedName, row: Row, entries: list[Row]) -> StoredFeed | None:
     if total != feed_sum(key, feed, head, size):
         return None
     if head == FORKED:
-        return StoredFeed(name, FORKED, 0, ()) if not entries else None
+        return StoredFeed(name, FORKED, size, ()) if not entries else None
     if len(entries) != seq + 1:
         return None
     for number, (at, sealed, expected) in enumerate(entries):

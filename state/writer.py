@@ -20,7 +20,7 @@ from .document import Document, snapshot
 from .entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
 from .errors import FeedFull
 from .feed import Feed, Outcome, Verdict
-from .kinds import KINDS, Kind
+from .kinds import KINDS, Kind, all_parts
 from .scan import HEADER_BYTES, Changes, fact_bytes
 
 ENTRY_OVERHEAD = ENVELOPE_OVERHEAD + 106  # bytes around an update, at most
@@ -40,6 +40,7 @@ class _Own:
     flying: Changes | None = None  # what entries say that are being stored
     epoch: int = 0  # begun in this run, the latest; 0: none that may be continued
     known: int = 0  # the latest epoch of this feed that was ever seen or made
+    anew: bool = False  # what is stored may be another than this: an epoch is due
     next_at: float = 0.0  # nothing is written before
 
     @property
@@ -47,7 +48,7 @@ class _Own:
         """The document where its epoch may be continued."""
         head = self.feed.head
         continues = head is not None and head.epoch == self.epoch >= self.known
-        return self.feed.document if continues else None
+        return self.feed.document if continues and not self.anew else None
 
     def put(self, key: str, value: bytes | None) -> None:
         """Change a fact."""
@@ -165,7 +166,7 @@ class Writer:
             own.changed = {**(own.flying or {}), **own.changed}
             own.flying = None
             own.known = max(own.known, entry.epoch)
-            own.epoch = 0
+            own.epoch, own.anew = 0, True
 
     def takes(self, entry: Entry, now: float) -> bool:
         """Whether an entry of our own key, which a peer sent, shall be admitted.
@@ -183,9 +184,11 @@ class Writer:
         return False
 
     def renew(self) -> None:
-        """What was stored of own feeds is lost: begin an epoch of each."""
-        for own in self._own.values():
-            own.known = max(own.known, own.epoch + 1)
+        """What was stored of own feeds is lost: begin an epoch of each, also of those to which this
+        run had nothing to add."""
+        for kind, part in all_parts():
+            own = self._find(FeedName(self._identity.peer, kind, part))
+            own.anew |= own.feed.head is not None or own.flying is not None
 
     def _find(self, name: FeedName) -> _Own:
         if name not in self._own:
@@ -205,7 +208,7 @@ class Writer:
         }
         if (document := own.document) is not None:
             return self._continue(own, document, wall_ms)
-        if own.changed or own.epoch:
+        if own.changed or own.epoch or own.anew:
             return self._begin(own, wall_ms)
         return None
 
@@ -235,7 +238,7 @@ class Writer:
             own.epoch = known + 1 + self._lot(defaults.EPOCH_LOT)
         facts = dict(sorted(own.facts.items()))
         update = snapshot(own.kind, client_of(own.feed.name, own.epoch), facts)
-        own.flying, own.changed = own.changed, {}
+        own.flying, own.changed, own.anew = own.changed, {}, False
         return self._seal(own, Head(own.epoch, 0, NO_PARENT), wall_ms, update)
 
     def _seal(self, own: _Own, after: Head, wall_ms: int, update: bytes) -> Entry:
@@ -253,7 +256,7 @@ class Writer:
 
 
 def _is_due(own: _Own) -> bool:
-    renewal = own.epoch and own.known > own.epoch
+    renewal = own.anew or (own.epoch and own.known > own.epoch)
     return not own.feed.forked and own.flying is None and bool(own.changed or renewal)
 
 

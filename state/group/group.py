@@ -86,13 +86,18 @@ class Group:
         self._open()
         return before != self.order
 
-    def would_place(self, peer: PeerId, grant: Grant) -> bool:
-        """Whether this node's grant would give a peer that role, and take nobody's place where it
-        is a higher one, but of whom the revoked let in: places are bounded."""
-        own, before = self._identity.peer, self.order.standings
+    def granting(self, peer: PeerId, grant: Grant) -> Order:
+        """The group with that grant by this node, and with no revocation of the peer by it."""
+        own = self._identity.peer
         said = self.said(own)
-        said = replace(said, grants=said.grants | {peer: grant})
-        after = decide(self.charter.founder, self._said | {own: said}).standings
+        revoked = {other: each for other, each in said.revoked.items() if other != peer}
+        said = replace(said, grants=said.grants | {peer: grant}, revoked=revoked)
+        return decide(self.charter.founder, self._said | {own: said})
+
+    def would_place(self, peer: PeerId, grant: Grant) -> bool:
+        """Whether `granting` it gives the peer that role, and takes nobody's place where it is a
+        higher one, but of whom the revoked let in: places are bounded."""
+        before, after = self.order.standings, self.granting(peer, grant).standings
         if peer not in after or after[peer].role is not grant.role:
             return False
         if peer in before and before[peer].role >= grant.role:

@@ -29,7 +29,6 @@ from .rule import Order
 from .sealing import SECRET_BYTES, box_of, boxed, mark_of, seal_secret
 from .secrets import Mark
 
-
 Changes = Mapping[str, Mapping[str, Any] | None]
 """Facts by their keys; None: that one goes."""
 
@@ -240,7 +239,7 @@ class Upkeep:
         node would wait for ever to hear what it has taken back; or, where it has said nothing else
         in this run, make the next at once, four a second, until all older secrets are forgotten."""
         held = [key for key in self._own.keys("group") if key.startswith(facts.KEY)]
-        self._say(dict.fromkeys(held) | _told(number, parts, 0))
+        self._say({**dict.fromkeys(held), **_told(number, parts, 0)})
 
     def _next_number(self) -> int:
         number = (self.group.newest.number if self.group.newest else 0) + 1
@@ -404,20 +403,17 @@ class Upkeep:
         if self._lacks(peer, key):
             raise GroupRefused(
                 "not-ready",
-                f"not all that `{peer}` has said is here, and what is not would count nowhere",
-                hint="let it run beside other members, which give it back: "
-                f"`shoal group revoke {peer}` in a moment",
+                f"not all that `{peer}` has said is here yet, and the rest would count nowhere",
+                hint=f"in a moment again, beside members who have it: `shoal group revoke {peer}`",
             )
         heads = ((plot, self._replica.head(key, plot)) for plot in all_parts())
         return {plot: head for plot, head in heads if head is not None and head != FORKED}
 
     def _lacks(self, peer: PeerId, key: bytes) -> bool:
-        """Whether feeds of a peer are still to be fetched. What others tell of them plays no part:
-        who is to be revoked could tell of more for ever."""
+        """Whether there is something of a peer that is still to be fetched. What others tell of it
+        plays no part: who is to be revoked could tell of more for ever."""
         replica = self._replica
         if replica.interest.aside() or self._host.now() < self._gained_at + defaults.WRITE_HOLD:
-            return True
-        if key in replica.newcomers:
             return True
         # Its feed was lost: what it says counts until that has come again (`Group.dropped`).
         return replica.head(key, GROUP) is None and self.group.said(peer) != Said()

@@ -28,10 +28,10 @@ def checked(authors: Authors) -> None:
     branches: list[Any] = [authors._top]
     for branch in branches:
         branches += branch.kids.values()
-        own = 0 if branch.pinned else branch.weight
+        own = max(branch.weight - branch.free, 0)
         assert branch.load == own + sum(kid.load for kid in branch.kids.values())
         assert all(kid.parent is branch for kid in branch.kids.values())
-    assert {each.key for each in branches if each.key} == set(authors.keys())
+    assert {each.key for each in branches if len(each.key) == 32} == set(authors.keys())
     assert authors.total == sum(each.weight for each in branches)
 
 
@@ -122,7 +122,7 @@ def test_who_was_stolen_by_a_liar_s_voucher_is_hung_under_an_honest_one() -> Non
 
 def test_twin_with_room_made_by_age_they_go(monkeypatch: pytest.MonkeyPatch) -> None:
     def oldest(self: Any) -> Any:
-        return next((each for each in self._kept.values() if not each.pinned), None)
+        return next((each for each in self._kept.values() if not each.free), None)
 
     monkeypatch.setattr(Authors, "_heaviest", oldest)
     with pytest.raises(AssertionError):
@@ -159,6 +159,78 @@ def test_those_who_found_no_room_are_looked_at_again() -> None:
     added = [name for change in authors.refill() for name in change.added]
     assert len(added) == 8
     assert set(added) <= set(keys("v", 30))
+    checked(authors)
+
+
+def test_who_has_a_link_and_weighs_much_pushes_out_nobody_but_its_like() -> None:
+    """Of 40 linked keys that weigh a thirtieth of the budget each the honest feel nothing."""
+    authors = room_for(1024)
+    honest = keys("h", 64)
+    for number, name in enumerate(keys("good", 16)):
+        authors.linked(name)
+        authors.vouches(name, honest[4 * number :][:4])
+    for liar in keys("bad", 40):
+        authors.linked(liar)
+        authors.weigh(liar, 1024 * defaults.AUTHOR_LEAST // 30)
+    assert set(honest) <= set(authors.keys()) and authors.total <= 1024 * defaults.AUTHOR_LEAST
+    assert len(set(keys("bad", 40)) & set(authors.keys())) > 20, "the rest is theirs"
+    checked(authors)
+    gone = next(liar for liar in keys("bad", 40) if liar not in authors)
+    authors.unlinked(gone)
+    authors.linked(gone)
+    assert gone in authors, "of what is its share"
+    for liar in keys("bad", 40):
+        authors.unlinked(liar)
+    checked(authors)
+
+
+def test_twin_where_a_link_is_enough_the_honest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Authors, "_free_of", lambda self, key: 2**63 * (key in self._linked))
+    with pytest.raises(AssertionError):
+        test_who_has_a_link_and_weighs_much_pushes_out_nobody_but_its_like()
+
+
+def test_who_has_a_link_and_was_let_go_of_comes_back_where_there_is_room() -> None:
+    authors = room_for(40)
+    for name in keys("l", 4):
+        authors.linked(name)
+        authors.weigh(name, 20 * defaults.AUTHOR_LEAST)
+    assert key("l3") not in authors
+    authors.weigh(key("l0"), 0)
+    for _ in authors.refill():
+        pass
+    assert key("l3") in authors
+    checked(authors)
+
+
+def test_of_thousands_whose_voucher_went_a_few_are_looked_at_at_once() -> None:
+    authors = room_for(8000)
+    authors.linked(key("bad"))
+    authors.vouches(key("bad"), keys("k", 64))
+    for number, name in enumerate(keys("k", 64)):
+        authors.vouches(name, keys(f"k{number}-", 64))
+    assert len(authors) == 2 + 64 + 64 * 64
+    gone, steps = set(authors.vouches(key("bad"), []).dropped), 1
+    while authors.unsettled:
+        assert len(gone) <= steps * defaults.SETTLED_AT_ONCE
+        gone |= set(authors.settle().dropped)
+        steps += 1
+    assert len(gone) == 64 + 64 * 64 and set(authors.keys()) == {OWN, key("bad")}
+    checked(authors)
+
+
+def test_who_still_has_a_voucher_then_stays() -> None:
+    authors = room_for(800)
+    for name in ("one", "two"):
+        authors.linked(key(name))
+    authors.vouches(key("one"), keys("k", 64))
+    authors.vouches(key("k0"), keys("v", 64))
+    authors.vouches(key("k1"), keys("v", 64))
+    authors.vouches(key("two"), [key("k1")])
+    authors.vouches(key("one"), [])
+    while authors.unsettled:
+        authors.settle()
+    assert set(authors.keys()) == {OWN, key("one"), key("two"), key("k1"), *keys("v", 64)}
     checked(authors)
 
 
@@ -205,8 +277,8 @@ def test_whatever_happens_the_sums_are_right_and_the_budget_is_kept() -> None:
                 kept = (kept - set(change.dropped)) | set(change.added)
             assert kept == set(authors.keys())
             checked(authors)
-        pinned = sum(each.weight for each in authors._kept.values() if each.pinned)
-        assert authors.total <= max(25 * defaults.AUTHOR_LEAST, pinned)
+        free = sum(min(each.weight, each.free) for each in authors._kept.values())
+        assert authors.total <= max(25 * defaults.AUTHOR_LEAST, free)
 
 
 def test_a_weight_has_a_floor() -> None:

@@ -1,11 +1,17 @@
 """What is in memory while the disk refuses: bounded, in order, readable."""
 
+from random import Random
+
+import pytest
+
 from shoal.state import defaults
 from shoal.state.entry import Proof
 from shoal.state.held import Held
-from shoal.state.work import Drop, Put, Work
+from shoal.state.store import Store
+from shoal.state.work import Cut, Drop, Forget, Put, Work
 
 from .chains import chain, identity, name, sealed
+from .test_store import Place
 
 
 def test_what_is_held_follows_what_is_stored() -> None:
@@ -48,3 +54,102 @@ def test_memory_is_bounded() -> None:
     assert held.add(Put(entries[4:5]))
     few = Held(limit=10 * defaults.HELD_WORK)
     assert sum(few.add(Drop([identity(1).peer])) for _ in range(20)) == 10
+    assert not Held(limit=5000).add(Forget([name(number) for number in range(1, 100)]))
+
+
+def test_what_was_taken_away_is_not_read() -> None:
+    """Red where only what is put is looked at: the stored entries would be read for those that were
+    put after they had gone."""
+    old, new, held = chain(1, 4), chain(1, 3, salt=b"x"), Held(10**6)
+    away: list[Work] = [Forget([name(1)]), Drop([identity(1).peer])]
+    for work in away:
+        held.add(work)
+        assert held.removes(name(1)) and not held.removes(name(2))
+        assert held.after(sealed(old), name(1), 1, 0, 10**6) == []
+        assert held.after(sealed(old), name(2), 1, 0, 10**6) == sealed(old)
+        held.add(Put(new))
+        assert held.after(sealed(old), name(1), 1, 0, 10**6) == sealed(new)
+        assert held.after(sealed(old)[2:], name(1), 1, 2, 10**6) == sealed(new)[2:]
+        held.forget(1)
+        assert not held.removes(name(1))
+        held.forget(1)
+        assert held.after(sealed(old), name(1), 1, 0, 10**6) == sealed(old)
+    for work in away:
+        held.add(Proof.of(old[0], new[0]))
+        held.add(work)
+        assert held.proof(name(1)) is None and held.removes(name(1))
+
+
+def test_a_cut_leaves_what_leads_to_it() -> None:
+    stored, held = chain(1, 4), Held(10**6)
+    more, other = chain(1, 3, after=stored), chain(1, 3, after=stored, salt=b"x")
+    held.add(Put(more))
+    held.add(Cut(name(1), more[1].head))
+    held.add(Put(chain(1, 1, after=[*stored, *more[:2]], salt=b"y")))
+    assert len(held.after(sealed(stored), name(1), 1, 0, 10**6)) == 7
+    held.add(Cut(name(1), stored[1].head))
+    assert held.after(sealed(stored), name(1), 1, 0, 10**6) == sealed(stored[:2])
+    assert held.after(sealed(stored[2:]), name(1), 1, 2, 10**6) == []
+    held.add(Cut(name(1), other[1].head))
+    assert held.after(sealed(stored), name(1), 1, 0, 10**6) == sealed(stored[:2])
+    held = Held(10**6)
+    held.add(Put(more))
+    held.add(Cut(name(1), other[1].head))
+    assert held.after(sealed(stored), name(1), 1, 0, 10**6) == [], "it does not lead there"
+
+
+LIMITS = (1, 350, 10**6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_what_is_stored_it_reads_as_if_all_were(seed: int) -> None:
+    """Whatever is changed, and however much of it the disk has taken."""
+    draw, held, taken = Random(seed), Held(10**6), 0
+    with Place().opened() as disk, Place().opened() as whole:
+        for _ in range(100):
+            work = a_change(draw, whole)
+            if whole.commit([work]) != [None]:
+                continue
+            assert held.add(work)
+            taken += 1
+            if draw.random() < 0.3:
+                some = held.first(10**6)[: draw.randrange(1, 4)]
+                disk.commit(some)
+                held.forget(len(some))
+            for feed in FEEDS:
+                proof = held.proof(feed) or (None if held.removes(feed) else disk.proof(feed))
+                assert proof == whole.proof(feed)
+                epoch, seq, limit = draw.choice((1, 2)), draw.choice((0, 0, 2)), draw.choice(LIMITS)
+                stored = disk.entries(feed, epoch, seq, limit)
+                found = held.after(stored, feed, epoch, seq, limit)
+                assert found == whole.entries(feed, epoch, seq, limit)
+    assert taken > 20
+
+
+FEEDS = (name(1), name(1, "jobs"), name(2))
+BRANCHES = {
+    (feed, epoch, salt): chain(number, 5, kind=feed.kind, epoch=epoch, salt=salt)
+    for feed, number in zip(FEEDS, (1, 1, 2), strict=True)
+    for epoch in (1, 2)
+    for salt in (b"x", b"y")
+}
+HEADS = {entry.sealed: entry.head for branch in BRANCHES.values() for entry in branch}
+
+
+def a_change(draw: Random, store: Store) -> Work:
+    """One that this store may take."""
+    feed = draw.choice(FEEDS)
+    there = [HEADS[each] for epoch in (1, 2) for each in store.entries(feed, epoch, 0, 10**6)]
+    does = draw.randrange(10)
+    if does == 0:
+        return Drop([feed.author])
+    if does == 1:
+        return Forget([feed])
+    if does == 2 and there:
+        return Cut(feed, draw.choice(there))
+    epoch = draw.choice((1, 2))
+    one, other = (BRANCHES[feed, epoch, salt] for salt in (b"x", b"y"))
+    if does == 3 and store.proof(feed) is None:
+        return Proof.of(one[0], other[0])
+    first = len(there) if there and there[0].epoch == epoch else 0
+    return Put(draw.choice((one, other))[first : first + draw.randrange(1, 3)])

@@ -122,12 +122,10 @@ async def put_each(keeper: Keeper, entries: Sequence[Entry]) -> int:
 def test_what_is_put_is_there_after_a_clean_restart() -> None:
     async def body(lives: Lives) -> None:
         async with lives.running() as keeper:
-            assert not keeper.closed_cleanly
             await keeper.put(chain(1, 3), own=True)
             await keeper.put(chain(2, 2))
             assert await keeper.entries(name(1), 1, 1) == sealed(chain(1, 3)[1:])
         async with lives.running() as keeper:
-            assert keeper.closed_cleanly
             assert [feed.name for feed in await everything(keeper)] == [name(1), name(2)]
             await keeper.drop([identity(1).peer])
             assert [feed.name for feed in await everything(keeper)] == [name(2)]
@@ -150,7 +148,6 @@ def test_what_put_returned_from_outlives_a_crash() -> None:
                 lives.crash()
             assert 0 < acknowledged < 30
             async with lives.running() as keeper:
-                assert not keeper.closed_cleanly
                 (feed,) = await everything(keeper)
                 assert len(feed.entries) >= acknowledged and verify(feed)
                 assert feed.name == name(1) and feed.head.epoch == life + 1
@@ -227,7 +224,6 @@ def test_a_cancelled_keeper_still_commits_what_waits() -> None:
         with pytest.raises(trio.ClosedResourceError):
             await keeper.entries(name(1), 1, 0)
         async with lives.running() as keeper:
-            assert keeper.closed_cleanly
             assert len(await everything(keeper)) == 49
 
     run(body)
@@ -314,7 +310,7 @@ def test_memory_is_bounded_while_the_disk_is_full(monkeypatch: pytest.MonkeyPatc
     run(body)
 
 
-def test_what_is_in_memory_alone_is_no_clean_end() -> None:
+def test_what_is_in_memory_alone_ends_with_the_run() -> None:
     async def body(lives: Lives) -> None:
         async with lives.running() as keeper:
             await keeper.put(chain(1, 2))
@@ -322,7 +318,6 @@ def test_what_is_in_memory_alone_is_no_clean_end() -> None:
             await keeper.put(chain(2, 2, size=50_000, kind="jobs"))
         lives.empty()
         async with lives.running() as keeper:
-            assert not keeper.closed_cleanly
             assert [feed.name for feed in await everything(keeper)] == [name(1)]
 
     run(body)
@@ -342,14 +337,13 @@ def test_a_damaged_file_is_put_aside(how: str) -> None:
                 await keeper.put(chain(number, 3))
         lives.spoil(FILE_PATH, changes[how])
         async with lives.running() as keeper:
-            assert not keeper.closed_cleanly
             assert lives.troubles[FILE].code == "store-damaged"
             assert lives.lost == [None]
             assert await everything(keeper) == []
             await keeper.put(chain(1, 3), own=True)
         assert lives.host.files.size(FOLDER / "state.db.damaged")
         async with lives.running() as keeper:
-            assert keeper.closed_cleanly and len(await everything(keeper)) == 1
+            assert len(await everything(keeper)) == 1
         assert len(lives.told) == 1
 
     run(body)
@@ -470,13 +464,12 @@ def test_on_the_real_disk(tmp_path: Path) -> None:
 
 async def _on_the_real_disk(tmp_path: Path) -> None:
     host, lost = RealHost(), list[object]()
-    for life in range(2):
+    for _ in range(2):
         keeper = Keeper(host, tmp_path / "state", trouble=lambda *_: None, lost=lost.append)
         async with trio.open_nursery() as nursery:
             await nursery.start(
                 lambda task_status, keeper=keeper: keeper.run(task_status=task_status)
             )
-            assert keeper.closed_cleanly == bool(life)
             await keeper.put(chain(1, 3))
             async with trio.open_nursery() as puts:
                 for number in range(2, 20):

@@ -189,12 +189,29 @@ def test_two_entries_of_one_number_empty_the_feed_for_good() -> None:
     assert elsewhere.digest.top() == it.digest.top()
 
 
+def test_what_has_forked_weighs_its_proof_also_after_a_start() -> None:
+    one, other, plot = fresh(11), fresh(11), ("jobs", 0)
+    first = one.write(plot, **{f"a{number}": {"v": "x" * 3_000} for number in range(10)})
+    rival = other.write(plot, **{f"a{number}": {"v": "y" * 3_000} for number in range(10)})
+    it = keeping(one)
+    take(it, first)
+    take(it, rival)
+    assert it.head(one.key, plot) == FORKED
+    assert it.authors.total >= first.size + rival.size
+    again = Replica(Writer(1).peer, it.archive)
+    at_once(again.linked(one.peer))
+    at_once(again.restore())
+    assert again.authors.total == it.authors.total
+
+
 def test_whichever_entries_prove_it_the_digests_are_the_same() -> None:
     writer, first, left, right = forked()
     more = writer.write(d={"v": 9})
     one, two = keeping(writer), keeping(writer)
-    take(one, first, left, more, right)
-    take(two, first, right, left)
+    take(one, first, left, more)
+    take(one, right)
+    take(two, first, right)
+    take(two, left)
     assert one.digest.top() == two.digest.top()
 
 
@@ -205,8 +222,10 @@ def test_twin_without_the_comparison_replicas_stay_apart(monkeypatch: pytest.Mon
     monkeypatch.setattr(Replica, "_compared", believed)
     writer, first, left, right = forked()
     one, two = keeping(writer), keeping(writer)
-    take(one, first, left, right)
-    take(two, first, right, left)
+    take(one, first, left)
+    take(one, right)
+    take(two, first, right)
+    take(two, left)
     assert one.digest.top() != two.digest.top()
 
 

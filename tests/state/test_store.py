@@ -42,7 +42,7 @@ class Place:
         try:
             yield store
         finally:
-            store.abandon()
+            store.close()
 
     def change(self, statement: str, *values: int | bytes | str) -> None:
         """Behind the store's back."""
@@ -126,7 +126,9 @@ def test_a_fork_leaves_the_proof_alone() -> None:
     with place.opened() as store:
         done(store, Put(entries), Put(chain(1, 1, kind="jobs")))
         done(store, proof)
-        done(store, Proof.of(entries[0], other[0]))
+        longer = Proof.of(entries[0], chain(1, 1, size=500)[0])
+        assert longer.size != proof.size
+        done(store, longer)
         assert store.proof(name(1)) == proof, "the first one is enough"
         assert store.proof(name(2)) is None
         (error,) = store.commit([Put(chain(1, 1, epoch=9))])
@@ -134,6 +136,7 @@ def test_a_fork_leaves_the_proof_alone() -> None:
     with place.opened() as store:
         forked, jobs = everything(store)
         assert (forked.name, forked.head, forked.entries) == (name(1), FORKED, ())
+        assert forked.size == proof.size
         assert jobs.name == name(1, "jobs")
         assert store.proof(name(1)) == proof
 
@@ -282,7 +285,7 @@ def test_damage_of_the_disk_is_noticed_while_the_store_is_open(tmp_path: Path) -
     path, entries = tmp_path / "state.db", chain(1, 3)
     store = Store(RealHost().files.database(path))
     done(store, Put(entries))
-    store.abandon()
+    store.close()
     store = Store(RealHost().files.database(path))
     assert len(everything(store)) == 1
     data = path.read_bytes()
@@ -290,7 +293,7 @@ def test_damage_of_the_disk_is_noticed_while_the_store_is_open(tmp_path: Path) -
     assert data.count(piece) == 1
     path.write_bytes(data.replace(piece, bytes(32)))
     assert store.feeds().damaged == [name(1)]
-    store.abandon()
+    store.close()
 
 
 def test_a_damaged_proof_is_noticed() -> None:
@@ -345,19 +348,23 @@ def test_a_store_without_its_tables_is_damaged() -> None:
         pass
 
 
-def test_whether_the_last_run_ended_in_order() -> None:
+def test_what_earlier_versions_noted_of_their_end_is_passed_over() -> None:
     place = Place()
     with place.opened() as store:
-        assert not store.closed_cleanly, "a new one knows nothing"
         done(store, Put(chain(1, 1)))
-        store.close()
+    place.change("INSERT INTO meta VALUES ('closed', x'')")
     with place.opened() as store:
-        assert store.closed_cleanly
+        done(store, Put(chain(2, 1)))
+        store.probe()
+        assert [feed.name for feed in everything(store)] == [name(1), name(2)]
+
+
+def test_a_store_that_is_closed_has_written_nothing_more() -> None:
+    place = Place()
     with place.opened() as store:
-        assert store.closed_cleanly, "nothing was written meanwhile"
-        done(store, Put(chain(1, 1, epoch=2)))
+        done(store, Put(chain(1, 1)))
     with place.opened() as store:
-        assert not store.closed_cleanly
+        assert store._database.rows("SELECT name FROM meta LIMIT 2") == []
 
 
 def test_feeds_are_read_some_at_a_time() -> None:
@@ -384,7 +391,6 @@ def test_space_is_given_back() -> None:
             store.make_smaller()
             slices += 1
         assert 3 < slices < 20
-        store.close()
     assert place.disk.used < full / 5
     with place.opened() as store:
         assert len(everything(store)) == 10

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from shoal.state import defaults
+from shoal.state.digest import Plot
 from shoal.state.errors import FeedFull, GroupRefused
 from shoal.state.group.facts import (
     GROUP,
@@ -67,12 +68,17 @@ class Member(Node):
         return digest.top() if of is None else digest.of({of.identity.public_key}).top()
 
 
-async def member(swarm: Swarm, *others: Member, role: Role = Role.OPERATOR) -> Member:
+async def member(
+    swarm: Swarm,
+    *others: Member,
+    role: Role = Role.OPERATOR,
+    keeps: tuple[Plot, ...] | None = None,
+) -> Member:
     """One more, let in by the first of the others and linked with all."""
     swarm.count += 1
     who = Identity.from_seed(swarm.count.to_bytes(32))
     made = Member(swarm, swarm.world.host(f"n{swarm.count}"), who)
-    made.founder = others[0].founder if others else who
+    made.founder, made.keeps = others[0].founder if others else who, keeps
     await made.start()
     for other in others:
         swarm.connect(made, other)

@@ -1,0 +1,161 @@
+"""What a group refuses changes nothing; and what is not here yet is not named as somebody's end."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.state import defaults
+from shoal.state.entry import FeedName
+from shoal.state.errors import FeedFull, GroupRefused
+from shoal.state.group.facts import GROUP, Revocation, Role, grant_key
+from shoal.state.kinds import all_parts
+from tests.state.group.test_upkeep import Member, group, member, until
+from tests.state.test_service import Swarm, run
+
+JOB = "00" * 32
+
+
+def revocation(seen: Member, of: Member) -> Revocation:
+    return seen.upkeep.group.order.revoked[of.identity.peer][1]
+
+
+async def lose(node: Member, of: Member) -> None:
+    """As after a damaged row: all of an author goes, to be fetched again."""
+    node.state._lost([FeedName(of.identity.peer, *GROUP)])
+    while any(node.state.replica.head(of.identity.public_key, plot) for plot in all_parts()):
+        await trio.lowlevel.checkpoint()
+
+
+# Roles.
+
+
+@pytest.mark.parametrize("why", ["group-full", "feed-full"])
+def test_a_role_that_is_refused_leaves_the_revocation(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red where the revocation is taken back first: the peer would be in again."""
+    monkeypatch.setattr(defaults, "GROUP_OWNERS", 2)
+
+    async def body(swarm: Swarm) -> None:
+        first, _, third = await group(swarm, Role.OWNER, Role.OPERATOR)
+        peer, real = third.identity.peer, first.state.set
+        await first.upkeep.revoke(peer)
+        await trio.sleep(5)
+        said, own = revocation(first, third), first.identity.public_key
+        head = first.state.replica.head(own, GROUP)
+
+        def full(kind: str, key: str, value: Mapping[str, Any] | None, *, part: int = 0) -> None:
+            if key == grant_key(peer) and value is not None and value["role"] == "client":
+                raise FeedFull("feed-full", "no room")
+            real(kind, key, value, part=part)
+
+        if why == "feed-full":
+            monkeypatch.setattr(first.state, "set", full)
+        role = Role.OWNER if why == "group-full" else Role.CLIENT
+        with pytest.raises((GroupRefused, FeedFull)) as raised:
+            await first.upkeep.change_role(peer, role)
+        assert raised.value.code == why
+        await trio.sleep(5)
+        assert revocation(first, third) == said
+        assert first.state.replica.head(own, GROUP) == head
+        monkeypatch.setattr(first.state, "set", real)
+        await first.upkeep.change_role(peer, Role.CLIENT)
+        assert first.roles[peer] == "client"
+
+    run(body)
+
+
+def test_whom_another_owner_has_revoked_as_well_stays_out() -> None:
+    """Red where this node's revocation is looked at alone: it would be taken back for nothing."""
+
+    async def body(swarm: Swarm) -> None:
+        first, second, third = await group(swarm, Role.OWNER, Role.OPERATOR)
+        peer = third.identity.peer
+        for node in (second, first):
+            await node.upkeep.revoke(peer)
+        await until(lambda: second.upkeep.group.revoked_by(peer) == first.identity.peer)
+        with pytest.raises(GroupRefused, match=second.identity.peer) as raised:
+            await first.upkeep.change_role(peer, Role.OPERATOR)
+        assert raised.value.code == "revoked" and raised.value.hint
+        await trio.sleep(5)
+        assert first.upkeep.group.revoked_by(peer) == first.identity.peer
+
+    run(body)
+
+
+# Ends.
+
+
+def test_nobody_is_revoked_whose_feed_is_being_fetched() -> None:
+    """Red where the ends are those of what is here: whom the revoked one had let in would be out,
+    everywhere."""
+
+    async def body(swarm: Swarm) -> None:
+        first, second, fourth = await group(swarm, Role.OWNER, Role.OPERATOR)
+        third = await member(swarm, second, first, fourth)
+        nodes = (first, second, third, fourth)
+        await until(lambda: all(len(node.roles) == 4 for node in nodes))
+        peer = second.identity.peer
+        await lose(first, second)
+        with pytest.raises(GroupRefused, match="not all that") as raised:
+            await first.upkeep.revoke(peer)
+        assert raised.value.code == "not-ready"
+        assert f"`shoal group revoke {peer}`" in (raised.value.hint or "")
+        await until(lambda: first.state.replica.head(second.identity.public_key, GROUP))
+        await first.upkeep.revoke(peer)
+        await trio.sleep(20)
+        for node in (first, fourth):
+            assert node.upkeep.group.revoked_by(peer) == first.identity.peer
+            assert third.identity.peer in node.roles
+
+    run(body)
+
+
+def test_who_is_revoked_once_more_keeps_its_ends() -> None:
+    """Red where they are named anew: what leads there may be on its way."""
+
+    async def body(swarm: Swarm) -> None:
+        first, second, third = await group(swarm, Role.OWNER, Role.OPERATOR)
+        third.state.set("jobs", JOB, {"kind": "early"})
+        await until(lambda: first.state.replica.head(third.identity.public_key, ("jobs", 0)))
+        peer = third.identity.peer
+        await first.upkeep.revoke(peer)
+        ends = revocation(first, third).ends
+        assert ("jobs", 0) in ends
+        await lose(first, third)
+        await first.upkeep.revoke(peer)
+        await trio.sleep(5)
+        for node in (first, second):
+            assert revocation(node, third).ends == ends
+            assert node.state.replica.head(third.identity.public_key, ("jobs", 0))
+
+    run(body)
+
+
+def test_an_owner_that_did_not_keep_all_revokes_once_it_does() -> None:
+    """Red where it names the ends of what it keeps: all jobs of the revoked one would go."""
+
+    async def body(swarm: Swarm) -> None:
+        first = await member(swarm, keeps=())
+        await until(lambda: first.key == 1)
+        second = await member(swarm, first)
+        third = await member(swarm, first, second)
+        third.state.set("jobs", JOB, {"kind": "early"})
+        key, jobs = third.identity.public_key, ("jobs", 0)
+        await until(lambda: second.state.replica.head(key, jobs))
+        for _ in range(2):
+            assert first.state.replica.head(key, jobs) is None
+            with pytest.raises(GroupRefused) as raised:
+                await first.upkeep.revoke(third.identity.peer)
+            assert raised.value.code == "not-ready" and raised.value.hint
+            first.state.need(all_parts())  # nothing of it is here yet
+        await trio.sleep(defaults.WRITE_HOLD)
+        await first.upkeep.revoke(third.identity.peer)
+        await until(lambda: third.identity.peer not in second.roles)
+        await trio.sleep(5)
+        assert first.state.replica.head(key, jobs) == second.state.replica.head(key, jobs)
+        assert first.state.replica.head(key, jobs) is not None
+
+    run(body)

@@ -1,0 +1,121 @@
+"""Changes of a keeper: reads see them at once, each is made once, and an end waits for no more."""
+
+from importlib.machinery import SourceFileLoader
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.state import keeper as keeper_file
+from shoal.state.entry import Proof
+from shoal.state.errors import StoreRefused
+from shoal.state.keeper import Keeper
+from shoal.state.store import Store
+
+from .chains import chain, identity, name, sealed
+from .test_keeper import FOLDER, Lives, begin, everything, run
+
+
+@pytest.mark.parametrize("fault", ["full", "read-only"])
+@pytest.mark.parametrize("how", ["forget", "drop", "cut", "cut to nothing"])
+def test_what_was_taken_away_is_not_read_while_the_disk_refuses(how: str, fault: str) -> None:
+    """Red where only what was put is looked at: what is put in the place of that would not be read,
+    and the author's feeds fetched again for as long as the disk refuses."""
+    old, new = chain(1, 4), chain(1, 3, salt=b"x")
+    proof = Proof.of(chain(1, 1, kind="jobs")[0], chain(1, 1, kind="jobs", salt=b"x")[0])
+    left = old[:2] if how == "cut" else []
+    after = chain(1, 2, after=left, salt=b"y") if left else new
+
+    async def body(lives: Lives) -> None:
+        async with lives.running() as keeper:
+            await keeper.put(old)
+            await keeper.put_proof(proof)
+            begin(lives, fault)
+            with pytest.raises(StoreRefused):
+                await keeper.put(chain(9, 1, size=20_000), own=True)
+            if how == "drop":
+                await keeper.drop([identity(1).peer])
+            elif how == "forget":
+                await keeper.forget([name(1), name(1, "jobs")])
+            else:
+                await keeper.cut(name(1), left[-1].head if left else None)
+                await keeper.cut(name(1, "jobs"), None)
+            assert await keeper.entries(name(1), 1, 0) == sealed(left)
+            assert await keeper.proof(name(1, "jobs")) is None
+            await keeper.put(after)
+            there = sealed([*left, *after])
+            assert await keeper.entries(name(1), 1, 0) == there
+            lives.empty()
+            lives.disk.read_only = False
+            await trio.sleep(20)
+            assert not lives.troubles
+            assert await keeper.entries(name(1), 1, 0) == there
+            assert await keeper.proof(name(1, "jobs")) is None
+        async with lives.running() as keeper:
+            assert [feed.entries for feed in await everything(keeper)] == [tuple(there)]
+
+    run(body)
+
+
+def test_each_change_is_made_once_without_asserts_too() -> None:
+    """As with `python -O`. Red where the work is done within an assert."""
+    path = keeper_file.__file__
+    with open(path, "rb") as file:
+        code = SourceFileLoader(keeper_file.__name__, path).source_to_code(
+            file.read(), path, _optimize=1
+        )
+    module: dict[str, Any] = {"__name__": keeper_file.__name__, "__package__": "shoal.state"}
+    exec(code, module)  # noqa: S102
+
+    async def body(lives: Lives) -> None:
+        bare: Keeper = module["Keeper"](
+            lives.host, FOLDER, trouble=lambda *_: None, lost=lambda _: None
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: bare.run(task_status=task_status))
+            await bare.put(chain(1, 3))
+            waiting = len(bare._queue)
+            bare._queue.clear()  # else it would be committed for ever
+            nursery.cancel_scope.cancel()
+        assert not waiting
+
+    run(body)
+
+
+def test_a_keeper_that_ends_does_not_stay_to_make_its_file_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Red where it does what it does when nobody waits: a large file takes minutes."""
+    ending, slices, real = False, 0, Store.make_smaller
+
+    def make_smaller(self: Store) -> None:
+        nonlocal slices
+        slices += ending
+        real(self)
+
+    monkeypatch.setattr(Store, "make_smaller", make_smaller)
+
+    async def body(lives: Lives) -> None:
+        nonlocal ending
+        async with lives.running() as keeper:
+            for number in range(1, 101):
+                await keeper.put(chain(number, 1, kind="jobs", size=50_000))
+            full = lives.disk.used
+        keeper = lives.keeper()
+        async with trio.open_nursery() as outer:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(lambda task_status: keeper.run(task_status=task_status))
+                await trio.sleep(1)
+                outer.start_soon(keeper.drop, [identity(number).peer for number in range(1, 91)])
+                await trio.lowlevel.checkpoint()
+                ending = True
+                nursery.cancel_scope.cancel()
+        assert slices == 0
+        ending = False
+        async with lives.running() as keeper:
+            assert len(await everything(keeper)) == 10, "what waited is done"
+            await keeper.put(chain(1, 1))
+            await trio.sleep(10)
+            assert lives.disk.used < full / 3, "a later run makes it smaller"
+
+    run(body)

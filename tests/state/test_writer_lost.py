@@ -1,0 +1,109 @@
+"""What was stored of own feeds is lost: all of them are written again, and nothing else is."""
+
+import pytest
+import trio
+
+from shoal.state import defaults
+from shoal.state.entry import seal_entry
+from shoal.state.feed import Outcome
+from tests.state.test_service import MODEL, Swarm, run
+from tests.state.test_writer import ALICE, JOBS, MEMBER, Node
+
+
+def earlier() -> Node:
+    """A run that finds two feeds, and has said nothing in one of them."""
+    before = Node()
+    before.writer.set("member", 0, "version", {"v": "1"})
+    before.writer.set("jobs", 0, "one", {"a": 1})
+    before.flush()
+    again = Node(before.entries)
+    again.wall = before.wall
+    again.writer.set("member", 0, "version", {"v": "1"})  # it says so already
+    assert again.flush() == []
+    return again
+
+
+def test_feeds_to_which_a_run_had_nothing_to_add_are_written_again() -> None:
+    node = earlier()
+    before = {name: feed.head for name, feed in node.feeds.items()}
+    node.writer.renew()
+    assert node.writer.wake(node.now) == 0.0
+    entries = node.flush()
+    assert {entry.name for entry in entries} == {JOBS, MEMBER}
+    for entry in entries:
+        head = before[entry.name]
+        assert entry.seq == 0 and head is not None and entry.epoch > head.epoch
+    assert node.seen() == {"one": {"a": 1}} and node.seen(MEMBER) == {"version": {"v": "1"}}
+    assert node.writer.wake(node.now) is None and node.flush() == [], "once"
+    node.writer.set("jobs", 0, "two", {"a": 2})
+    assert [entry.seq for entry in node.flush()] == [1]
+
+
+def test_what_this_run_wrote_is_written_again_in_an_epoch() -> None:
+    node = Node()
+    node.writer.set("jobs", 0, "one", {"a": 1})
+    (first,) = node.flush()
+    node.writer.renew()
+    (again,) = node.flush()
+    assert again.seq == 0 and again.epoch > first.epoch and node.seen() == {"one": {"a": 1}}
+
+
+def test_what_is_lost_while_it_is_being_stored_is_written_again() -> None:
+    node = Node()
+    node.writer.set("jobs", 0, "one", {"a": 1})
+    (flying,) = node.writer.flush(1.0, node.wall)
+    node.writer.renew()
+    assert node.writer.wake(9.0) is None, "not while one is being stored"
+    node.writer.stored([flying])
+    node.now = 9.0
+    (again,) = node.flush()
+    assert again.epoch > flying.epoch and node.seen() == {"one": {"a": 1}}
+
+
+def test_it_is_written_again_until_it_is_stored() -> None:
+    """A disk that damages rows may refuse as well. Red where the first try is the last."""
+    node = earlier()
+    node.writer.renew()
+    for _ in range(3):
+        node.now, node.wall = node.now + 9, node.wall + 9000
+        entries = node.writer.flush(node.now, node.wall)
+        assert len(entries) == 2
+        node.writer.failed(entries)
+    node.now += 9
+    assert len(node.flush()) == 2 and node.writer.wake(node.now) is None
+
+
+def test_a_feed_that_has_forked_or_is_empty_is_not_written_again() -> None:
+    node = earlier()
+    (mine,) = [entry for entry in node.entries if entry.name == JOBS]
+    twin = seal_entry(
+        ALICE, "jobs", 0, epoch=mine.epoch, seq=0, parent=mine.parent, made=1, update=mine.update
+    )
+    assert node.feed(JOBS).compare(mine, twin).outcome is Outcome.FORK
+    node.writer.renew()
+    assert [entry.name for entry in node.flush()] == [MEMBER]
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_own_feeds_outlive_damage_to_what_was_stored(runs: int) -> None:
+    """2: in a run that had nothing to add to what the first one wrote."""
+
+    async def body(swarm: Swarm) -> None:
+        one = await swarm.node()
+        one.state.set("models", "mine", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 10)
+        if runs == 2:
+            await one.stop()
+            await one.start()
+            await trio.sleep(defaults.WRITE_HOLD + 10)
+        store = one.state._keeper._store
+        assert store is not None
+        store._database.run("UPDATE entries SET sealed = x'00'")
+        assert (await one.state.inspection.verified()).damaged
+        await trio.sleep(5)
+        await one.stop()
+        await one.start()
+        await trio.sleep(3)
+        assert one.names() == ["mine"]
+
+    run(body)
