@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.state import defaults
-from shoal.state.authors import Authors, weight_of
+from shoal.state.authors import Authors, _depth, weight_of
 
 OWN = b"o" * 32
 
@@ -211,11 +211,45 @@ def test_of_thousands_whose_voucher_went_a_few_are_looked_at_at_once() -> None:
         authors.vouches(name, keys(f"k{number}-", 64))
     assert len(authors) == 2 + 64 + 64 * 64
     gone, steps = set(authors.vouches(key("bad"), []).dropped), 1
+    assert authors.unsettled
     while authors.unsettled:
         assert len(gone) <= steps * defaults.SETTLED_AT_ONCE
         gone |= set(authors.settle().dropped)
         steps += 1
     assert len(gone) == 64 + 64 * 64 and set(authors.keys()) == {OWN, key("bad")}
+    checked(authors)
+
+
+def test_who_makes_room_goes_a_few_at_a_time() -> None:
+    authors = room_for(200)
+    authors.linked(key("bad"))
+    authors.vouches(key("bad"), keys("k", 64))
+    for number, name in enumerate(keys("k", 2)):
+        authors.vouches(name, keys(f"k{number}-", 64))
+    gone = set(authors.weigh(OWN, 190 * defaults.AUTHOR_LEAST).dropped)
+    assert 0 < len(gone) <= 2 * defaults.SETTLED_AT_ONCE and authors.unsettled
+    while authors.unsettled:
+        authors.settle()
+    assert authors.total <= 200 * defaults.AUTHOR_LEAST
+    checked(authors)
+
+
+def test_who_hangs_deeper_after_a_voucher_went_takes_no_more_than_the_depth_along() -> None:
+    authors = room_for(200)
+    for name in ("one", "two"):
+        authors.linked(key(name))
+    authors.vouches(key("one"), [key("c0")])
+    for number in range(12):
+        authors.vouches(key(f"c{number}"), [key(f"c{number + 1}")])
+    authors.vouches(key("two"), [key("d0")])
+    for number in range(8):
+        authors.vouches(key(f"d{number}"), [key(f"d{number + 1}")])
+    authors.vouches(key("d8"), [key("c0")])
+    authors.vouches(key("one"), [])
+    while authors.unsettled:
+        authors.settle()
+    assert key("c0") in authors and key("c12") not in authors
+    assert max(_depth(branch) for branch in authors._kept.values()) <= defaults.VOUCH_DEPTH
     checked(authors)
 
 

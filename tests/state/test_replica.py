@@ -10,7 +10,7 @@ from shoal.state import defaults
 from shoal.state.archive import MemoryArchive
 from shoal.state.authors import Authors, Change
 from shoal.state.entry import FORKED, Entry, FeedName
-from shoal.state.errors import BadEntry, BadOrder
+from shoal.state.errors import BadEntry, BadOrder, StateError
 from shoal.state.feed import Feed, Outcome, Verdict
 from shoal.state.gossip import Item, told
 from shoal.state.interest import Interest
@@ -403,6 +403,19 @@ def test_many_authors_go_in_steps() -> None:
     assert pauses.count == count
 
 
+class _Refuses(MemoryArchive):
+    """Gives no entries from some number on."""
+
+    refused_from: int | None = None
+
+    async def entries(
+        self, name: FeedName, epoch: int, from_seq: int, limit: int
+    ) -> Sequence[Entry]:
+        if self.refused_from is not None and from_seq >= self.refused_from:
+            raise StateError("disk", "the disk refuses")
+        return await super().entries(name, epoch, from_seq, limit)
+
+
 class _Other(MemoryArchive):
     """It has something else of an author, until that is dropped."""
 
@@ -482,6 +495,56 @@ def test_taking_up_what_was_stored_lets_others_run() -> None:
         at_once(again.linked(peer_id_of(key)))
     at_once(again.restore())
     assert pauses.count > 20 and again.digest.top() == it.digest.top()
+
+
+def test_of_many_whose_voucher_went_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults, "SETTLED_AT_ONCE", 4)
+    pauses = Pauses()
+    it = keeping(A, pause=pauses)
+    others = [Writer(600 + number) for number in range(40)]
+    take(it, A.write(MEMBER, **{VOUCHES: write_vouches([other.key for other in others])}))
+    take(it, *(other.write(a={"v": 1}) for other in others))
+    assert len(it.authors) == 2 + len(others)
+    pauses.count = 0
+    take(it, A.write(MEMBER, **{VOUCHES: write_vouches([])}))
+    assert len(it.authors) == 2 and pauses.count > len(others)
+    assert all(it.head(other.key, MEMBER) is None for other in others)
+
+
+def test_what_is_taken_is_shown_with_pauses() -> None:
+    """To show a snapshot of thousands of facts takes some 20 ms."""
+    counts: list[int] = []
+    writer = fresh(11)
+    it = keeping(writer, pause=(pauses := Pauses()))
+
+    class Watching(Seen):
+        def changed(self, name: FeedName, verdict: Verdict) -> None:
+            counts.append(pauses.count)
+
+    it.watchers.append(Watching())
+    one = writer.write(MEMBER, a={"x": 1})
+    writer.next_epoch()
+    take(it, one, writer.write(MEMBER, a={"x": 2}))
+    assert len(counts) == 2 and counts[0] < counts[1]
+
+
+def test_a_document_that_was_not_read_to_the_end_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A disk that refuses in between leaves nothing half done."""
+    monkeypatch.setattr(defaults, "LOADED_BYTES", 1)
+    archive, writer = _Refuses(), fresh(11)
+    it = Replica(Writer(1).peer, archive, documents=1)
+    at_once(it.linked(writer.peer))
+    take(it, *(writer.write(a={"v": number}) for number in range(4)))
+    feed = it.feed(writer.key, MEMBER)
+    assert feed is not None
+    feed.unload()
+    archive.refused_from = 2
+    with pytest.raises(StateError):
+        at_once(it.facts(writer.key, MEMBER))
+    archive.refused_from = None
+    assert at_once(it.facts(writer.key, MEMBER)) and it.head(writer.key, MEMBER) is not None
 
 
 def test_going_through_many_authors_lets_others_run_after_each() -> None:
