@@ -28,6 +28,7 @@ DIGESTS = (64.0, 8.0)  # of one peer taken at once, and per second; we send 1 / 
 PULL_TIMEOUT = 5.0  # seconds
 AUTHOR_UPDATES = (20.0, 2.0)  # records of one author accepted at once, and per second
 OWN_UPDATES = (8.0, 1.0)  # the same of our own, below what others accept
+CONTESTED = 600.0  # seconds for which it is told that another node has this one's key
 RECLAIM_PAUSE = 30.0  # seconds between two steps over a record of our own from elsewhere
 
 # Dialling members.

@@ -23,6 +23,7 @@ class Watched:
 
     rank: bytes  # in which order this node checks those who are due together
     witnesses: dict[PeerId, None] = field(default_factory=dict)
+    networks: dict[str, int] = field(default_factory=dict)  # of those whose links answer: how many
     live: bool = False
     proved: float = -inf  # when it last was
     doubted: float = inf  # since when there is reason to check it
@@ -32,6 +33,17 @@ class Watched:
     first: float = inf  # when it was proved first, since it was last out
     checking: bool = False
 
+    def count(self, place: str) -> None:
+        """One more witness in a network."""
+        self.networks[place] = self.networks.get(place, 0) + 1
+
+    def uncount(self, place: str) -> None:
+        """One fewer."""
+        if self.networks[place] == 1:
+            del self.networks[place]
+        else:
+            self.networks[place] -= 1
+
 
 class Liveness:
     """Who answers of the members that it is told to `watch`. `version` grows with each change."""
@@ -40,7 +52,7 @@ class Liveness:
         self.version = 0
         self._own = own
         self._links: dict[PeerId, str] = {}  # peers whose link answers: in which network
-        self._doubtful: set[PeerId] = set()  # of those: what carries the link is looked for
+        self._answering: dict[PeerId, str] = {}  # but those whose carrier is looked for
         self._said: dict[PeerId, set[PeerId]] = {}  # by witness
         self._watched: dict[PeerId, Watched] = {}
         self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may bring about
@@ -72,10 +84,22 @@ class Liveness:
 
     def answering(self) -> set[PeerId]:
         """Of whom this node is a witness."""
-        return self._links.keys() - self._doubtful
+        return set(self._answering)
 
-    def _answers(self, peer: PeerId) -> bool:
-        return peer in self._links and peer not in self._doubtful
+    def _answers(self, peer: PeerId, place: str | None) -> None:
+        """Its link answers, in this network, or does not: so counts what it says of others.
+        Counted here, for all members are looked at in each turn."""
+        before = self._answering.pop(peer, None)
+        if place is not None:
+            self._answering[peer] = place
+        if place == before:
+            return
+        for other in self._said.get(peer, ()):
+            if watched := self._watched.get(other):
+                if before is not None:
+                    watched.uncount(before)
+                if place is not None:
+                    watched.count(place)
 
     # Whom it is about.
 
@@ -87,7 +111,9 @@ class Liveness:
             if peer != self._own:
                 rank = sha256(f"{self._own} {peer}".encode()).digest()
                 self._watched[peer] = watched = Watched(rank)
-                watched.witnesses = {by: None for by, said in self._said.items() if peer in said}
+                for by, said in self._said.items():
+                    if peer in said:
+                        self._testify(by, watched)
 
     # The own links.
 
@@ -95,8 +121,8 @@ class Liveness:
         """A link to it answers. Witnesses in one `place` count as one. `rivals` publish the
         address that it has: where one of them is gone, the machine has come back as another peer,
         which is not live beside the old one."""
-        self._doubtful.discard(peer)
         self._links[peer] = place
+        self._answers(peer, place)
         if self._wait_for(rivals, now):
             self._waiting[peer] = now, list(rivals)
         if watched := self._watched.get(peer):
@@ -105,13 +131,13 @@ class Liveness:
 
     def doubt(self, peer: PeerId, now: float) -> None:
         """What carries its link is gone: see by other ways, before the link counts as quiet."""
-        self._doubtful.add(peer)
+        self._answers(peer, None)
         if watched := self._watched.get(peer):
             watched.doubted = min(watched.doubted, now)
 
     def sure(self, peer: PeerId) -> None:
         """Something carries its link again."""
-        self._doubtful.discard(peer)
+        self._answers(peer, self._links.get(peer))
         if watched := self._watched.get(peer):
             watched.doubted = inf
 
@@ -119,7 +145,7 @@ class Liveness:
         """Its link is quiet or gone: it is out, but for one proved just now by another way."""
         if self._links.pop(peer, None) is None:
             return
-        self._doubtful.discard(peer)
+        self._answers(peer, None)
         self._waiting.pop(peer, None)
         if watched := self._watched.get(peer):
             watched.live = now - watched.proved < defaults.FRESH_S
@@ -127,7 +153,7 @@ class Liveness:
         self.version += 1
         for other in self._said.get(peer, ()):  # of whom it was the last witness
             known = self._watched.get(other)
-            if known and known.live and not self._witnesses(known):
+            if known and known.live and not known.networks:
                 known.doubted = min(known.doubted, now)
 
     # What witnesses say.
@@ -146,15 +172,15 @@ class Liveness:
             said.add(peer)
             if (watched := self._watched.get(peer)) is None:
                 continue
-            watched.witnesses[by] = None
+            self._testify(by, watched)
             if not watched.live and alarms.take(now):
                 watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
 
     def _withdrawn(self, by: PeerId, peer: PeerId, alarms: Bucket, now: float) -> None:
         if (watched := self._watched.get(peer)) is None:
             return
-        watched.witnesses.pop(by, None)
-        if watched.live and (alarms.take(now) or not self._witnesses(watched)):
+        self._withdraw(by, watched)
+        if watched.live and (alarms.take(now) or not watched.networks):
             at = max(now, watched.proved + defaults.RECHECK_S)
             watched.doubted = min(watched.doubted, at)
 
@@ -163,23 +189,30 @@ class Liveness:
         self._alarms.pop(by, None)
         for peer in self._said.pop(by, ()):
             if watched := self._watched.get(peer):
-                watched.witnesses.pop(by, None)
+                self._withdraw(by, watched)
+
+    def _testify(self, by: PeerId, watched: Watched) -> None:
+        watched.witnesses[by] = None
+        if (place := self._answering.get(by)) is not None:
+            watched.count(place)
+
+    def _withdraw(self, by: PeerId, watched: Watched) -> None:
+        del watched.witnesses[by]
+        if (place := self._answering.get(by)) is not None:
+            watched.uncount(place)
 
     def _witnesses(self, watched: Watched) -> list[PeerId]:
         """Those that count now, of each network one first."""
-        there = [by for by in watched.witnesses if self._answers(by)]
+        there = [by for by in watched.witnesses if by in self._answering]
         first = {self._links[by]: by for by in reversed(there)}.values()
         return [*first, *(by for by in there if by not in first)]
-
-    def _networks(self, watched: Watched) -> int:
-        return len({self._links[by] for by in self._witnesses(watched)})
 
     # Checks.
 
     def next_checks(self, now: float) -> list[PeerId]:
         """Whom to check now; each ends with `proved`, `failed` or `void`."""
         self._expire(now)
-        alone = sum(w.live and not self._witnesses(w) for _, w in self._unlinked())
+        alone = sum(w.live and not w.networks for _, w in self._unlinked())
         due = sorted(
             (self._urgency(peer, watched), watched.rank, peer)
             for peer, watched in self._watched.items()
@@ -212,10 +245,9 @@ class Liveness:
     def _urgency(self, peer: PeerId, watched: Watched) -> int:
         if watched.doubted < inf:
             return _DOUBTED
-        witnesses = bool(self._witnesses(watched))
         if watched.live:
-            return _SEEN if witnesses else _ALONE
-        return _TOLD_OF if witnesses else _UNSEEN
+            return _SEEN if watched.networks else _ALONE
+        return _TOLD_OF if watched.networks else _UNSEEN
 
     def _due(self, peer: PeerId, watched: Watched) -> float:
         if watched.checking:
@@ -225,12 +257,12 @@ class Liveness:
         if peer in self._links:
             return inf
         if watched.live:
-            return watched.proved + defaults.PROVE_AGAIN_S[min(self._networks(watched), 2)]
+            return watched.proved + defaults.PROVE_AGAIN_S[min(len(watched.networks), 2)]
         return watched.tried + watched.pause
 
     def _ends(self, peer: PeerId, watched: Watched) -> float:
         """When it is out though it could not be checked: only without a witness."""
-        if peer in self._links or not watched.live or self._witnesses(watched):
+        if peer in self._links or not watched.live or watched.networks:
             return inf
         if watched.doubted < inf:
             return watched.doubted + defaults.CHECK_S

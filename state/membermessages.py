@@ -65,7 +65,7 @@ def read_digest(payload: bytes | memoryview) -> dict[PeerId, Offer]:
         raise BadRecord("a digest has too many members")
     found = {}
     for peer, offer in digest.items():
-        if not isinstance(peer, str) or not isinstance(offer, list) or len(offer) != 3:
+        if not _is_name(peer) or not isinstance(offer, list) or len(offer) != 3:
             raise BadRecord("a digest has a wrong form")
         seq, reach, age = offer
         if not type(seq) is type(reach) is type(age) is int or age < 0:
@@ -85,9 +85,7 @@ def read_links(payload: bytes | memoryview) -> tuple[bool, Sequence[PeerId], Seq
     """[whether that is all, peer ids with whom its sender has a link that answers, peer ids with
     whom it no longer has]. Raises BadRecord."""
     match unpack_bounded(payload, defaults.LINKS_BYTES, list):
-        case [bool(whole), list(has), list(lost), *_] if all(
-            isinstance(peer, str) for peer in (*has, *lost)
-        ):
+        case [bool(whole), list(has), list(lost), *_] if all(map(_is_name, (*has, *lost))):
             return whole, list(map(PeerId, has)), list(map(PeerId, lost))
     raise BadRecord("a list of links has a wrong form")
 
@@ -99,3 +97,9 @@ def read_find(payload: bytes | memoryview) -> tuple[PeerId, bytes, bool]:
         case [str(peer), bytes(nonce), bool(further), *_] if len(nonce) == defaults.NONCE_BYTES:
             return PeerId(peer), nonce, further
     raise BadRecord("a question for a member has a wrong form")
+
+
+def _is_name(value: object) -> bool:
+    """Whether it may be a peer id. Such names are kept, so that so many of any length were more
+    than a peer may fill here."""
+    return isinstance(value, str) and len(value) <= defaults.NAME_BYTES

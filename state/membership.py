@@ -8,9 +8,10 @@ of is dialled, so that a small swarm is a full mesh; who is live beyond the own 
 by `probing.py`. Wire: docs/spec/membership.md.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import msgpack
@@ -64,7 +65,9 @@ class Membership:
         self._unspread = False  # a change waits for its turn
         self._begun: dict[Link, None] = {}  # links over which records are exchanged
         self._told: dict[Link, Bucket] = {}  # how often each may send a digest
-        self._pulling: dict[PeerId, list[Link]] = {}  # authors asked for: who else has them
+        self._lacking: dict[Link, dict[PeerId, int]] = {}  # to ask for: authors and numbers
+        self._tellers: dict[PeerId, dict[Link, None]] = {}  # by author: the first is asked
+        self._moved = trio.Event()  # somebody else may be the first
         self._to_hand_on: dict[PeerId, PeerId] = {}  # author: who told us
         self._handed_on = -defaults.HAND_ON
         self._dialling = 0
@@ -269,38 +272,77 @@ class Membership:
         return Reply()
 
     async def _pull(self, link: Link, wanted: Mapping[PeerId, int]) -> None:
-        """Ask for records that this link's peer offers, each of one peer at a time; where it
-        does not deliver, the next who offered it is asked. Raises BadRecord, the sender's fault."""
-        mine = []
-        for author in wanted:
-            if (others := self._pulling.get(author)) is not None:
-                others.append(link)
-            else:
-                self._pulling[author] = []
-                mine.append(author)
-        while mine:
-            batch, mine = mine[:_BATCH], mine[_BATCH:]
-            try:
-                with suppress(TransportError):  # it refused or went away
-                    reply = await link.call(
-                        "member.pull", payload=msgpack.packb(batch), timeout=defaults.PULL_TIMEOUT
-                    )
-                    await self._take(link, reply.payload)
-            finally:
-                waiting = {author: self._pulling.pop(author) for author in batch}
-            for other, missing in self._next_tellers(waiting, wanted).items():
-                await self._pull(other, missing)
+        """Ask for records that this link's peer offers, each of one peer at a time: who offers it
+        as well waits in line. One call sees to all that is offered over a link, also meanwhile.
+        Raises BadRecord, the fault of this link's peer."""
+        if not wanted:
+            return
+        seen_to = link in self._lacking
+        lacking = self._lacking.setdefault(link, {})
+        room = defaults.MEMBERS - len(lacking)  # nobody honest knows more
+        lacking.update(islice(wanted.items(), room))
+        if seen_to:
+            self._move()
+            return
+        try:
+            while self._line_up(link, lacking):
+                if batch := self._next_batch(link, lacking):
+                    await self._ask(link, batch, lacking)
+                else:
+                    await self._moved.wait()
+                    await trio.sleep(defaults.ROUND)  # who waits looks no oftener
+        finally:
+            del self._lacking[link]
+            self._step_out(link, lacking)
 
-    def _next_tellers(
-        self, waiting: Mapping[PeerId, list[Link]], wanted: Mapping[PeerId, int]
-    ) -> dict[Link, dict[PeerId, int]]:
-        """Whom to ask for what did not come."""
-        found: dict[Link, dict[PeerId, int]] = {}
-        for author, others in waiting.items():
-            alive = [other for other in others if other.alive]
-            if alive and not self._roster.has(author, wanted[author]):
-                found.setdefault(alive[0], {})[author] = wanted[author]
-        return found
+    def _line_up(self, link: Link, lacking: dict[PeerId, int]) -> bool:
+        """Behind those who offer the same; whether there is anything that has not come yet."""
+        came = [author for author, seq in lacking.items() if not self._lacks(author, seq)]
+        for author in came:
+            del lacking[author]
+        self._step_out(link, came)
+        for author in lacking:
+            self._tellers.setdefault(author, {}).setdefault(link)
+        return bool(lacking)
+
+    def _next_batch(self, link: Link, lacking: Mapping[PeerId, int]) -> dict[PeerId, int]:
+        """What this one is the first to offer."""
+        tellers = self._tellers
+        first = (item for item in lacking.items() if next(iter(tellers[item[0]])) is link)
+        return dict(islice(first, _BATCH))
+
+    async def _ask(
+        self, link: Link, batch: Mapping[PeerId, int], lacking: dict[PeerId, int]
+    ) -> None:
+        """Meanwhile it holds up nothing else, and afterwards it is behind the others."""
+        for author in batch:
+            del lacking[author]
+        self._step_out(link, lacking)
+        try:
+            with suppress(TransportError):  # it refused or went away
+                names = msgpack.packb(list(batch))
+                reply = await link.call("member.pull", payload=names, timeout=defaults.PULL_TIMEOUT)
+                await self._take(link, reply.payload)
+        finally:
+            self._step_out(link, batch)
+
+    def _lacks(self, author: PeerId, seq: int) -> bool:
+        if author == self._own.peer:
+            return seq > max(self._own.seq, self._roster.reclaimed or 0)
+        return not self._roster.has(author, seq)
+
+    def _step_out(self, link: Link, authors: Collection[PeerId]) -> None:
+        for author in authors:
+            line = self._tellers.get(author, {})
+            line.pop(link, None)
+            if not line:
+                self._tellers.pop(author, None)
+        if authors:
+            self._move()
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
 
     def _on_pull(self, call: Call) -> Answer:
         """Records of the peers named, of those that are known."""

@@ -317,8 +317,9 @@ class State:
         if self._writer is None:
             return
         self._trouble(OWN_FEEDS, self._own_facts.settle(self._writer))
-        if self._writer.contested:
-            self._trouble(SAME_KEY, StateError(SAME_KEY, _CONTESTED, hint=_CONTESTED_HINT))
+        contested = self._host.now() < self._writer.contested_at + defaults.CONTESTED
+        error = StateError(SAME_KEY, _CONTESTED, hint=_CONTESTED_HINT) if contested else None
+        self._trouble(SAME_KEY, error)
         self._due.set()
 
     async def _stay_true(self) -> None:

@@ -9,6 +9,7 @@ stores what `flush` gives, calls `stored`, and only then tells others.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import msgpack
@@ -83,7 +84,7 @@ class Writer:
         lot: Callable[[int], int],
         held_until: float = 0.0,
     ) -> None:
-        self.contested = 0  # times that a later epoch of this key came from elsewhere
+        self.contested_at = -inf  # when a later epoch of this key came from elsewhere, last
         self._identity = identity
         self._feed_of = feed_of
         self._lot = lot
@@ -180,7 +181,7 @@ class Writer:
         if entry.epoch > own.known:
             own.known = entry.epoch
             own.next_at = max(own.next_at, now + defaults.RECLAIM_PAUSE)
-            self.contested += 1
+            self.contested_at = now
         return False
 
     def renew(self) -> None:

@@ -8,7 +8,7 @@ import trio
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
-from shoal.state.defaults import SETTLE_AGAIN, WRITE_HOLD
+from shoal.state.defaults import CONTESTED, SETTLE_AGAIN, WRITE_HOLD
 from shoal.state.entry import NO_PARENT, Proof, seal_entry
 from shoal.state.record import ModelName, ShardRecord
 from shoal.state.views.models import model_fact
@@ -112,12 +112,14 @@ async def test_what_cannot_be_asked(world: World, more: dict[str, Any], said: st
 async def test_a_copy_of_the_folder_is_told(world: World) -> None:
     node = await world.host("a").start(engine=False)
     assert node.node.state._writer is not None
-    node.node.state._writer.contested = 1
+    node.node.state._writer.contested_at = trio.current_time()
     node.node.directory.publish(version="other")
     await trio.sleep(2)
     status = await node.ask("status")
-    assert any("same identity" in c["sentence"] or "identity" in c["sentence"]
-               for c in status["health"])  # fmt: skip
+    assert any("identity" in c["sentence"] for c in status["health"])
+    await trio.sleep(CONTESTED + SETTLE_AGAIN)
+    status = await node.ask("status")
+    assert not any("identity" in c["sentence"] for c in status["health"]), "it was stopped"
 
 
 async def test_a_name_that_only_a_feed_says(world: World) -> None:

@@ -304,8 +304,9 @@ def test_another_process_with_this_key_is_answered_with_a_later_epoch() -> None:
     other.wall += 60_000
     other.writer.set("jobs", 0, "theirs", {})
     (theirs,) = other.flush()
-    assert not node.writer.takes(theirs, node.now) and node.writer.contested == 1
-    assert not node.writer.takes(theirs, node.now) and node.writer.contested == 1, "counted once"
+    assert not node.writer.takes(theirs, node.now) and node.writer.contested_at == node.now
+    assert not node.writer.takes(theirs, node.now + 1)
+    assert node.writer.contested_at == node.now, "noted once"
     node.writer.set("jobs", 0, "more", {})
     assert node.writer.wake(node.now) == pytest.approx(defaults.RECLAIM_PAUSE)
     assert node.flush() == []
@@ -320,7 +321,7 @@ def test_own_entries_that_come_back_change_nothing() -> None:
     node = Node()
     node.writer.set("jobs", 0, "a", {})
     (entry,) = node.flush()
-    assert node.writer.takes(entry, node.now) and node.writer.contested == 0
+    assert node.writer.takes(entry, node.now) and node.writer.contested_at < 0
     assert node.feed(JOBS).admit(entry).outcome is Outcome.KNOWN
 
 

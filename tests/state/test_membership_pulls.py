@@ -1,0 +1,295 @@
+"""Records that several offer: each is asked of one of them at a time, and liars hold up nobody."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import msgpack
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.state import defaults
+from shoal.state.record import MemberRecord, seal_record
+from shoal.transport.calls import Answer, Call, Refusal, Reply
+from shoal.transport.identity import Identity, PeerId
+from tests.state.fake_net import FakeNet, FakeNode
+
+Pull = Callable[[Call], Awaitable[Answer]]
+
+AUTHORS = [Identity.from_seed((1000 + number).to_bytes(32)) for number in range(200)]
+OFFERED = {author.peer: 5 for author in AUTHORS}
+SEALED = {author.peer: seal_record(author, MemberRecord(author.peer, 5)) for author in AUTHORS}
+
+
+_SOON = 0.005  # seconds: a call takes 0.01 at least
+
+
+@pytest.fixture
+async def net(nursery: trio.Nursery) -> FakeNet:
+    return FakeNet(nursery)
+
+
+async def trio_of_nodes(net: FakeNet) -> tuple[FakeNode, FakeNode, FakeNode]:
+    """One that is lied to, a liar, and one that has all records of `AUTHORS`."""
+    victim, liar, honest = nodes = [FakeNode(net, number) for number in (1, 2, 3)]
+    for node in nodes:
+        net.nursery.start_soon(node.run, *nodes[:1] if node is not victim else ())
+    await trio.sleep(5)
+    answers(honest, deliver)
+    return victim, liar, honest
+
+
+def answers(node: FakeNode, pull: Pull) -> None:
+    """So it answers from now on who asks it for records."""
+    node.endpoint.handle("member.pull", pull)
+
+
+async def deliver(call: Call) -> Reply:
+    names = msgpack.unpackb(call.payload)
+    return Reply(payload=msgpack.packb([(0, 0, SEALED[name]) for name in names if name in SEALED]))
+
+
+async def garbage(call: Call) -> Reply:
+    return Reply(payload=b"\xc1")
+
+
+async def nothing(call: Call) -> Reply:
+    return Reply(payload=msgpack.packb([]))
+
+
+async def refuse(call: Call) -> Refusal:
+    return Refusal("busy", "never")
+
+
+async def stall(call: Call) -> Refusal:
+    await trio.sleep(defaults.PULL_TIMEOUT - 0.02)
+    return Refusal("busy", "never")
+
+
+async def stall_then_garbage(call: Call) -> Reply:
+    await trio.sleep(1)
+    return Reply(payload=b"\xc1")
+
+
+async def stall_then_nothing(call: Call) -> Reply:
+    await trio.sleep(1)
+    return Reply(payload=msgpack.packb([]))
+
+
+async def offer(by: FakeNode, to: FakeNode, numbers: dict[PeerId, int] = OFFERED) -> None:
+    """Until all of it has come, or is not going to by this one."""
+    digest = msgpack.packb({author: [seq, 0, 0] for author, seq in numbers.items()})
+    await to.endpoint.serve(by.peer, "member.digest", digest)
+
+
+async def offer_soon(by: FakeNode, to: FakeNode) -> None:
+    await trio.sleep(_SOON)
+    await offer(by, to)
+
+
+def lacks(node: FakeNode) -> int:
+    return len(OFFERED.keys() - node.directory.everybody())
+
+
+def holds_nothing(node: FakeNode) -> bool:
+    return not node.directory._lacking and not node.directory._tellers
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("lie", [garbage, nothing, refuse, stall, stall_then_garbage])
+@pytest.mark.parametrize("while_it_is_asked", [True, False])
+async def test_a_liar_blocks_nobody(
+    net: FakeNet, autojump_clock: MockClock, lie: Pull, while_it_is_asked: bool
+) -> None:
+    """Also of what it was not asked for any more."""
+    victim, liar, honest = await trio_of_nodes(net)
+    answers(liar, lie)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(offer, liar, victim)
+        await trio.sleep(_SOON if while_it_is_asked else 60)
+        nursery.start_soon(offer, honest, victim)
+    assert lacks(victim) == 0
+    assert holds_nothing(victim)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("seconds", [0.0, 0.004, 0.006, 0.015, 0.5, 4.98, 5.1])
+@pytest.mark.parametrize("cut", [True, False])
+async def test_a_link_that_ends_blocks_nobody(
+    net: FakeNet, autojump_clock: MockClock, seconds: float, cut: bool
+) -> None:
+    """With a link its calls are cancelled, wherever they are."""
+    victim, liar, honest = await trio_of_nodes(net)
+    answers(liar, stall)
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(seconds):
+            nursery.start_soon(offer_soon, honest, victim)
+            await offer(liar, victim)
+        if cut:
+            victim.endpoint.cut(liar.peer, "closed")
+    assert lacks(victim) == 0
+    assert holds_nothing(victim)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("liar_first", [True, False])
+async def test_who_sent_garbage_is_blamed_and_nobody_else(
+    net: FakeNet, autojump_clock: MockClock, liar_first: bool
+) -> None:
+    victim, liar, honest = await trio_of_nodes(net)
+    answers(liar, stall_then_garbage)
+    answers(honest, stall_then_nothing)  # it has forgotten the record meanwhile
+    links = [victim.endpoint.all_links[node.peer] for node in (liar, honest)]
+    async with trio.open_nursery() as nursery:
+        for node in (liar, honest) if liar_first else (honest, liar):
+            nursery.start_soon(offer, node, victim)
+            await trio.sleep(0.1)
+    assert [link.closed for link in links] == ["bad-record", None]
+
+
+@pytest.mark.trio
+async def test_what_several_offer_is_asked_of_one(net: FakeNet, autojump_clock: MockClock) -> None:
+    """The own record as well, where a later one goes about."""
+    victim, *others = await trio_of_nodes(net)
+    ahead = MemberRecord(victim.peer, victim.directory.own().seq + 10**6)
+    sealed = {**SEALED, victim.peer: seal_record(victim.identity, ahead)}
+    asked: Counter[str] = Counter()
+
+    async def count(call: Call) -> Reply:
+        names = msgpack.unpackb(call.payload)
+        asked.update(names)
+        return Reply(payload=msgpack.packb([(0, 0, sealed[name]) for name in names]))
+
+    async with trio.open_nursery() as nursery:
+        for node in others:
+            answers(node, count)
+            nursery.start_soon(offer, node, victim, OFFERED | {victim.peer: ahead.seq})
+    assert asked == dict.fromkeys(sealed, 1)
+    assert victim.directory.own().seq > ahead.seq
+
+
+@pytest.mark.trio
+async def test_who_does_not_deliver_holds_up_all_that_it_offers_but_once(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """Not once for each message that so many records take."""
+    victim, liar, honest = await trio_of_nodes(net)
+    answers(liar, stall)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(offer, liar, victim)
+        await trio.sleep(_SOON)
+        with trio.fail_after(defaults.PULL_TIMEOUT + 1):
+            await offer(honest, victim)
+        assert lacks(victim) == 0
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_who_offers_again_and_again_comes_after_those_who_wait(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """Its call is given up by itself and made anew just when it has not delivered."""
+    victim, liar, honest = await trio_of_nodes(net)
+    answers(liar, stall)
+
+    async def insist() -> None:
+        while True:
+            with trio.move_on_after(4.9):
+                await offer(liar, victim)
+                await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(insist)
+        await trio.sleep(_SOON)
+        with trio.fail_after(defaults.PULL_TIMEOUT + 1):
+            await offer(honest, victim)
+        assert lacks(victim) == 0
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_later_record_offered_while_one_is_asked_for_comes_as_well(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    victim, _, honest = await trio_of_nodes(net)
+    author = AUTHORS[0]
+    seqs = iter([5, 6])
+
+    async def slowly(call: Call) -> Reply:
+        sealed = seal_record(author, MemberRecord(author.peer, next(seqs)))
+        await trio.sleep(1)
+        return Reply(payload=msgpack.packb([(0, 0, sealed)]))
+
+    answers(honest, slowly)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(offer, honest, victim, {author.peer: 5})
+        await trio.sleep(0.5)
+        nursery.start_soon(offer, honest, victim, {author.peer: 6})
+    assert victim.directory._roster.has(author.peer, 6)
+
+
+@pytest.mark.trio
+async def test_a_later_record_is_asked_of_who_offers_it(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """Though another has delivered an earlier one."""
+    victim, other, honest = await trio_of_nodes(net)
+    author = AUTHORS[0]
+    later = seal_record(author, MemberRecord(author.peer, 6))
+
+    async def deliver_later(call: Call) -> Reply:
+        return Reply(payload=msgpack.packb([(0, 0, later)]))
+
+    answers(other, deliver)
+    answers(honest, deliver_later)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(offer, other, victim, {author.peer: 5})
+        await trio.sleep(_SOON)
+        nursery.start_soon(offer, honest, victim, {author.peer: 6})
+    assert victim.directory._roster.has(author.peer, 6)
+
+
+@pytest.mark.trio
+async def test_what_a_peer_offers_and_does_not_deliver_is_bounded(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    victim, liar, _ = await trio_of_nodes(net)
+    answers(liar, stall)
+    link = victim.endpoint.link(liar.peer)
+    assert link is not None
+    async with trio.open_nursery() as nursery:
+        for turn in range(int(defaults.DIGESTS[0])):
+            names = {PeerId(f"{turn} {number}"): 1 for number in range(200)}
+            nursery.start_soon(offer, liar, victim, names)
+        await trio.sleep(1)
+        assert len(victim.directory._lacking[link]) <= defaults.MEMBERS
+        assert len(victim.directory._tellers) <= defaults.MEMBERS + defaults.BATCH
+        assert len(nursery.child_tasks) == 1  # one of the calls sees to it all
+        nursery.cancel_scope.cancel()
+    assert holds_nothing(victim)
+
+
+@pytest.mark.trio
+async def test_names_that_are_no_peer_ids_cost_the_link(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """They are kept while they are asked for: so many of 200 kB were a lot."""
+    victim, liar, _ = await trio_of_nodes(net)
+    answers(liar, stall)
+    name = "x" * (defaults.NAME_BYTES + 1)
+    payloads = {
+        "member.digest": msgpack.packb({name: [1, 0, 0]}),
+        "live.links": msgpack.packb([False, [name], []]),
+    }
+    for method, payload in payloads.items():
+        link = victim.endpoint.all_links[liar.peer]
+        net.nursery.start_soon(serve, victim, liar, method, payload)
+        await trio.sleep(1)
+        assert link.closed == "bad-record"
+        net.connect(liar.endpoint, victim.endpoint)
+
+
+async def serve(victim: FakeNode, liar: FakeNode, method: str, payload: bytes) -> None:
+    answer = victim.endpoint.serve(liar.peer, method, payload)
+    if not isinstance(answer, (Reply, Refusal)):
+        await answer
