@@ -8,10 +8,9 @@ of is dialled, so that a small swarm is a full mesh; who is live beyond the own 
 by `probing.py`. Wire: docs/spec/membership.md.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import msgpack
@@ -32,6 +31,7 @@ from .errors import BadRecord
 from .membermessages import Told, read_digest, read_names, read_told
 from .probing import Probing
 from .record import MemberRecord, seal_record
+from .recordpulls import RecordPulls
 from .roster import Roster
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
@@ -65,9 +65,7 @@ class Membership:
         self._unspread = False  # a change waits for its turn
         self._begun: dict[Link, None] = {}  # links over which records are exchanged
         self._told: dict[Link, Bucket] = {}  # how often each may send a digest
-        self._lacking: dict[Link, dict[PeerId, int]] = {}  # to ask for: authors and numbers
-        self._tellers: dict[PeerId, dict[Link, None]] = {}  # by author: the first is asked
-        self._moved = trio.Event()  # somebody else may be the first
+        self._pulls = RecordPulls(self._lacks, self._take)
         self._to_hand_on: dict[PeerId, PeerId] = {}  # author: who told us
         self._handed_on = -defaults.HAND_ON
         self._dialling = 0
@@ -266,83 +264,15 @@ class Membership:
         try:
             offers = read_digest(call.payload)
             wanted = self._roster.lacking(offers, _nearness(link), now, self._own.seq)
-            await self._pull(link, {peer: offers[peer].seq for peer in wanted})
+            await self._pulls.pull(link, {peer: offers[peer].seq for peer in wanted})
         except BadRecord as error:
             return self._blame(link, error)
         return Reply()
-
-    async def _pull(self, link: Link, wanted: Mapping[PeerId, int]) -> None:
-        """Ask for records that this link's peer offers, each of one peer at a time: who offers it
-        as well waits in line. One call sees to all that is offered over a link, also meanwhile.
-        Raises BadRecord, the fault of this link's peer."""
-        if not wanted:
-            return
-        seen_to = link in self._lacking
-        lacking = self._lacking.setdefault(link, {})
-        room = defaults.MEMBERS - len(lacking)  # nobody honest knows more
-        lacking.update(islice(wanted.items(), room))
-        if seen_to:
-            self._move()
-            return
-        try:
-            while self._line_up(link, lacking):
-                if batch := self._next_batch(link, lacking):
-                    await self._ask(link, batch, lacking)
-                else:
-                    await self._moved.wait()
-                    await trio.sleep(defaults.ROUND)  # who waits looks no oftener
-        finally:
-            del self._lacking[link]
-            self._step_out(link, lacking)
-
-    def _line_up(self, link: Link, lacking: dict[PeerId, int]) -> bool:
-        """Behind those who offer the same; whether there is anything that has not come yet."""
-        came = [author for author, seq in lacking.items() if not self._lacks(author, seq)]
-        for author in came:
-            del lacking[author]
-        self._step_out(link, came)
-        for author in lacking:
-            self._tellers.setdefault(author, {}).setdefault(link)
-        return bool(lacking)
-
-    def _next_batch(self, link: Link, lacking: Mapping[PeerId, int]) -> dict[PeerId, int]:
-        """What this one is the first to offer."""
-        tellers = self._tellers
-        first = (item for item in lacking.items() if next(iter(tellers[item[0]])) is link)
-        return dict(islice(first, _BATCH))
-
-    async def _ask(
-        self, link: Link, batch: Mapping[PeerId, int], lacking: dict[PeerId, int]
-    ) -> None:
-        """Meanwhile it holds up nothing else, and afterwards it is behind the others."""
-        for author in batch:
-            del lacking[author]
-        self._step_out(link, lacking)
-        try:
-            with suppress(TransportError):  # it refused or went away
-                names = msgpack.packb(list(batch))
-                reply = await link.call("member.pull", payload=names, timeout=defaults.PULL_TIMEOUT)
-                await self._take(link, reply.payload)
-        finally:
-            self._step_out(link, batch)
 
     def _lacks(self, author: PeerId, seq: int) -> bool:
         if author == self._own.peer:
             return seq > max(self._own.seq, self._roster.reclaimed or 0)
         return not self._roster.has(author, seq)
-
-    def _step_out(self, link: Link, authors: Collection[PeerId]) -> None:
-        for author in authors:
-            line = self._tellers.get(author, {})
-            line.pop(link, None)
-            if not line:
-                self._tellers.pop(author, None)
-        if authors:
-            self._move()
-
-    def _move(self) -> None:
-        self._moved.set()
-        self._moved = trio.Event()
 
     def _on_pull(self, call: Call) -> Answer:
         """Records of the peers named, of those that are known."""
@@ -458,7 +388,6 @@ class Membership:
         return seconds * (0.75 + int.from_bytes(self._host.entropy(2)) / 2**17)
 
 
-_BATCH = defaults.BATCH
 _LEAST_WAIT = 0.01  # seconds; a wait of a rounding error would never end on a stopped clock
 
 

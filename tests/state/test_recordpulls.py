@@ -92,7 +92,7 @@ def lacks(node: FakeNode) -> int:
 
 
 def holds_nothing(node: FakeNode) -> bool:
-    return not node.directory._lacking and not node.directory._tellers
+    return not node.directory._pulls._lacking and not node.directory._pulls._tellers
 
 
 @pytest.mark.trio
@@ -262,8 +262,8 @@ async def test_what_a_peer_offers_and_does_not_deliver_is_bounded(
             names = {PeerId(f"{turn} {number}"): 1 for number in range(200)}
             nursery.start_soon(offer, liar, victim, names)
         await trio.sleep(1)
-        assert len(victim.directory._lacking[link]) <= defaults.MEMBERS
-        assert len(victim.directory._tellers) <= defaults.MEMBERS + defaults.BATCH
+        assert len(victim.directory._pulls._lacking[link]) <= defaults.MEMBERS
+        assert len(victim.directory._pulls._tellers) <= defaults.MEMBERS + defaults.BATCH
         assert len(nursery.child_tasks) == 1  # one of the calls sees to it all
         nursery.cancel_scope.cancel()
     assert holds_nothing(victim)
