@@ -158,6 +158,7 @@ class State:
     async def _open(self, nursery: trio.Nursery) -> dict[FeedName, Feed]:
         """The own feeds as they were stored. A disk that does not open the store, or fails while it
         is read, leaves a node without memory of earlier runs."""
+        self._host.keep_memory()  # the program itself stays as well
         try:
             await nursery.start(self._keep)
             more = None if self.upkeep is None else self.upkeep.more
