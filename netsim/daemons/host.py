@@ -140,6 +140,8 @@ class SimulatedHost(TrioHost):
         """Inline; what the disk had to do, and a moment, pass before it returns."""
         await trio.lowlevel.checkpoint_if_cancelled()
         result = work(*args)
+        if not self.host.up:
+            return result  # it is off, and what is left of it is over at once
         done = max(self.now() + OFFLOAD_S, self._disk.busy_until)
         with trio.CancelScope(shield=self.host.up) as scope:
             self._at_work[scope] = None
