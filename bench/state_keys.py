@@ -45,7 +45,7 @@ class ByAge(Authors):
     """Makes room by dropping who came first."""
 
     def _heaviest(self) -> Any:
-        return next((each for each in self._kept.values() if not each.pinned), None)
+        return next((each for each in self._kept.values() if not each.free), None)
 
     def _lighter(self, branch: Any) -> Any:
         return None

@@ -113,6 +113,7 @@ def test_a_blob_waits_for_room_and_goes_on(world: World, tmp_path: Path, leave: 
 
 @pytest.mark.long
 def test_a_model_that_does_not_fit_is_refused_and_the_same_command_goes_on(world: World) -> None:
+    until(lambda: world.getter.ask("models")["models"])  # the holder's feed has come
     (model,) = world.getter.ask("models")["models"]
     pull = ("model", "pull", f"tiny@{model['root'][:16]}", "--data", str(world.getter.data))
     world.fill(leave=DISK_RESERVE + (1 << 20))
