@@ -159,7 +159,7 @@ class StoreArchive:
             after = batch.after
 
     async def load(self) -> Sequence[Stored]:
-        return [Stored(feed.name, feed.head, feed.size, None) for feed in self.batches()]
+        return [Stored(feed.name, feed.head, feed.size) for feed in self.batches()]
 
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int
