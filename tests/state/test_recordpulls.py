@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgpack
 import pytest
@@ -168,6 +169,19 @@ async def test_what_several_offer_is_asked_of_one(net: FakeNet, autojump_clock: 
     assert victim.directory.own().seq > ahead.seq
 
 
+async def all_comes_beside(
+    lie: Callable[[], Awaitable[None]], honest: FakeNode, victim: FakeNode
+) -> None:
+    """What an honest node offers a little later comes as soon as the liar is given up."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lie)
+        await trio.sleep(_SOON)
+        with trio.fail_after(defaults.PULL_TIMEOUT + 1):
+            await offer(honest, victim)
+        assert lacks(victim) == 0
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.trio
 async def test_who_does_not_deliver_holds_up_all_that_it_offers_but_once(
     net: FakeNet, autojump_clock: MockClock
@@ -175,13 +189,7 @@ async def test_who_does_not_deliver_holds_up_all_that_it_offers_but_once(
     """Not once for each message that so many records take."""
     victim, liar, honest = await trio_of_nodes(net)
     answers(liar, stall)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(offer, liar, victim)
-        await trio.sleep(_SOON)
-        with trio.fail_after(defaults.PULL_TIMEOUT + 1):
-            await offer(honest, victim)
-        assert lacks(victim) == 0
-        nursery.cancel_scope.cancel()
+    await all_comes_beside(partial(offer, liar, victim), honest, victim)
 
 
 @pytest.mark.trio
@@ -198,13 +206,7 @@ async def test_who_offers_again_and_again_comes_after_those_who_wait(
                 await offer(liar, victim)
                 await trio.sleep_forever()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(insist)
-        await trio.sleep(_SOON)
-        with trio.fail_after(defaults.PULL_TIMEOUT + 1):
-            await offer(honest, victim)
-        assert lacks(victim) == 0
-        nursery.cancel_scope.cancel()
+    await all_comes_beside(insist, honest, victim)
 
 
 @pytest.mark.trio
