@@ -1,8 +1,9 @@
 """Start this program again in the form in which two runs are equal to the last bit.
 
 Sets of strings are walked in the order of their hashes, and sets of plain objects in the order
-of their addresses in memory. Both are the same in every process once PYTHONHASHSEED is fixed
-and the system places memory without randomness.
+of their addresses in memory. Both are the same in every process once PYTHONHASHSEED is fixed,
+the system places memory without randomness, and all threads share one heap: glibc's begin another
+when they find it taken, which depends on the load.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ from typing import Final
 
 from .errors import SimError
 
+_FIXED: Final = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1"}
 _MARK: Final = "SHOAL_SIM_STRICT"
 _ADDR_NO_RANDOMIZE: Final = 0x0040000  # linux/personality.h
 _QUERY: Final = 0xFFFFFFFF
@@ -19,7 +21,8 @@ _QUERY: Final = 0xFFFFFFFF
 
 def is_exact() -> bool:
     """Whether hashes and addresses are the same in every process like this one."""
-    return os.environ.get("PYTHONHASHSEED") == "0" and not _places_at_random()
+    fixed = all(os.environ.get(name) == value for name, value in _FIXED.items())
+    return fixed and not _places_at_random()
 
 
 def reexec() -> None:
@@ -38,7 +41,7 @@ def reexec() -> None:
         _personality(_personality(_QUERY) | _ADDR_NO_RANDOMIZE)
     sys.stdout.flush()
     sys.stderr.flush()
-    environment = {**os.environ, "PYTHONHASHSEED": "0", _MARK: "1"}
+    environment = {**os.environ, **_FIXED, _MARK: "1"}
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
