@@ -8,6 +8,7 @@ of each bucket that nobody has touched for long.
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 
 import trio
 
@@ -53,7 +54,8 @@ class Joining:
         self._probes = Slots(
             defaults.CURIOUS_AT_ONCE, waiting=defaults.CURIOUS - defaults.CURIOUS_AT_ONCE
         )
-        self._asked: OrderedDict[PeerId, float] = OrderedDict()  # until when not to ask again
+        self._asked: OrderedDict[PeerId, tuple[float, bool]] = OrderedDict()
+        """Until when not to ask again, and whether it had an address."""
         self._looked: float | None = None  # for its own surroundings
         self._news = trio.Event()
         self._somebody = trio.Event()  # has answered
@@ -83,8 +85,11 @@ class Joining:
             self._table.answered(better(known, seen), self._host.now())
 
     def _be_curious(self, contact: Contact, link: Link) -> None:
-        now = self._host.now()
-        if contact.peer in self._table or self._asked.get(contact.peer, now) > now:
+        """One that had no address when it was asked, as before it has a relay, had no place in the
+        table: with one it is asked again."""
+        until, placed = self._asked.get(contact.peer, (-inf, False))
+        resting = until > self._host.now() and (placed or not contact.addresses)
+        if contact.peer in self._table or resting:
             return
         if len(self._curious) < defaults.CURIOUS:
             ip = link.address[0]
@@ -106,7 +111,7 @@ class Joining:
             while True:
                 self._news = trio.Event()
                 for contact, source in self._curious.values():
-                    self._rest(contact.peer)
+                    self._rest(contact)
                     nursery.start_soon(self._get_to_know, contact, source)
                 self._curious.clear()
                 await self._news.wait()
@@ -115,15 +120,16 @@ class Joining:
         if not await self._probes.use([source], partial(self._probe, contact)):
             self._asked.pop(contact.peer, None)  # it may come again
 
-    def _rest(self, peer: PeerId) -> None:
-        self._asked.pop(peer, None)
-        self._asked[peer] = self._host.now() + defaults.CURIOUS_REST
+    def _rest(self, contact: Contact) -> None:
+        self._asked.pop(contact.peer, None)
+        until = self._host.now() + defaults.CURIOUS_REST
+        self._asked[contact.peer] = until, bool(contact.addresses)
         while len(self._asked) > defaults.BRIEF_RESTING:
             self._asked.popitem(last=False)
 
     async def _probe(self, contact: Contact) -> bool:
         """The table hears of the answer by itself. True: it was asked."""
-        self._rest(contact.peer)
+        self._rest(contact)
         try:
             await self._asking.find(contact, self._question())
         except NoAnswer:

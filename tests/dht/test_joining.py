@@ -111,6 +111,22 @@ async def test_each_is_asked_once_in_a_while(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.trio
+async def test_who_had_no_address_is_asked_again_once_it_has_one(autojump_clock: MockClock) -> None:
+    """As behind a NAT before it has a relay; else nothing would be stored there for an hour."""
+    joining, asking = make()
+    one = contact(5)
+    asking.silent = {one.peer}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(joining.run)
+        for known in (Contact(one.peer, []), one):
+            for _ in range(10):
+                ask(joining, known, one.addresses[0].host)
+                await trio.sleep(0.5)
+            assert asking.asked == [one.peer] * (1 + (known is one))
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
 async def test_what_is_remembered_of_them_is_bounded(autojump_clock: MockClock) -> None:
     joining, asking = make()
     async with trio.open_nursery() as nursery:
