@@ -35,7 +35,8 @@ import msgpack
 
 from shoal.netsim.clock import Events
 from shoal.netsim.seeds import Figures, Ledger
-from shoal.state.claimant import Claimant
+from shoal.state import defaults
+from shoal.state.claimant import Claimant, patience
 from shoal.state.claims import Claim, claim_fact
 from shoal.state.entry import FeedName
 from shoal.state.shares import Shares
@@ -117,7 +118,12 @@ class Node:
             shares.add(peer_id_of(number.to_bytes(32)))
         kind = KINDS.get(self.sim.twin, Claimant)
         self.claimant = kind(
-            self.peer, self.jobs, shares, willing=lambda job: True, silent=self.silent
+            self.peer,
+            self.jobs,
+            shares,
+            willing=lambda job: True,
+            silent=self.silent,
+            patience=self.patience,
         )
         if isinstance(self.claimant, ByClock):
             self.claimant.void = self.void
@@ -141,6 +147,11 @@ class Node:
         number = self.sim.numbers[peer]
         since = self.away.get(number)
         return 0.0 if since is None else max(0.0, self.sim.events.now - since - NOTICED_S)
+
+    def patience(self) -> float:
+        silences = [self.silent(node.peer) for node in self.sim.nodes]
+        lately = [each for each in silences if each < defaults.CLAIM_PATIENCE[1]]
+        return patience(sum(map(bool, lately)), len(lately))
 
     def reaches(self, other: "Node") -> bool:
         return self.up and other.up and self.side == other.side

@@ -72,9 +72,17 @@ class _Turns:
         self._turns = {peer: turn for peer, turn in self._turns.items() if turn > self._now}
 
 
+def patience(silent: int, workers: int) -> float:
+    """For how many seconds those who fell silent are believed to be at their jobs: for long where
+    many did, of all that answered lately, for there may be a cut; else they have ended."""
+    few = max(1, int(workers * defaults.CLAIM_FEW))
+    return defaults.CLAIM_PATIENCE[silent > few]
+
+
 class Claimant:
     """Decides for one node. `willing`: whether it can and may do a job; `silent`: for how many
-    seconds a peer has not answered, 0 while it does, infinite where it never did."""
+    seconds a peer has not answered, 0 while it does, infinite where it never did; `patience`: from
+    how many on its jobs are others'."""
 
     def __init__(
         self,
@@ -84,12 +92,14 @@ class Claimant:
         *,
         willing: Callable[[Job], bool],
         silent: Callable[[PeerId], float],
+        patience: Callable[[], float],
     ) -> None:
         self._own = own
         self._jobs = jobs
         self._shares = shares
         self._willing = willing
         self._silent = silent
+        self._patience = patience
         self._runs: dict[str, _Run] = {}
         self._seen: dict[str, _Seen] = {}
         self._paused: dict[str, _Pause] = {}
@@ -230,7 +240,7 @@ class Claimant:
             if worker == self._own:
                 return _LEFT if left else _OWN
             silent = self._silent(worker)
-            if silent < defaults.CLAIM_PATIENCE:
+            if silent < self._patience():
                 others = _LEFT_TO_OTHERS if left else _OTHERS
                 # Behind a cut, perhaps, and at it; or about to begin.
                 return None if silent or courteous else others
@@ -250,7 +260,7 @@ class Claimant:
         behind a cut, and at it."""
         silent = self._silent(claim.claimant)
         idle = now - self._seen[job.id].since
-        stuck = silent >= defaults.CLAIM_PATIENCE if silent else idle >= job.lease
+        stuck = silent >= self._patience() if silent else idle >= job.lease
         return stuck or self._is_overdue(job, now)
 
     def _is_overdue(self, job: Job, now: float) -> bool:

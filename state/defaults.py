@@ -193,7 +193,8 @@ MAX_STEP = 2**32
 
 # Claims: when a node takes a job.
 SHARE_POINTS = 16  # of one worker on the ring of shares
-CLAIM_PATIENCE = 240.0  # seconds that a worker has been silent before its jobs are others'
+CLAIM_FEW = 0.1  # of the workers: where no more fall silent, they have ended and are not cut off
+CLAIM_PATIENCE = (20.0, 240.0)  # seconds of silence until one's jobs are others': few, many silent
 CLAIM_COURTESY = 3.0  # seconds, to twice as many, that what falls to another is left to it
 CLAIM_WAITED = 60.0  # seconds, to twice as many, that an author waits for whom nobody works
 CLAIM_HEIRS = 64  # points of the ring that are looked at for one who is not gone

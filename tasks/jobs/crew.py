@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection
 
+from ...state import defaults
+from ...state.claimant import patience
 from ...state.shares import Shares
 from ...state.views.members import Members
 from ...transport.identity import PeerId
@@ -27,6 +29,7 @@ class Crew:
         self._began = now()
         self._answering: Collection[PeerId] = frozenset()
         self._answered: dict[PeerId, float] = {}  # of who does jobs: when last
+        self._patience = patience(0, 0)
 
     def known(self) -> list[PeerId]:
         """Those of whom `changed` is to be told where anybody may say something else."""
@@ -48,9 +51,15 @@ class Crew:
         self._answering = frozenset(self._live())
         for peer in self._answered.keys() & self._answering:
             self._answered[peer] = now
+        lately = [at for at in self._answered.values() if now - at < defaults.CLAIM_PATIENCE[1]]
+        self._patience = patience(sum(at < now for at in lately), len(lately))
 
     def silent(self, peer: PeerId) -> float:
         """Seconds for which it has not answered; 0 while it does."""
         if peer in self._answering:
             return 0.0
         return self._now() - self._answered.get(peer, self._began)
+
+    def patience(self) -> float:
+        """From how many seconds of silence on somebody's jobs are others', as things are."""
+        return self._patience

@@ -103,7 +103,12 @@ class Worker:
         self._jobs = state.views.jobs
         self._crew = Crew(state.views.members, runners, live=live, now=host.now)
         self._claimant = Claimant(
-            own, self._jobs, self._crew.shares, willing=self._willing, silent=self._crew.silent
+            own,
+            self._jobs,
+            self._crew.shares,
+            willing=self._willing,
+            silent=self._crew.silent,
+            patience=self._crew.patience,
         )
         self._work: _Work | None = None
         self._failures: OrderedDict[str, int] = OrderedDict()

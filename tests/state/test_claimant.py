@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.state import defaults
-from shoal.state.claimant import Claimant
+from shoal.state.claimant import Claimant, patience
 from shoal.state.claims import Claim, claim_fact, claim_hash, new_claim
 from shoal.state.entry import FeedName
 from shoal.state.errors import FeedFull
@@ -17,7 +17,7 @@ from shoal.transport.identity import Identity, PeerId
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 5)]
 AUTHOR, ME, OTHER, THIRD = PEERS
 LEASE = 100.0
-PATIENCE = defaults.CLAIM_PATIENCE
+BRIEF, PATIENCE = defaults.CLAIM_PATIENCE
 
 
 class Desk:
@@ -27,6 +27,7 @@ class Desk:
         self.jobs = Jobs()
         self.now = 5e6
         self.silence: dict[PeerId, float] = {}
+        self.patience = PATIENCE
         self.unwilling: set[str] = set()
         self.shares = Shares()
         for peer in workers or (ME,):
@@ -40,6 +41,7 @@ class Desk:
             self.shares,
             willing=lambda job: job.id not in self.unwilling,
             silent=lambda peer: self.silence.get(peer, 0.0),
+            patience=lambda: self.patience,
         )
 
     def submit(self, nonce: int = 0, author: PeerId = AUTHOR, **fields: Any) -> str:
@@ -158,6 +160,27 @@ def test_a_dead_claimant_does_not_stop_a_job() -> None:
     assert desk.next() is None
     desk.silence[OTHER] = PATIENCE
     assert desk.next() == new_claim(ME, job, 2)
+
+
+def test_where_few_fell_silent_their_jobs_are_others_soon() -> None:
+    desk = Desk(ME, OTHER)
+    job = desk.submit(lease=1e4)
+    desk.hear(new_claim(OTHER, job, 1))
+    (fallen,) = jobs_of(desk, OTHER, 1)
+    desk.silence[OTHER], desk.patience = BRIEF, PATIENCE
+    assert desk.next() is None
+    desk.patience = BRIEF
+    assert {desk.begin().job for _ in range(2)} == {job, fallen}
+
+
+@pytest.mark.parametrize(
+    ("silent", "workers", "seconds"),
+    [(0, 0, BRIEF), (1, 2, BRIEF), (2, 3, PATIENCE), (2, 20, BRIEF), (3, 20, PATIENCE)],
+)
+def test_where_many_fell_silent_they_may_be_behind_a_cut(
+    silent: int, workers: int, seconds: float
+) -> None:
+    assert patience(silent, workers) == seconds
 
 
 def test_twin_without_attempts_a_dead_claimant_stops_a_job_for_ever(

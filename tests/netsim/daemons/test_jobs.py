@@ -316,7 +316,10 @@ def test_what_a_daemon_said_of_jobs_is_taken_back_when_it_is_told_not_to() -> No
     run(body)
 
 
-def test_a_node_that_stops_leaves_its_job_to_others_at_once() -> None:
+@pytest.mark.parametrize(("way", "ended", "done"), [("stop", 4, 30), ("crash", 1, 60)])
+def test_a_node_that_ends_leaves_its_job_to_others_soon(way: str, ended: int, done: int) -> None:
+    """At once where it was stopped; where it was killed, once that is plain."""
+
     async def body(world: World) -> None:
         nodes = await servers(world, 2, profile=SLOW)
         asker = await client(world, nodes)
@@ -325,11 +328,11 @@ def test_a_node_that_stops_leaves_its_job_to_others_at_once() -> None:
         (at,) = [node for node in nodes if node.node.working.worker.at]
         (other,) = [node for node in nodes if node is not at]
         began = trio.current_time()
-        await at.stop()
-        assert trio.current_time() - began < 4
+        await (at.stop() if way == "stop" else at.host.crash())
+        assert trio.current_time() - began < ended
         found = await result(asker, job)
         assert found["claimant"] == other.peer
-        assert trio.current_time() - began < 30
+        assert trio.current_time() - began < done
 
     run(body)
 

@@ -1,12 +1,13 @@
 """Who does jobs, and for how long somebody has been silent."""
 
-from shoal.state import defaults
+from shoal.state.defaults import CLAIM_PATIENCE
 from shoal.state.entry import FeedName
 from shoal.state.views.members import JOBS, Members, jobs_fact
 from shoal.tasks.jobs.crew import Crew
 from shoal.transport.identity import Identity, PeerId
 
-ONE, TWO = [Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2)]
+ONE, TWO, THREE = [Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3)]
+BRIEF, LONG = CLAIM_PATIENCE
 
 
 class Desk:
@@ -63,6 +64,25 @@ def test_a_node_that_has_just_begun_takes_nobody_for_gone() -> None:
     desk = Desk()
     desk.say(ONE, "prompt")
     desk.crew.look()
-    assert desk.crew.silent(ONE) == desk.crew.silent(TWO) == 0 < defaults.CLAIM_PATIENCE
-    desk.now += defaults.CLAIM_PATIENCE
-    assert desk.crew.silent(ONE) >= defaults.CLAIM_PATIENCE
+    assert desk.crew.silent(ONE) == desk.crew.silent(TWO) == 0 < LONG
+    desk.now += LONG
+    assert desk.crew.silent(ONE) >= LONG
+
+
+def test_patience_is_long_where_many_fell_silent_of_those_that_answered_lately() -> None:
+    desk = Desk()
+    desk.live = {ONE, TWO, THREE}
+    for peer in desk.live:
+        desk.say(peer, "prompt")
+    desk.crew.look()
+    assert desk.crew.patience() == BRIEF
+    for live, seconds in (({ONE, TWO}, BRIEF), ({ONE}, LONG), ({ONE, THREE}, BRIEF)):
+        desk.live = live
+        desk.now += 10
+        desk.crew.look()
+        assert desk.crew.patience() == seconds
+    desk.now += LONG - 10  # TWO is gone: whoever falls silent now is one of two
+    desk.live = {ONE}
+    desk.crew.look()
+    assert desk.crew.silent(TWO) > LONG > desk.crew.silent(THREE) > 0
+    assert desk.crew.patience() == BRIEF

@@ -269,7 +269,9 @@ def test_a_thousand_specs_made_to_take_long_hold_the_loop_for_no_time() -> None:
         jobs.changed(FeedName(author, "jobs", 0), asked.id, job_fact(asked, nonce))
     shares, desk = Shares(), Desk()
     shares.add(own)
-    claimant = Claimant(own, jobs, shares, willing=desk.prompts.able, silent=lambda peer: 0.0)
+    claimant = Claimant(
+        own, jobs, shares, willing=desk.prompts.able, silent=lambda peer: 0.0, patience=lambda: 1.0
+    )
     began = time.process_time()
     assert claimant.next(1.0) is None
     assert time.process_time() - began < 0.05
