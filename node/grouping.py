@@ -107,7 +107,7 @@ class Grouping:
         joined = call.peer, invitation
         if joined in self._joined and upkeep.group.order.role(call.peer) is not None:
             return
-        await upkeep.admit(call.peer, role, bytes(call.payload))
+        await upkeep.management.admit(call.peer, role, bytes(call.payload))
         self._note(*joined)
 
     def _note(self, peer: PeerId, invitation: bytes) -> None:

@@ -74,17 +74,17 @@ class GroupOperations:
     async def change_role(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         upkeep = upkeep_of(self._node)
         peer, role = self._peer(request, upkeep), _role(request)
-        await upkeep.change_role(peer, role)
+        await upkeep.management.change_role(peer, role)
         return {"peer": peer, "role": role.word}
 
     async def revoke(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         upkeep = upkeep_of(self._node)
         peer = self._peer(request, upkeep)
-        await upkeep.revoke(peer)
+        await upkeep.management.revoke(peer)
         return {"peer": peer}
 
     async def rotate(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        mark = await upkeep_of(self._node).rotate()
+        mark = await upkeep_of(self._node).management.rotate()
         return {"key": mark.number}
 
     async def uninvite(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
@@ -144,7 +144,9 @@ def invited_role(node: "Node", request: dict[str, Any]) -> Role:
         return role or Role.OPERATOR
     if own is Role.OPERATOR and role in (None, Role.CLIENT):
         return Role.CLIENT
-    raise upkeep.not_allowed("invite anybody" if role is None else f"invite {role.word}s")
+    raise upkeep.management.not_allowed(
+        "invite anybody" if role is None else f"invite {role.word}s"
+    )
 
 
 def may_invite(node: "Node") -> bool:

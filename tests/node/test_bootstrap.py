@@ -175,7 +175,7 @@ async def test_a_revoked_node_is_told_that_no_code_helps(tmp_path: Path) -> None
         await joiner.join(code)
         peer, upkeep = joiner.identity.peer, inviter.state.upkeep
         assert upkeep is not None
-        await upkeep.revoke(peer)
+        await upkeep.management.revoke(peer)
         code = await inviter.code()
         back = f"`shoal group role {peer} ROLE`"
         joiner.endpoint.admission = Invited(invitation_key(decode(code).secret))

@@ -56,6 +56,7 @@ class FakeUpkeep:
         self.revoked: dict[PeerId, PeerId] = {}
         self.admitted: list[tuple[PeerId, Role, bytes]] = []
         self.refuses = False
+        self.management = SimpleNamespace(admit=self.admit)
 
     async def admit(self, peer: PeerId, role: Role, box: bytes) -> None:
         if self.refuses:

@@ -83,7 +83,7 @@ async def member(
     for other in others:
         swarm.connect(made, other)
     if others:
-        await others[0].upkeep.admit(made.identity.peer, role, box_of(who))
+        await others[0].upkeep.management.admit(made.identity.peer, role, box_of(who))
     return made
 
 
@@ -117,7 +117,7 @@ def test_a_revoked_one_loses_its_links_and_its_say() -> None:
         first, second, third = await group(swarm, Role.OPERATOR, Role.OPERATOR)
         third.state.set("models", "tiny", MODEL)
         await until(lambda: second.names(third) == ["tiny"])
-        await first.upkeep.revoke(third.identity.peer)
+        await first.upkeep.management.revoke(third.identity.peer)
         await until(lambda: not third.endpoint.all_links, 5)
         await until(lambda: second.names(third) == [], 5)
         await until(lambda: first.key == second.key == 2)
@@ -148,7 +148,7 @@ def test_a_restart_shows_nothing_that_was_said_later(
         third.state.set("jobs", "11" * 32, {"kind": "late"})
         third.state.set("usage", "x", usage)
         await until(lambda: second.state.replica.head(third.identity.public_key, ("usage", 0)))
-        await first.upkeep.revoke(third.identity.peer)
+        await first.upkeep.management.revoke(third.identity.peer)
         if not cut:
 
             async def refused(*_: Any) -> None: ...
@@ -217,7 +217,7 @@ def test_a_founder_that_lost_its_store_has_its_group_back_from_others() -> None:
         await until(lambda: first.roles == second.roles == third.roles == before)
         assert not first.upkeep.group.young
         await until(lambda: first.upkeep.trouble is None)
-        await first.upkeep.rotate()
+        await first.upkeep.management.rotate()
         await until(lambda: first.key == second.key == third.key == 2)
 
     run(body)
@@ -240,7 +240,7 @@ def test_the_key_is_handed_to_whom_another_let_in() -> None:
 
     async def body(swarm: Swarm) -> None:
         first, second = await group(swarm, Role.OPERATOR)
-        assert (await first.upkeep.rotate()).number == 2
+        assert (await first.upkeep.management.rotate()).number == 2
         third = await member(swarm, second, role=Role.CLIENT)
         await until(lambda: third.key == 2)
 
@@ -263,8 +263,8 @@ def test_owners_that_rotate_at_once_agree() -> None:
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OWNER, Role.CLIENT)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(first.upkeep.rotate)
-            nursery.start_soon(second.upkeep.rotate)
+            nursery.start_soon(first.upkeep.management.rotate)
+            nursery.start_soon(second.upkeep.management.rotate)
         nodes = (first, second, third)
         await until(lambda: len({node.upkeep.group.newest for node in nodes}) == 1)
         await until(lambda: min(node.key for node in nodes) == 2)
@@ -277,7 +277,7 @@ def test_what_a_role_does_not_allow_is_refused_with_whom_to_ask() -> None:
         first, second, third = await group(swarm, Role.OPERATOR, Role.CLIENT)
         peer = first.identity.peer
         stranger = Identity.from_seed(b"x" * 32).peer
-        for it in (second.upkeep, third.upkeep):
+        for it in (second.upkeep.management, third.upkeep.management):
             acts: list[Callable[[], Awaitable[object]]] = [
                 partial(it.revoke, peer),
                 it.rotate,
@@ -298,9 +298,13 @@ def test_an_operator_s_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def body(swarm: Swarm) -> None:
         _, second = await group(swarm, Role.OPERATOR)
-        await second.upkeep.admit(Identity.from_seed(b"x" * 32).peer, Role.CLIENT, b"b" * 32)
+        await second.upkeep.management.admit(
+            Identity.from_seed(b"x" * 32).peer, Role.CLIENT, b"b" * 32
+        )
         with pytest.raises(GroupRefused) as raised:
-            await second.upkeep.admit(Identity.from_seed(b"y" * 32).peer, Role.CLIENT, b"b" * 32)
+            await second.upkeep.management.admit(
+                Identity.from_seed(b"y" * 32).peer, Role.CLIENT, b"b" * 32
+            )
         assert raised.value.code == "too-many-clients"
 
     run(body)
@@ -319,7 +323,7 @@ def test_a_group_without_a_place_says_so_and_puts_nobody_out(
         wanted = [(third.identity.peer, Role.OWNER), (new[0], Role.CLIENT)]
         for peer, role in (*wanted, *((peer, Role.OWNER) for peer in new)):
             with pytest.raises(GroupRefused) as raised:
-                await first.upkeep.admit(peer, role, b"b" * 32)
+                await first.upkeep.management.admit(peer, role, b"b" * 32)
             assert raised.value.code == "group-full" and raised.value.hint
         await trio.sleep(5)
         assert list(first.roles.values()) == ["owner", "owner", "operator"]
@@ -331,11 +335,11 @@ def test_a_role_is_lowered_by_whom_it_was_granted() -> None:
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OWNER, Role.OPERATOR)
         with pytest.raises(GroupRefused) as raised:
-            await second.upkeep.change_role(third.identity.peer, Role.CLIENT)
+            await second.upkeep.management.change_role(third.identity.peer, Role.CLIENT)
         assert raised.value.code == "granted-by-others"
-        await first.upkeep.change_role(third.identity.peer, Role.CLIENT)
+        await first.upkeep.management.change_role(third.identity.peer, Role.CLIENT)
         await until(lambda: third.upkeep.group.role is Role.CLIENT)
-        await second.upkeep.change_role(third.identity.peer, Role.OPERATOR)
+        await second.upkeep.management.change_role(third.identity.peer, Role.OPERATOR)
         await until(lambda: third.upkeep.group.role is Role.OPERATOR)
 
     run(body)
@@ -352,9 +356,9 @@ def test_a_rotation_with_the_highest_number_ends_nothing() -> None:
         second.state.set("group", key_key(defaults.KEY_NUMBER, 0), key_fact(part))
         await until(lambda: third.key == defaults.KEY_NUMBER)
         with pytest.raises(GroupRefused) as raised:
-            await first.upkeep.rotate()
+            await first.upkeep.management.rotate()
         assert raised.value.code == "key-number"
-        await first.upkeep.revoke(second.identity.peer)
+        await first.upkeep.management.revoke(second.identity.peer)
         await until(lambda: first.key == third.key == 2)
 
     run(body)
@@ -396,7 +400,7 @@ def test_a_rotation_without_room_is_told_and_changes_nothing(
         await trio.sleep(10)
         head = first.state.replica.head(first.identity.public_key, GROUP)
         monkeypatch.setattr(first.state, "set", narrow)
-        first.upkeep._stale = True
+        first.upkeep._rotation.ask()
         await trio.sleep(60)
         assert first.state.replica.head(first.identity.public_key, GROUP) == head
         assert first.upkeep.trouble is not None
@@ -415,14 +419,14 @@ def test_a_founder_always_stays_an_owner() -> None:
         peer = first.identity.peer
         for node in (first, second):
             with pytest.raises(GroupRefused, match="always stays an owner") as raised:
-                await node.upkeep.change_role(peer, Role.CLIENT)
+                await node.upkeep.management.change_role(peer, Role.CLIENT)
             assert raised.value.code == "founder" and raised.value.hint
-            await node.upkeep.change_role(peer, Role.OWNER)
+            await node.upkeep.management.change_role(peer, Role.OWNER)
         with pytest.raises(GroupRefused, match="always stays an owner") as raised:
-            await second.upkeep.revoke(peer)
+            await second.upkeep.management.revoke(peer)
         assert raised.value.code == "senior" and "nobody" not in (raised.value.hint or "")
         with pytest.raises(GroupRefused, match="cannot revoke itself") as raised:
-            await first.upkeep.revoke(peer)
+            await first.upkeep.management.revoke(peer)
         assert "ask" not in (raised.value.hint or "")
 
     run(body)
@@ -435,7 +439,7 @@ def test_only_owners_who_stand_before_are_to_be_asked() -> None:
         senior, junior = sorted(nodes[1:], key=lambda node: order.index(node.identity.peer))
         for peer in (senior.identity.peer, junior.identity.peer):
             with pytest.raises(GroupRefused) as raised:
-                await junior.upkeep.revoke(peer)
+                await junior.upkeep.management.revoke(peer)
             asked = order[: order.index(peer)]
             assert raised.value.hint == f"ask one of: {', '.join(asked)}"
 
@@ -448,7 +452,7 @@ def test_a_revoked_one_is_told_that_it_is() -> None:
         peer, seen = second.identity.peer, second.upkeep.group
         out = {peer: (first.identity.peer, Revocation({}, 0))}
         seen.order = replace(seen.order, revoked=out)
-        said = second.upkeep.not_allowed("invite anybody")
+        said = second.upkeep.management.not_allowed("invite anybody")
         assert said.code == "revoked" and "has revoked this node" in said.message
         assert f"`shoal group role {peer} ROLE`" in (said.hint or "")
         assert first.identity.peer in (said.hint or "")

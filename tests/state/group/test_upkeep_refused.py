@@ -41,7 +41,7 @@ def test_a_role_that_is_refused_leaves_the_revocation(
     async def body(swarm: Swarm) -> None:
         first, _, third = await group(swarm, Role.OWNER, Role.OPERATOR)
         peer, real = third.identity.peer, first.state.set
-        await first.upkeep.revoke(peer)
+        await first.upkeep.management.revoke(peer)
         await trio.sleep(5)
         said, own = revocation(first, third), first.identity.public_key
         head = first.state.replica.head(own, GROUP)
@@ -55,13 +55,13 @@ def test_a_role_that_is_refused_leaves_the_revocation(
             monkeypatch.setattr(first.state, "set", full)
         role = Role.OWNER if why == "group-full" else Role.CLIENT
         with pytest.raises((GroupRefused, FeedFull)) as raised:
-            await first.upkeep.change_role(peer, role)
+            await first.upkeep.management.change_role(peer, role)
         assert raised.value.code == why
         await trio.sleep(5)
         assert revocation(first, third) == said
         assert first.state.replica.head(own, GROUP) == head
         monkeypatch.setattr(first.state, "set", real)
-        await first.upkeep.change_role(peer, Role.CLIENT)
+        await first.upkeep.management.change_role(peer, Role.CLIENT)
         assert first.roles[peer] == "client"
 
     run(body)
@@ -74,10 +74,10 @@ def test_whom_another_owner_has_revoked_as_well_stays_out() -> None:
         first, second, third = await group(swarm, Role.OWNER, Role.OPERATOR)
         peer = third.identity.peer
         for node in (second, first):
-            await node.upkeep.revoke(peer)
+            await node.upkeep.management.revoke(peer)
         await until(lambda: second.upkeep.group.revoked_by(peer) == first.identity.peer)
         with pytest.raises(GroupRefused, match=second.identity.peer) as raised:
-            await first.upkeep.change_role(peer, Role.OPERATOR)
+            await first.upkeep.management.change_role(peer, Role.OPERATOR)
         assert raised.value.code == "revoked" and raised.value.hint
         await trio.sleep(5)
         assert first.upkeep.group.revoked_by(peer) == first.identity.peer
@@ -100,11 +100,11 @@ def test_nobody_is_revoked_whose_feed_is_being_fetched() -> None:
         peer = second.identity.peer
         await lose(first, second)
         with pytest.raises(GroupRefused, match="not all that") as raised:
-            await first.upkeep.revoke(peer)
+            await first.upkeep.management.revoke(peer)
         assert raised.value.code == "not-ready"
         assert f"`shoal group revoke {peer}`" in (raised.value.hint or "")
         await until(lambda: first.state.replica.head(second.identity.public_key, GROUP))
-        await first.upkeep.revoke(peer)
+        await first.upkeep.management.revoke(peer)
         await trio.sleep(20)
         for node in (first, fourth):
             assert node.upkeep.group.revoked_by(peer) == first.identity.peer
@@ -121,11 +121,11 @@ def test_who_is_revoked_once_more_keeps_its_ends() -> None:
         third.state.set("jobs", JOB, {"kind": "early"})
         await until(lambda: first.state.replica.head(third.identity.public_key, ("jobs", 0)))
         peer = third.identity.peer
-        await first.upkeep.revoke(peer)
+        await first.upkeep.management.revoke(peer)
         ends = revocation(first, third).ends
         assert ("jobs", 0) in ends
         await lose(first, third)
-        await first.upkeep.revoke(peer)
+        await first.upkeep.management.revoke(peer)
         await trio.sleep(5)
         for node in (first, second):
             assert revocation(node, third).ends == ends
@@ -148,11 +148,11 @@ def test_an_owner_that_did_not_keep_all_revokes_once_it_does() -> None:
         for _ in range(2):
             assert first.state.replica.head(key, jobs) is None
             with pytest.raises(GroupRefused) as raised:
-                await first.upkeep.revoke(third.identity.peer)
+                await first.upkeep.management.revoke(third.identity.peer)
             assert raised.value.code == "not-ready" and raised.value.hint
             first.state.need(all_parts())  # nothing of it is here yet
         await trio.sleep(defaults.WRITE_HOLD)
-        await first.upkeep.revoke(third.identity.peer)
+        await first.upkeep.management.revoke(third.identity.peer)
         await until(lambda: third.identity.peer not in second.roles)
         await trio.sleep(5)
         assert first.state.replica.head(key, jobs) == second.state.replica.head(key, jobs)

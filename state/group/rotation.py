@@ -1,0 +1,138 @@
+"""The group's secret: which owner makes it anew, and who hands it on to new members."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from ...transport.host import Host
+from ...transport.identity import Identity, PeerId
+from .. import defaults
+from ..errors import GroupRefused
+from . import facts
+from .facts import Role, Sealed
+from .group import Group
+from .ownfeed import Changes, OwnFeed, say
+from .sealing import SECRET_BYTES, boxed, mark_of, seal_secret
+from .secrets import Mark
+
+
+class Rotation:
+    """What one node owes its group of it, where it is an owner. `wake`: `keep_up` has something to
+    do."""
+
+    def __init__(
+        self,
+        host: Host,
+        identity: Identity,
+        group: Group,
+        own: OwnFeed,
+        wake: Callable[[], None],
+    ) -> None:
+        self._stale = False  # somebody wants another secret
+        self._host = host
+        self._identity = identity
+        self._group = group
+        self._own = own
+        self._wake = wake
+        self._given: tuple[Mark, set[PeerId]] | None = None
+        """The latest secret that this run made or handed on, and to whom."""
+
+    def ask(self) -> None:
+        """Make another secret soon."""
+        self._stale = True
+        self._wake()
+
+    async def keep_up(self) -> None:
+        """Say what there is to say now. Raises FeedFull, GroupRefused."""
+        own = self._identity.peer
+        if self._group.role is not Role.OWNER or own not in self._boxes():
+            return
+        if self._given is not None and not self._heard(self._given[0]):
+            return  # it is on its way to the disk
+        newest = self._group.newest
+        if newest is None:
+            await self._rotate(first=next(iter(self._group.secrets.known()), None))
+        elif self._stale or self._leaked(newest):
+            await self._rotate()
+        elif self._group.rotator() == own and newest in self._group.secrets:
+            await self._hand_on(newest)
+
+    def _heard(self, mark: Mark) -> bool:
+        """Whether what this run said of a secret is in the feed."""
+        said = self._group.said(self._identity.peer).keys
+        return any(at[0] == mark.number and said[at].mark == mark.mark for at in said)
+
+    def _leaked(self, newest: Mark) -> bool:
+        """Whether somebody whom this node has revoked was handed the newest secret."""
+        rotator, own = self._group.rotator(), self._identity.peer
+        mine = [peer for peer, (by, _) in self._group.order.revoked.items() if by == own]
+        if rotator is None or not mine:
+            return False
+        parts = self._group.parts(rotator, newest.number)
+        return bool(boxed(self._group.charter.ident, newest.number, mine, parts))
+
+    async def _hand_on(self, newest: Mark) -> None:
+        """To members who are new since the rotation: who let them in may not have known it."""
+        own, ident = self._identity.peer, self._group.charter.ident
+        parts = self._group.parts(own, newest.number)
+        members = self._boxes()
+        have = boxed(ident, newest.number, members, parts)
+        if self._given is not None and self._given[0] == newest:
+            have |= self._given[1]
+        lacking = {peer: box for peer, box in members.items() if peer not in have}
+        if not lacking:
+            return
+        numbers = [at[1] for at in self._group.said(own).keys if at[0] == newest.number]
+        first = max(numbers, default=-1) + 1
+        if first >= defaults.KEY_PARTS:  # one by one they have filled it: all of them anew
+            await self._rotate()
+            return
+        parts = await self._sealed(newest.number, self._group.secrets[newest], lacking)
+        for key, value in _told(newest.number, parts, first).items():
+            self._own.set("group", key, value)
+        self._given = newest, have | lacking.keys()
+
+    async def _rotate(self, first: tuple[int, bytes] | None = None) -> None:
+        """`first`: the secret that the group was founded with, which nobody has said yet."""
+        number = self.next_number()
+        number, secret = first or (number, self._host.entropy(SECRET_BYTES))
+        mark, members = Mark(number, mark_of(secret)), self._boxes()
+        self._replace(number, await self._sealed(number, secret, members))
+        self._group.secrets.add(number, secret)
+        self._given = mark, set(members)
+        self._stale = False
+
+    def _replace(self, number: int, parts: Iterable[Sealed]) -> None:
+        """All of a rotation in place of the one before, or none of it. With a part of it said this
+        node would wait for ever to hear what it has taken back; or, where it has said nothing else
+        in this run, make the next at once, four a second, until all older secrets are forgotten."""
+        held = [key for key in self._own.keys("group") if key.startswith(facts.KEY)]
+        say(self._own, {**dict.fromkeys(held), **_told(number, parts, 0)})
+
+    def next_number(self) -> int:
+        """Of a rotation that would come now. Raises GroupRefused."""
+        number = (self._group.newest.number if self._group.newest else 0) + 1
+        if number > defaults.KEY_NUMBER:
+            raise GroupRefused(
+                "key-number",
+                "the newest key has the highest number that there is",
+                hint="`shoal group revoke` its owner: it is the newest no more then",
+            )
+        return number
+
+    async def _sealed(
+        self, number: int, secret: bytes, members: Mapping[PeerId, bytes]
+    ) -> list[Sealed]:
+        count = -(-len(members) // defaults.KEY_PART_MEMBERS)
+        seeds = [self._host.entropy(SECRET_BYTES) for _ in range(count)]
+        ident = self._group.charter.ident
+        return await self._host.offload(
+            lambda: list(seal_secret(ident, number, secret, members, seeds))
+        )
+
+    def _boxes(self) -> dict[PeerId, bytes]:
+        return {each.peer: each.box for each in self._group.order.members() if each.box}
+
+
+def _told(number: int, parts: Iterable[Sealed], first: int) -> Changes:
+    """The facts that say parts of a rotation, numbered from `first` on."""
+    full = (part for part in parts if part.boxes)
+    return {facts.key_key(number, at): facts.key_fact(part) for at, part in enumerate(full, first)}
