@@ -91,9 +91,10 @@ INFLATES = {"decompress", "decompressobj"}
 EXECUTING_CALLS = {"eval", "exec", "compile", "torch.load", "os.system", "__import__"}
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    """Every source file of the packages: its path from the root, its syntax tree."""
-    for folder in FOLDERS.values():
+def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    """Every source file of the packages, or these folders: its path from the root, its syntax
+    tree."""
+    for folder in folders or FOLDERS.values():
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
 
@@ -244,6 +245,28 @@ def test_rule(rule: Rule) -> None:
 )
 def test_each_rule_can_fail(rule: Rule, code: str) -> None:
     assert rule("dht/table.py", ast.parse(code))
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def unrun(path: str, tree: ast.Module) -> list[str]:
+    """Bodies within tests that no line of the test names: they are never run."""
+    tests = [each for each in ast.walk(tree) if isinstance(each, FUNCTIONS)]
+    return [
+        f"{path}:{body.lineno}: `{test.name}` never runs its `{body.name}`"
+        for test in tests
+        for body in test.body
+        if isinstance(body, FUNCTIONS) and not body.decorator_list
+        if not any(isinstance(it, ast.Name) and it.id == body.name for it in ast.walk(test))
+    ]
+
+
+def test_every_body_of_a_test_is_run() -> None:
+    broken = [line for path, tree in sources("tests") for line in unrun(path, tree)]
+    assert not broken, "\n" + "\n".join(broken)
+    inside = "def test_it():\n    async def body(): pass\n"
+    assert unrun("", ast.parse(inside)) and not unrun("", ast.parse(inside + "    run(body)"))
 
 
 def test_the_simulator_s_own_rules_can_fail() -> None:

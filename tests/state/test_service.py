@@ -380,6 +380,8 @@ def test_what_is_needed_is_fetched_and_goes_from_the_disk_later() -> None:
         await trio.sleep(5)
         assert small.state.replica.head(key, ("usage", 0)), "it can be had again"
 
+    run(body)
+
 
 def test_who_comes_new_is_vouched_for_by_a_few() -> None:
     """A node that vouches for enough others already does so for whom nobody else would."""
