@@ -126,6 +126,12 @@ class Swarm:
         made.keeps = keeps
         return await made.start()
 
+    async def pair(self) -> tuple[Node, Node]:
+        """Two nodes that are linked."""
+        one, two = await self.node(), await self.node()
+        self.connect(one, two)
+        return one, two
+
     def connect(self, one: Node, two: Node) -> None:
         self.net.connect(one.endpoint, two.endpoint)
 
@@ -181,8 +187,7 @@ def test_two_that_meet_first_hear_each_other_at_once() -> None:
 @pytest.mark.parametrize("how", ["stop", "crash"])
 def test_what_was_told_is_there_after_a_restart(how: str) -> None:
     async def body(swarm: Swarm) -> None:
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         one.state.set("models", "tiny", MODEL)
         two.state.set("models", "other", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
@@ -206,8 +211,7 @@ def test_a_restored_copy_of_the_disk_never_forks() -> None:
     """What it wrote later is taken back from the others, and what it writes then is later still."""
 
     async def body(swarm: Swarm) -> None:
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         one.state.set("models", "early", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
         await one.stop()
@@ -224,8 +228,7 @@ def test_a_restored_copy_of_the_disk_never_forks() -> None:
 
 def test_two_processes_with_one_key_are_told_so_and_do_not_fork() -> None:
     async def body(swarm: Swarm) -> None:
-        one, between = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, between)
+        one, between = await swarm.pair()
         one.state.set("models", "mine", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
         between.endpoint.cut(one.identity.peer, "cut")
@@ -246,8 +249,7 @@ def test_two_processes_with_one_key_are_told_so_and_do_not_fork() -> None:
 
 def test_a_full_disk_holds_own_facts_back_and_others_go_on() -> None:
     async def body(swarm: Swarm) -> None:
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         await trio.sleep(defaults.WRITE_HOLD + 3)
         one.fill()
         one.state.set("models", "tiny", MODEL)
@@ -269,8 +271,7 @@ def test_a_full_disk_holds_own_facts_back_and_others_go_on() -> None:
 
 def test_a_damaged_store_is_fetched_again() -> None:
     async def body(swarm: Swarm) -> None:
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         one.state.set("models", "mine", MODEL)
         two.state.set("models", "other", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
@@ -311,8 +312,7 @@ def test_vouching_is_quiet() -> None:
     """A link that comes and goes is nothing that everybody has to hear of."""
 
     async def body(swarm: Swarm) -> None:
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         await trio.sleep(defaults.WRITE_HOLD + 10)
         feed = two.state.replica.feed(one.identity.public_key, ("member", 0))
         assert feed is not None and feed.head is not None
@@ -409,8 +409,7 @@ def test_strangers_one_after_the_other_are_told_of_slowly() -> None:
     """Each vouching goes to everybody: one peer with ever new keys must not bring it about."""
 
     async def body(swarm: Swarm) -> None:
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         await trio.sleep(30)
         heads = set()
         for _ in range(30):
@@ -453,8 +452,7 @@ def test_a_forked_feed_of_its_own_ends_nothing() -> None:
 
 def test_others_feeds_that_the_store_lost_are_fetched_again() -> None:
     async def body(swarm: Swarm) -> None:
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         two.state.set("models", "other", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
         before = one.state.replica.feed(two.identity.public_key, ("models", 0))
@@ -473,8 +471,7 @@ def test_what_only_peers_remember_is_not_said_again() -> None:
     """The store is gone, and what an earlier run said comes back before this one writes."""
 
     async def body(swarm: Swarm) -> None:
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         one.state.say(Said("models", {(0, "early"): MODEL}))
         await trio.sleep(defaults.WRITE_HOLD + 3)
         assert two.names(one) == ["early"]
@@ -508,8 +505,7 @@ def test_own_entries_that_the_disk_refuses_to_take_back() -> None:
     """The store is gone and the new disk is full: what this node once wrote is with the others."""
 
     async def body(swarm: Swarm) -> None:
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         one.state.set("models", "early", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
         await one.stop()
@@ -547,8 +543,7 @@ def test_a_disk_that_fails_while_it_begins(good: int, monkeypatch: pytest.Monkey
 
     async def body(swarm: Swarm) -> None:
         nonlocal reads, failing
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         one.state.set("models", "mine", MODEL)
         one.state.set("usage", "me", {"requests": 1})
         two.state.set("models", "other", MODEL)
@@ -569,8 +564,7 @@ def test_a_disk_that_fails_while_it_begins(good: int, monkeypatch: pytest.Monkey
 
 def test_what_comes_once_it_has_ended_is_refused() -> None:
     async def body(swarm: Swarm) -> None:
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         one.state.set("models", "mine", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
         one._scope.cancel()
@@ -594,8 +588,7 @@ def test_a_disk_that_damages_each_new_file_ends_nothing(monkeypatch: pytest.Monk
 
     async def body(swarm: Swarm) -> None:
         nonlocal failing
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         await trio.sleep(defaults.WRITE_HOLD + 3)
         failing = True
         one.state.set("models", "mine", MODEL)
@@ -610,8 +603,7 @@ def test_a_disk_that_damages_each_new_file_ends_nothing(monkeypatch: pytest.Monk
 
 def test_own_feeds_that_are_found_damaged_are_written_anew() -> None:
     async def body(swarm: Swarm) -> None:
-        one, two = [await swarm.node() for _ in range(2)]
-        swarm.connect(one, two)
+        one, two = await swarm.pair()
         one.state.set("models", "mine", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 10)
         before = two.epoch(one)
