@@ -86,8 +86,7 @@ class Rotation:
             await self._rotate()
             return
         parts = await self._sealed(newest.number, self._group.secrets[newest], lacking)
-        for key, value in _told(newest.number, parts, first).items():
-            self._own.set("group", key, value)
+        say(self._own, _told(newest.number, parts, first))
         self._given = newest, have | lacking.keys()
 
     async def _rotate(self, first: tuple[int, bytes] | None = None) -> None:
