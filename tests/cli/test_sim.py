@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -395,12 +397,28 @@ LONG = ECHO.replace('"3s"', '"10h"').replace('program = "udp-echo"',
     'program = "udp-echo"\nsettings = { every = "10ms" }')  # fmt: skip
 
 
-def start(here: Path, *args: str) -> "subprocess.Popen[str]":
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(here: Path) -> Iterator[Start]:
+    """`shoal sim` with these arguments; it and all that it started end with the test."""
+    started: list[subprocess.Popen[str]] = []
     (here / "long.toml").write_text(LONG)
-    return subprocess.Popen(
-        [sys.executable, "-m", "shoal.cli.main", "sim", *args], cwd=here, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+
+    def start(*args: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "shoal.cli.main", "sim", *args], cwd=here, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def wait_for(path: Path, size: int) -> None:
@@ -410,8 +428,8 @@ def wait_for(path: Path, size: int) -> None:
         time.sleep(0.05)
 
 
-def test_ctrl_c_leaves_what_there_is(here: Path) -> None:
-    process = start(here, "run", "long.toml", "--out", "out", "--trace", "--no-report")
+def test_ctrl_c_leaves_what_there_is(here: Path, start: Start) -> None:
+    process = start("run", "long.toml", "--out", "out", "--trace", "--no-report")
     wait_for(here / "out" / "trace.msgpack", 100_000)
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
@@ -435,10 +453,12 @@ def test_a_strict_scenario_starts_anew(here: Path) -> None:
     assert first["digest"] == kept["digest"]
 
 
-def test_a_killed_sweep_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_sweep_goes_on(
+    here: Path, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its seeds so far are lines, and its processes end with it."""
     (here / "echo.toml").write_text(ECHO.replace('"1..4"', '"1..2000"'))
-    process = start(here, "sweep", "echo.toml", "-j", "1")
+    process = start("sweep", "echo.toml", "-j", "1")
     file = here / "runs" / "echo-sweep" / "sweep.jsonl"
     wait_for(file, 3000)
     process.kill()
@@ -460,9 +480,9 @@ def workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
         time.sleep(0.05)
 
 
-def test_ctrl_c_in_a_sweep_is_quiet(here: Path) -> None:
+def test_ctrl_c_in_a_sweep_is_quiet(start: Start) -> None:
     """Its processes are in the terminal's session: they do not hear it, and end with it."""
-    process = start(here, "sweep", "long.toml", "-j", "2")
+    process = start("sweep", "long.toml", "-j", "2")
     end = time.monotonic() + 20
     while not psutil.Process(process.pid).children():
         assert time.monotonic() < end
@@ -475,8 +495,8 @@ def test_ctrl_c_in_a_sweep_is_quiet(here: Path) -> None:
     assert not any(one.is_running() for one in found)
 
 
-def test_a_killed_sweep_leaves_no_process(here: Path) -> None:
-    process = start(here, "sweep", "long.toml", "-j", "1")
+def test_a_killed_sweep_leaves_no_process(start: Start) -> None:
+    process = start("sweep", "long.toml", "-j", "1")
     found = workers(process)
     process.kill()
     _, alive = psutil.wait_procs(found, timeout=15)
