@@ -84,6 +84,6 @@ NAMED_LAYERS = 1_024  # of a model that a record of the DHT can name (dht/defaul
 # Jobs and usage.
 JOBS_AT_ONCE = 64  # in one request
 JOBS_SHOWN = 1_000
-JOBS_COUNTED = 8  # that are looked at for that before others run: 1.4 ms each, at worst
+JOBS_COUNTED = 4  # that are looked at for that before others run: 1.4 to 4 ms each, at worst
 CLAIMS_SHOWN = 64  # of one job
 USAGE_SHOWN = 1_000
