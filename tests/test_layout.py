@@ -258,7 +258,12 @@ def unrun(path: str, tree: ast.Module) -> list[str]:
         for test in tests
         for body in test.body
         if isinstance(body, FUNCTIONS) and not body.decorator_list
-        if not any(isinstance(it, ast.Name) and it.id == body.name for it in ast.walk(test))
+        if not any(
+            isinstance(it, ast.Name) and it.id == body.name
+            for other in test.body
+            if other is not body
+            for it in ast.walk(other)
+        )
     ]
 
 

@@ -127,6 +127,7 @@ class Worker:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_jobs, jobs)
             nursery.start_soon(self._watch_members, members)
+            nursery.start_soon(self._watch_crew)
             nursery.start_soon(self._tidy)
             while True:
                 free = self._offers() and not self._turn.is_over()
@@ -187,6 +188,12 @@ class Worker:
             else:
                 self._crew.changed(change.subject)
 
+    async def _watch_crew(self) -> None:
+        """Also while it is at a job: silence counts from the last answer."""
+        while True:
+            self._crew.look()
+            await trio.sleep(defaults.LOOK)
+
     def _notice(self, job: str) -> None:
         """It stands otherwise: others are ahead, perhaps, or it is gone."""
         if not self._claimant.noticed(job, self._host.now()):
@@ -206,7 +213,6 @@ class Worker:
 
     async def _next(self) -> bool:
         """The next job, from its claim to what came of it; whether there was one."""
-        self._crew.look()
         self._weigh()
         claim = self._claimant.next(self._host.now())
         standing = None if claim is None else self._jobs.get(claim.job)

@@ -316,8 +316,8 @@ def test_what_a_daemon_said_of_jobs_is_taken_back_when_it_is_told_not_to() -> No
     run(body)
 
 
-@pytest.mark.parametrize(("way", "ended", "done"), [("stop", 4, 30), ("crash", 1, 60)])
-def test_a_node_that_ends_leaves_its_job_to_others_soon(way: str, ended: int, done: int) -> None:
+@pytest.mark.parametrize(("way", "ended", "most"), [("stop", 4, 30), ("crash", 1, 60)])
+def test_a_node_that_ends_leaves_its_job_to_others_soon(way: str, ended: int, most: int) -> None:
     """At once where it was stopped; where it was killed, once that is plain."""
 
     async def body(world: World) -> None:
@@ -332,7 +332,7 @@ def test_a_node_that_ends_leaves_its_job_to_others_soon(way: str, ended: int, do
         assert trio.current_time() - began < ended
         found = await result(asker, job)
         assert found["claimant"] == other.peer
-        assert trio.current_time() - began < done
+        assert trio.current_time() - began < most
 
     run(body)
 

@@ -165,6 +165,21 @@ async def test_a_lease_of_a_second_writes_no_more(autojump_clock: object) -> Non
         assert len(made.state.said("claims", job)) <= 2 + WORK / defaults.STEP_PAUSE
 
 
+async def test_who_fell_silent_during_a_job_was_not_silent_since_before_it(
+    autojump_clock: object,
+) -> None:
+    """Else its jobs would be taken at once after a long one."""
+    async with desk() as made:
+        made.state.hear(OTHER, "member", JOBS, jobs_fact(["sum"]))
+        made.state.submit(0)
+        await trio.sleep(WORK)
+        assert made.worker.at is not None
+        made.live = {ME}
+        await trio.sleep(3)
+        assert made.worker.at is None and made.runner.ended
+        assert 2 <= made.worker._crew.silent(OTHER) <= 3 + defaults.LOOK
+
+
 async def test_nothing_is_begun_while_somebody_waits(autojump_clock: object) -> None:
     async with desk() as made:
         made.waited_for = 1
