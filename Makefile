@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.ready
 # A process takes up to 2 GB.
 SPREAD := -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-long check bench setup lock wheel wheel-demo clean
+.PHONY: help demo test test-ci test-long check bench setup lock wheel wheel-demo clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -27,10 +27,13 @@ $(STAMP): requirements/dev.lock pyproject.toml
 demo: setup  ## start three daemons on this machine and generate text through them
 	$(BIN)/shoal demo
 
-test: setup  ## run the tests (about 10 minutes on two cores)
+test: setup  ## run the tests (under 6 minutes on two cores)
 	$(BIN)/python -m pytest -q $(SPREAD)
 
-test-long: setup  ## run the long sets as well
+test-ci: setup  ## run what needs root, Chromium or miniupnpd, or takes long; nothing may be skipped
+	$(BIN)/python -m pytest -q -m ci --no-skips
+
+test-long: setup  ## run everything, also what takes hours
 	$(BIN)/python -m pytest -q $(SPREAD) -m "long or not long"
 
 check: setup  ## lint, types, layout rules

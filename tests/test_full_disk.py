@@ -85,7 +85,7 @@ def until(true: Callable[[], object], limit: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.parametrize("leave", [0, DISK_RESERVE // 2])
 def test_a_blob_waits_for_room_and_goes_on(world: World, tmp_path: Path, leave: int) -> None:
     """Nothing is left at all, or only what must stay free."""
@@ -111,7 +111,7 @@ def test_a_blob_waits_for_room_and_goes_on(world: World, tmp_path: Path, leave: 
     assert world.chunks() > CHUNKS, "with the tree"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_model_that_does_not_fit_is_refused_and_the_same_command_goes_on(world: World) -> None:
     until(lambda: world.getter.ask("models")["models"])  # the holder's feed has come
     (model,) = world.getter.ask("models")["models"]

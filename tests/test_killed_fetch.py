@@ -1,6 +1,6 @@
 """A daemon that is killed again and again while it fetches: nothing is torn, nothing comes twice.
 
-`KILLS=200 pytest -m long tests/test_killed_fetch.py` for more.
+`KILLS=200 pytest -m ci tests/test_killed_fetch.py` for more.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ def getting(daemon: Daemon, root: str, out: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_kill_9_at_random_instants_of_a_fetch(tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED", "1"))
     numbers, file, out = random.Random(seed), tmp_path / "file", tmp_path / "out"

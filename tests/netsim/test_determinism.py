@@ -26,9 +26,9 @@ from shoal.netsim.world import World
 
 ROOT = Path(__file__).parents[2]
 WORKLOAD = "tests.netsim.workload"
-WORKLOADS = ["echo", "daemons"]
-SHORT = pytest.mark.parametrize("name", ["echo", pytest.param("daemons", marks=pytest.mark.long)])
-SEEDS = range(3, 15)
+DAEMONS = pytest.param("daemons", marks=pytest.mark.ci)
+WORKLOADS = pytest.mark.parametrize("name", ["echo", DAEMONS])
+CI_SEEDS, LONG_SEEDS = range(3, 5), range(5, 15)
 
 
 @cache
@@ -66,40 +66,40 @@ def profiled(folder: Path) -> tuple[str, ...]:
     return ("-m", "cProfile", "-o", str(folder / "profile"))
 
 
-@SHORT
+@WORKLOADS
 def test_the_same_seed_twice(name: str) -> None:
     assert run(name) == run(name, attempt=1)
     assert run(name)["count"] > 1000
 
 
-@SHORT
+@WORKLOADS
 def test_another_seed_differs(name: str) -> None:
     assert run(name)["digest"] != run(name, seed=2)["digest"]
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("hash_seed", ["1", pytest.param("2", marks=pytest.mark.long)])
+@WORKLOADS
+@pytest.mark.parametrize("hash_seed", ["1", pytest.param("2", marks=pytest.mark.ci)])
 def test_hash_seeds(name: str, hash_seed: str) -> None:
     assert run(name, hash_seed=hash_seed) == run(name)
 
 
-@SHORT
+@WORKLOADS
 def test_under_a_profiler(name: str, tmp_path: Path) -> None:
     assert run(name, python=profiled(tmp_path)) == run(name)
 
 
-@SHORT
+@WORKLOADS
 def test_under_load(name: str) -> None:
     with burner():
         assert run(name, attempt=2) == run(name)
 
 
-@SHORT
+@WORKLOADS
 def test_with_and_without_address_randomisation(name: str) -> None:
     assert run(name, "--exact") == run(name)
 
 
-@SHORT
+@WORKLOADS
 def test_an_idle_host_changes_nobody_s_records(name: str) -> None:
     alone, accompanied = run(name)["hosts"], run(name, "--idle")["hosts"]
     assert {host: accompanied.get(host) for host in alone} == alone
@@ -108,26 +108,26 @@ def test_an_idle_host_changes_nobody_s_records(name: str) -> None:
 # The twins: what each gate is there to see.
 
 
-@SHORT
+@WORKLOADS
 def test_the_same_seed_twice_shows_a_leak_of_entropy(name: str) -> None:
     leak = "--leak", "entropy"
     assert run(name, *leak) != run(name, *leak, attempt=1)
 
 
-@SHORT
+@WORKLOADS
 def test_a_slow_machine_shows_a_leak_of_time(name: str, tmp_path: Path) -> None:
     leak = "--leak", "time"
     assert run(name, *leak, python=profiled(tmp_path)) != run(name, *leak)
 
 
-@SHORT
+@WORKLOADS
 def test_a_burner_shows_a_leak_of_load(name: str) -> None:
     leak = "--leak", "load"
     with burner():
         assert run(name, *leak, attempt=2) != run(name, *leak)
 
 
-@SHORT
+@WORKLOADS
 def test_hash_seeds_show_the_order_of_a_set(name: str) -> None:
     """Which the same seed twice does not."""
     leak = "--leak", "hash"
@@ -135,7 +135,7 @@ def test_hash_seeds_show_the_order_of_a_set(name: str) -> None:
     assert same[0] == same[1] != run(name, *leak, hash_seed="2")
 
 
-@SHORT
+@WORKLOADS
 def test_address_randomisation_shows_an_order_of_addresses(name: str) -> None:
     """Which two runs without it do not."""
     if sys.platform != "linux":
@@ -145,14 +145,14 @@ def test_address_randomisation_shows_an_order_of_addresses(name: str) -> None:
     assert fixed[0] == fixed[1] != run(name, *leak)
 
 
-@SHORT
+@WORKLOADS
 def test_an_idle_host_shows_a_stream_that_is_shared(name: str) -> None:
     leak = "--leak", "idle"
     alone, accompanied = run(name, *leak)["hosts"], run(name, *leak, "--idle")["hosts"]
     assert {host: accompanied.get(host) for host in alone} != alone
 
 
-@SHORT
+@WORKLOADS
 def test_the_task_that_made_the_difference_is_named(name: str, tmp_path: Path) -> None:
     files = tmp_path / "a", tmp_path / "b"
     for number, file in enumerate(files):
@@ -190,8 +190,13 @@ def test_a_tripwire_names_the_daemon_s_host(reach: Callable[[], Any], what: str)
     assert str(error).startswith(f"bob: {what}")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(pytest.param(seed, marks=pytest.mark.ci) for seed in CI_SEEDS),
+        *(pytest.param(seed, marks=pytest.mark.long) for seed in LONG_SEEDS),
+    ],
+)
 def test_other_seeds_of_daemons(seed: int) -> None:
     """Other topologies: another hash seed and another place in memory each."""
     first = run("daemons", seed=seed, hash_seed="1")

@@ -94,7 +94,7 @@ def round_trip_known(world: KernelWorld, name: str, peer: str) -> bool:
     return any(p["rtt_ms"] is not None for p in world.peers(name) if p["peer"] == peer)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_two_behind_nats_join_by_a_public_one(kernel: None) -> None:
     with KernelWorld() as world:
         world.host("public")

@@ -100,7 +100,7 @@ def rest(kind: str, found: probes.Found) -> probes.Found:
     return {probe: answer for probe, answer in golden()[kind].items() if probe not in found}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_stored_table_is_this_kernels(kernel: None) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "shoal.netsim.netns.calibrate"], capture_output=True, text=True

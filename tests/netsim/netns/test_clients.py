@@ -81,7 +81,7 @@ def _serves(world: KernelWorld, name: str) -> bool:
     return answer is not None and answer["mode"] == "server"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_who_cannot_be_dialled_keeps_nothing_and_is_a_full_member(kernel: None) -> None:
     with swarm(SERVERS[1], 1) as (world, servers, (alice,)):
         world.wait(lambda: dht(world, alice)["mode"] == "client", 90, "that alice is a client")
@@ -113,7 +113,7 @@ def test_who_cannot_be_dialled_keeps_nothing_and_is_a_full_member(kernel: None) 
         assert peer(world, alice) not in {step["peer"] for step in steps}, "nobody asks it"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_where_hardly_anybody_is_dialled_all_serve(kernel: None) -> None:
     """One that all reach, as a relay; the others keep records too, and are asked through it."""
     with swarm(1, HOMES) as (world, (server,), homes):

@@ -19,7 +19,7 @@ from tests.transport.browser.chromium import Chromium, chromium, needs_chromium
 from tests.transport.browser.house import HouseNode, open_node
 from tests.transport.fleet import until
 
-pytestmark = [pytest.mark.trio, pytest.mark.long, needs_chromium]
+pytestmark = [pytest.mark.trio, pytest.mark.ci, needs_chromium]
 
 
 @asynccontextmanager

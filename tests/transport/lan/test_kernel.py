@@ -20,7 +20,7 @@ NODE = Path(__file__).with_name("kernel_node.py")
 ROOT = Path(__file__).parents[3]
 ALICE, BOB, CAROL = (Identity.from_seed(bytes([seed]) * 32).peer for seed in (1, 2, 3))
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.ci
 
 
 @pytest.fixture

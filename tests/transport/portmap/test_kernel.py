@@ -51,7 +51,7 @@ allow 1024-65535 10.9.1.0/24 1024-65535
 deny 0-65535 0.0.0.0/0 0-65535
 """
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.ci
 
 
 @dataclass

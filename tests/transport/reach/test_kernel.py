@@ -23,7 +23,7 @@ from shoal.transport.reach.stun import Kind, Message
 from shoal.transport.realhost import RealHost
 from tests.transport.reach.test_natkind import TRUTH
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.ci
 PORTS = 4001, 4002
 
 
