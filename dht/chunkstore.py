@@ -30,6 +30,7 @@ from .errors import (
 from .manifest import is_digest
 
 _STAGED = ".new"  # how the name of a staged file ends
+_FOLDERS = frozenset(f"{number:02x}" for number in range(256))
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
@@ -50,20 +51,38 @@ class ChunkStore:
         """Chunks that were found damaged, and are gone; those that came again since among them."""
         self._staged: dict[str, Path] = {}  # digest -> where its bytes are until they settle
         self._stagings = count(1)
+        self._folders = set[Path]()  # those that are known to exist
         self._verified: OrderedDict[str, tuple[tuple[int, int, int] | None, float]] = OrderedDict()
 
     def open(self) -> None:
-        """Make the folders, keep what a killed process had staged, remove what it left torn."""
-        for number in range(256):
-            folder = self._folder / f"{number:02x}"
-            try:
-                self._files.make_folder(folder)
+        """Keep the chunks that a killed process had staged, remove what it left torn."""
+        folder = self._folder
+        try:
+            self._files.make_folder(folder)
+            for folder in self._there():
                 self._take_up(folder)
                 remove_leftovers(self._files, folder)
                 self.used_bytes += sum(entry.size for entry in self._files.list(folder))
-            except OSError as error:
-                raise unwritable(folder, error) from error
+                self._folders.add(folder)
+        except OSError as error:
+            raise unwritable(folder, error) from error
         self.settle()
+
+    def _there(self) -> list[Path]:
+        """The folders `00` to `ff` that exist: each is made with its first chunk."""
+        found = self._files.list(self._folder)
+        return [self._folder / entry.name for entry in found if entry.name in _FOLDERS]
+
+    def _make_folder_of(self, path: Path) -> None:
+        """Make the folder of a chunk, where it is the first in it. Raises DiskFull, ModelError."""
+        folder = path.parent
+        if folder in self._folders:
+            return
+        try:
+            self._files.make_folder(folder)
+        except OSError as error:
+            raise _refused(self._files, folder, 0, error) from error
+        self._folders.add(folder)
 
     # Many threads change `used_bytes` at once; what that makes wrong is right at the next start.
 
@@ -127,6 +146,7 @@ class ChunkStore:
         if self._files.size(path) == len(data) and self._holds(path, data):
             return False
         self.require_space(len(data))
+        self._make_folder_of(path)
         staged = path.with_name(f".{digest}.{next(self._stagings)}{_STAGED}")
         try:
             self._files.stage(staged, data)
@@ -160,6 +180,7 @@ class ChunkStore:
         if self._files.size(path) == len(data) and self._holds(path, data):
             return False
         self.require_space(len(data))
+        self._make_folder_of(path)
         write(self._files, path, data)
         self.used_bytes += len(data)
         return True
@@ -256,8 +277,7 @@ class ChunkStore:
 
     def used(self) -> int:
         """Bytes of all chunks."""
-        folders = (self._folder / f"{number:02x}" for number in range(256))
-        return sum(entry.size for folder in folders for entry in self._files.list(folder))
+        return sum(entry.size for folder in self._there() for entry in self._files.list(folder))
 
 
 def write(files: Files, path: Path, data: bytes | memoryview) -> None:

@@ -132,7 +132,7 @@ class Files(Protocol):
         ...
 
     def make_folder(self, path: Path, *, mode: int = 0o700) -> None:
-        """Create it and its parents where absent."""
+        """Create it and its parents where absent; on disk when it returns."""
         ...
 
     def free_space(self, path: Path) -> int:

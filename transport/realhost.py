@@ -205,7 +205,13 @@ class RealFiles:
         return os.stat(path).st_mode & 0o7777
 
     def make_folder(self, path: Path, *, mode: int = 0o700) -> None:
-        path.mkdir(parents=True, exist_ok=True, mode=mode)
+        missing = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for folder in reversed(missing):  # the parents with the usual mode, as `mkdir -p` does
+            folder.mkdir(mode=mode if folder is missing[0] else 0o777, exist_ok=True)
+            self._sync_folder(folder.parent)
 
     def free_space(self, path: Path) -> int:
         return shutil.disk_usage(path).free

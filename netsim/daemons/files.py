@@ -134,10 +134,9 @@ class DiskFiles:
         while self._mount.find(text) is None:
             missing.append(text)
             text = text.rpartition("/")[0] or "/"
-        for above in reversed(missing[1:]):
-            self._mount.make_folder(above, mode=0o755)
-        for own in missing[:1]:
-            self._mount.make_folder(own, mode=mode)
+        for folder in reversed(missing):
+            self._mount.make_folder(folder, mode=mode if folder is missing[0] else 0o755)
+            self._mount.sync_folder(folder.rpartition("/")[0] or "/")
 
     def free_space(self, path: Path) -> int:
         self._mount.check(str(path))
