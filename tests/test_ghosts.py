@@ -46,6 +46,7 @@ def watch(nodes: list[Daemon], done: Callable[[list[list[str]]], bool], limit: f
         time.sleep(0.1)
 
 
+@pytest.mark.ci
 def test_who_no_longer_answers_is_listed_for_five_seconds_at_most(swarm: list[Daemon]) -> None:
     *others, killed, stopped = swarm
     gone = {each.ask("status")["peer"] for each in (killed, stopped)}
@@ -61,6 +62,7 @@ def test_who_no_longer_answers_is_listed_for_five_seconds_at_most(swarm: list[Da
 
 
 @pytest.mark.parametrize("identity", ["the same", "another"])
+@pytest.mark.ci
 def test_who_comes_back_at_once_is_listed_once(
     identity: str, swarm: list[Daemon], tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ def test_who_comes_back_at_once_is_listed_once(
         assert both == []
 
 
+@pytest.mark.ci
 def test_two_daemons_with_one_identity_are_one_member(swarm: list[Daemon], tmp_path: Path) -> None:
     """A restored copy that runs beside the node itself."""
     *others, victim = swarm

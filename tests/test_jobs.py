@@ -42,6 +42,7 @@ def until_done(node: Daemon, count: int) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.ci
 def test_jobs_are_done_by_another_node_though_it_is_killed(pair: list[Any], tmp_path: Path) -> None:
     server, asker, start = pair
     path = tmp_path / "prompts"

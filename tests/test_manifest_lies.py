@@ -132,6 +132,7 @@ SAID = {
 }
 
 
+@pytest.mark.ci
 def test_each_lie_is_refused_in_words_and_nothing_of_it_stays(world: World) -> None:
     lies = {change.__name__: changed(world.honest, change) for change in SAID}
     roots = world.publish(lies)

@@ -87,6 +87,7 @@ def bad_records(author: Identity) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.ci
 def test_hostile_records_answers_and_silence(world: World) -> None:
     """One swarm for all of it, as daemons take long to start."""
     refused_each_with_its_code(world)

@@ -260,6 +260,7 @@ async def test_three_nodes_say_what_transformers_says(
     [("Qwen2", {}), ("Qwen3", {"head_dim": 16}), ("Mistral", {"sliding_window": 9})],
     ids=lambda value: value if isinstance(value, str) else "",
 )
+@pytest.mark.ci
 async def test_the_other_families_say_it_too(
     tmp_path: Path, family: str, more: dict[str, Any]
 ) -> None:

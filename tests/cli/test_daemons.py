@@ -106,6 +106,7 @@ def test_three_daemons(start: Start, tmp_path: Path) -> None:
     assert not DataFolder(asker.data).control_socket.exists()
 
 
+@pytest.mark.ci
 def test_a_worker_that_dies_comes_back(start: Start, tmp_path: Path) -> None:
     daemon = start(tmp_path / "1")
     daemon.wait_until(serves)
@@ -171,6 +172,7 @@ def chunk_files(data: Path) -> dict[str, tuple[int, int]]:
     return {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
 
+@pytest.mark.ci
 def test_a_daemon_killed_while_it_fetches_goes_on(start: Start, tmp_path: Path) -> None:
     write_model(tmp_path / "big")
     holder = start(tmp_path / "1", torch=False)
@@ -196,6 +198,7 @@ def test_a_daemon_killed_while_it_fetches_goes_on(start: Start, tmp_path: Path) 
     assert answer.returncode == 0, answer.stderr
 
 
+@pytest.mark.ci
 def test_model_commands_use_the_daemon_or_the_folder(
     start: Start, tmp_path: Path, model_folder: Path
 ) -> None:
@@ -237,6 +240,7 @@ def test_invite_and_join_a_private_swarm(start: Start, tmp_path: Path) -> None:
     back.wait_until(knows(1))
 
 
+@pytest.mark.ci
 def test_who_is_revoked_is_out(start: Start, tmp_path: Path) -> None:
     """Found, invite, join, look, revoke, be refused; also by a node that was not running then."""
     first = start(tmp_path / "1", "--private", "--memory", "1KiB")
@@ -275,6 +279,7 @@ def test_who_is_revoked_is_out(start: Start, tmp_path: Path) -> None:
     assert "revoked: …" in text and "founder" in text
 
 
+@pytest.mark.ci
 def test_an_invitation_answered_by_another(start: Start, tmp_path: Path) -> None:
     first = start(tmp_path / "1", "--memory", "1KiB")
     other = start(tmp_path / "2", "--memory", "1KiB")
@@ -287,6 +292,7 @@ def test_an_invitation_answered_by_another(start: Start, tmp_path: Path) -> None
     assert "not the one that made this invitation" in answer.stderr
 
 
+@pytest.mark.ci
 def test_ports(start: Start, tmp_path: Path) -> None:
     """A given port in use is an error; a remembered one in use is replaced, and told."""
     with socket.socket() as taken:
@@ -332,6 +338,7 @@ def test_a_node_ends_with_its_parent(tmp_path: Path) -> None:
     assert node.wait(15) == 0
 
 
+@pytest.mark.ci
 def test_a_fetch_is_a_bar_on_a_terminal_and_the_cursor_comes_back(
     start: Start, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def start() -> Iterator[Callable[..., Daemon]]:
         yield begin
 
 
+@pytest.mark.ci
 def test_real_daemons(start: Callable[..., Daemon], tmp_path: Path) -> None:
     """Ctrl-C in the middle, then the rest; list and show say who vouches."""
     holder = start(tmp_path / "1", "--up", "1MB", "--no-lan", torch=False)

@@ -89,6 +89,7 @@ def test_under_a_profiler(name: str, tmp_path: Path) -> None:
 
 
 @WORKLOADS
+@pytest.mark.ci
 def test_under_load(name: str) -> None:
     with burner():
         assert run(name, attempt=2) == run(name)
@@ -121,6 +122,7 @@ def test_a_slow_machine_shows_a_leak_of_time(name: str, tmp_path: Path) -> None:
 
 
 @WORKLOADS
+@pytest.mark.ci
 def test_a_burner_shows_a_leak_of_load(name: str) -> None:
     leak = "--leak", "load"
     with burner():

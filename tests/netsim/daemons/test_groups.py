@@ -312,7 +312,11 @@ def test_a_revoked_node_does_not_come_back_through_a_relay() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+    "seed",
+    [
+        pytest.param(0, marks=pytest.mark.ci),
+        *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2)),
+    ],
 )
 def test_revocations_and_rotations_at_random_while_nodes_come_and_go(seed: int) -> None:
     async def body(world: World) -> None:

@@ -18,7 +18,9 @@ from tests.netsim.daemons.storm import Storm
 MANY = range(100, 160)
 
 
-@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(3, marks=pytest.mark.ci), pytest.param(4, marks=pytest.mark.long)]
+)
 def test_after_a_storm_all_is_well(seed: int) -> None:
     assert Storm(seed, nodes=5, seconds=60.0).run() == []
 
