@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+# Modules are compiled once, not by each of the hundreds of processes that the tests start.
+export PYTHONDONTWRITEBYTECODE :=
 # A process takes up to 2 GB.
 SPREAD := -n logical --maxprocesses 4 --dist worksteal
 # What tests write lies in memory where 4 GB of it are free: they wait for a disk a third of the time.

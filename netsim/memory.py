@@ -56,13 +56,11 @@ class Collector:
 def deterministic_collection() -> Iterator[Collector]:
     """The interpreter's own trigger off; what was there before is not looked at."""
     was_enabled = gc.isenabled()
-    frozen = gc.get_freeze_count()
     gc.disable()
     gc.freeze()
     try:
         yield Collector()
     finally:
-        if not frozen:
-            gc.unfreeze()
+        gc.unfreeze()  # what was frozen before as well: to count it first would walk the whole heap
         if was_enabled:
             gc.enable()
