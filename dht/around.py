@@ -6,6 +6,7 @@ from contextlib import suppress
 import trio
 
 from ..transport.errors import TransportError
+from ..transport.guard import Guard
 from ..transport.identity import PeerId
 from .defaults import DIALS_AT_ONCE, PROVIDERS_EVERY, PROVIDERS_LIMIT
 from .switchboard import Peers, Swarm, Switchboard
@@ -14,10 +15,13 @@ from .switchboard import Peers, Swarm, Switchboard
 class Around:
     """Callable as `Peers`; `run` keeps it looking for further holders of `root`."""
 
-    def __init__(self, swarm: Swarm, switchboard: Switchboard, root: str, peers: Peers) -> None:
+    def __init__(
+        self, swarm: Swarm, switchboard: Switchboard, root: str, peers: Peers, guard: Guard
+    ) -> None:
         self._swarm = swarm
         self._switchboard = switchboard
         self._root = root
+        self._guard = guard
         self._peers = peers
         self._found: tuple[PeerId, ...] = ()
 
@@ -33,7 +37,7 @@ class Around:
             async with trio.open_nursery() as nursery:
                 for peer in self._found:
                     if self._switchboard.link(peer) is None:
-                        nursery.start_soon(self._dial, peer, gate)
+                        self._guard.start(nursery, peer, self._dial, peer, gate)
             await trio.sleep(PROVIDERS_EVERY)
 
     async def _dial(self, peer: PeerId, gate: trio.Semaphore) -> None:

@@ -13,6 +13,7 @@ from ..transport.address import Address
 from ..transport.calls import Reply
 from ..transport.errors import CallRefused, DialFailed, TransportError
 from ..transport.frame import Priority
+from ..transport.guard import Guard
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from ..transport.link import Link
@@ -47,7 +48,9 @@ class Asking:
         links: BriefLinks,
         table: Table,
         own: Callable[[], Contact | None],
+        guard: Guard | None = None,
     ) -> None:
+        self.guard = guard or Guard()
         self._host = host
         self._links = links
         self._table = table

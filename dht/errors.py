@@ -15,7 +15,7 @@ The codes a person may meet are listed in docs/spec/model.md.
 
 from pathlib import Path
 
-from ..transport.errors import ShoalError
+from ..transport.errors import MISHAP, ShoalError
 
 OTHERS_HINT = (
     "whoever made this model made it wrong, or to deceive; "
@@ -52,6 +52,8 @@ class DiskFull(ModelError):
 
     `free` is what may be used, beyond the reserve that always stays free.
     """
+
+    own = True
 
     def __init__(self, folder: Path, needed: int, free: int, reserve: int = 0) -> None:
         beyond = f" beyond the {mebibytes(reserve)} that stay free" if reserve else ""
@@ -123,4 +125,13 @@ def unwritable(path: Path, error: OSError) -> ModelError:
         "unwritable",
         f"cannot write `{path}`: {error.strerror or error}",
         hint=f"look at its owner, its mode and its disk: `ls -ld '{path.parent}'`",
+    )
+
+
+def model_mishap() -> ModelError:
+    """What handling a model raises that ran into a mistake of ours (transport/guard.py)."""
+    return ModelError(
+        MISHAP,
+        "this program made a mistake with the model",
+        hint="`shoal status` says which; choose another model until that is mended",
     )

@@ -15,6 +15,7 @@ import trio
 from ..transport.calls import Call, Reply
 from ..transport.errors import CallRefused, LinkClosed
 from ..transport.frame import Priority
+from ..transport.guard import Guard
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from . import tree
@@ -63,10 +64,12 @@ class Exchange:
         *,
         on_liar: Callable[[PeerId, str], None] = _unreported,
         swarm: Swarm | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """`quota`, which may be set later, makes the room for what is fetched."""
         self._host = host
         self._endpoint = endpoint
+        self._guard = guard or Guard()
         self._library = library
         self._on_liar = on_liar
         self.swarm = swarm or Swarm()
@@ -165,8 +168,8 @@ class Exchange:
         find: Callable[[Obtaining], Awaitable[T]],
         what: str,
     ) -> T:
-        around = Around(self.swarm, self._endpoint, root, peers)
-        obtaining = Obtaining(self._host, self._endpoint, around, self._on_liar)
+        around = Around(self.swarm, self._endpoint, root, peers, self._guard)
+        obtaining = Obtaining(self._host, self._endpoint, around, self._on_liar, self._guard)
         self._obtaining.add(obtaining)
         failure: ModelError | None = None
         with trio.move_on_after(patience):
@@ -250,6 +253,7 @@ class Exchange:
             on_liar=self._on_liar,
             on_full=on_full,
             patience=patience,
+            guard=self._guard,
         )
         self._fetches.setdefault(root, []).append(fetch)
         try:

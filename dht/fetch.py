@@ -8,6 +8,7 @@ import trio
 
 from ..transport.errors import CallRefused, LinkClosed
 from ..transport.frame import Bytes, Priority
+from ..transport.guard import Guard
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from .announcing import Announcer
@@ -75,13 +76,15 @@ class Fetch:
         on_liar: Callable[[PeerId, str], None],
         on_full: Callable[[DiskFull], None] | None,
         patience: float,
+        guard: Guard,
     ) -> None:
         self._host = host
+        self._guard = guard
         self._switchboard = switchboard
         self._store = library.store
         self._content = content
         self._wanted = wanted
-        self._peers = Around(swarm, switchboard, content.root, peers)
+        self._peers = Around(swarm, switchboard, content.root, peers, guard)
         self._announcer = Announcer(host, library, content, swarm)
         self._tell = tell
         self._on_chunk = on_chunk
@@ -146,7 +149,7 @@ class Fetch:
             and not self._full
             and (choice := self._transfer.choose(self._host.now()))
         ):
-            self._nursery.start_soon(self._get, *choice)
+            self._guard.start(self._nursery, choice[0], self._get, *choice)
 
     async def _settle(self) -> None:
         """Make durable what has come, many chunks at a time."""
@@ -223,7 +226,7 @@ class Fetch:
             if len(self._watches) >= PEERS_AT_ONCE and not self._make_room(now):
                 break
             scope = self._watches[peer] = trio.CancelScope()
-            nursery.start_soon(self._watch, peer, scope)
+            self._guard.start(nursery, peer, self._watch, peer, scope, end=scope.cancel)
 
     def _make_room(self, now: float) -> bool:
         """Take the place of a peer that says it has chunks and never brought one, if any."""

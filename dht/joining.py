@@ -112,7 +112,8 @@ class Joining:
                 self._news = trio.Event()
                 for contact, source in self._curious.values():
                     self._rest(contact)
-                    nursery.start_soon(self._get_to_know, contact, source)
+                    guard = self._asking.guard
+                    guard.start(nursery, contact.peer, self._get_to_know, contact, source)
                 self._curious.clear()
                 await self._news.wait()
 
@@ -164,7 +165,9 @@ class Joining:
 
         async def ask() -> None:
             while waiting and not self._somebody.is_set():
-                await self._probe(waiting.pop(0))
+                contact = waiting.pop(0)
+                with self._asking.guard.around(contact.peer):
+                    await self._probe(contact)
 
         async with trio.open_nursery() as nursery:
             for _ in range(defaults.BRIEF_DIALS):
@@ -178,6 +181,7 @@ class Joining:
             self._looked = self._host.now()
         due = self._table.refresh_due(now)
         for contact in self._table.to_check(now, defaults.CHECK_QUIET):
-            await self._probe(contact)
+            with self._asking.guard.around(contact.peer):
+                await self._probe(contact)
         for key in due:
             await self._searching.survey(key)

@@ -15,6 +15,7 @@ import trio
 from ..transport.calls import Answer, Call, Handler, Refusal, Reply
 from ..transport.errors import TransportError
 from ..transport.frame import Priority
+from ..transport.guard import Guard
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from ..transport.link import Link
@@ -74,8 +75,10 @@ class KvIndex:
         *,
         connect: Callable[[PeerId], Awaitable[Link]],
         held: HeldChains | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._host = host
+        self._guard = guard or Guard()
         self._own = endpoint.peer
         self._records = records
         self._connect = connect
@@ -154,7 +157,7 @@ class KvIndex:
         with trio.move_on_after(timeout):
             async with trio.open_nursery() as nursery:
                 for peer, search in searches.items():
-                    nursery.start_soon(self._ask, peer, search, layers)
+                    self._guard.start(nursery, peer, self._ask, peer, search, layers)
         holders = [KvHolder(peer, search.held) for peer, search in searches.items()]
         holders.append(KvHolder(self._own, self._held.held(chain, layers)))
         best = sorted((one for one in holders if one.blocks), key=lambda one: -one.blocks)

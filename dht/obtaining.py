@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from ..transport.guard import Guard
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from .defaults import ASK_BESIDE, ASKED_AT_ONCE, BACKOFF_MAX, BACKOFF_START, TICK
@@ -41,8 +42,10 @@ class Obtaining:
         switchboard: Switchboard,
         peers: Peers,
         on_liar: Callable[[PeerId, str], None],
+        guard: Guard | None = None,
     ) -> None:
         self._host = host
+        self._guard = guard or Guard()
         self._switchboard = switchboard
         self._peers = peers
         self._on_liar = on_liar
@@ -70,7 +73,7 @@ class Obtaining:
                 link = self._next(search)
                 if link is not None:
                     search.under_way.add(link.peer)
-                    nursery.start_soon(self._ask, search, ask, link, digest)
+                    self._guard.start(nursery, link.peer, self._ask, search, ask, link, digest)
                 with trio.move_on_after(TICK if link is None else ASK_BESIDE):
                     await search.news.wait()
             nursery.cancel_scope.cancel()

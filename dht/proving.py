@@ -9,12 +9,14 @@ not. What those of one network say counts once.
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import trio
 
 from ..transport.errors import TransportError
 from ..transport.frame import Priority
+from ..transport.guard import Guard
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from ..transport.link import Link
@@ -38,7 +40,9 @@ class Proving:
         holder: Holder,
         *,
         connect: Callable[[PeerId], Awaitable[Link]],
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard or Guard()
         self._host = host
         self._library = library
         self._holder = holder
@@ -79,14 +83,13 @@ class Proving:
 
     async def _ask_on(self, proof: "_Proof") -> None:
         while proof.waiting and len(proof.proven) < defaults.PROOF_NETWORKS:
-            try:
-                link = await self._connect(proof.waiting.pop())
+            peer = proof.waiting.pop()
+            with self._guard.around(peer), suppress(TransportError):
+                link = await self._connect(peer)
                 ip = link.address[0]
                 name = met_at(ip) or ip
                 if proof.worth_asking(name) and await self._has(link, proof.digests):
                     proof.proven.add(name)
-            except TransportError:
-                continue
 
     async def _has(self, link: Link, digests: Sequence[str]) -> bool:
         for digest in digests:

@@ -3,6 +3,7 @@ they end, and sooner where too few nodes acknowledged."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 import trio
@@ -159,15 +160,31 @@ class Publishing:
             now = self._host.now()
             waker.event = trio.Event()
             for query in walk.next(now):
-                if isinstance(query, StoreQuery):
-                    self._nursery.start_soon(self._store, walk, query, waker)
-                else:
-                    self._nursery.start_soon(self._find, walk, query, waker)
+                self._start(self._nursery, walk, query, waker)
                 await trio.lowlevel.checkpoint()  # it is on its way before the next
             if walk.done:
                 return
             with trio.move_on_after(max(walk.wake_at(now) - now, 0.0)):
                 await waker.event.wait()
+
+    def _start(
+        self, nursery: trio.Nursery, walk: Walk, query: Query | StoreQuery, waker: "_Waker"
+    ) -> None:
+        guard, peer = self._asking.guard, query.contact.peer
+        if isinstance(query, StoreQuery):
+            end = partial(self._store_failed, walk, query, waker)
+            guard.start(nursery, peer, self._store, walk, query, waker, end=end)
+        else:
+            end = partial(self._find_failed, walk, query, waker, "mishap")
+            guard.start(nursery, peer, self._find, walk, query, waker, end=end)
+
+    def _store_failed(self, walk: Walk, query: StoreQuery, waker: "_Waker") -> None:
+        walk.store_failed(query, self._host.now())
+        waker.event.set()
+
+    def _find_failed(self, walk: Walk, query: Query, waker: "_Waker", code: str) -> None:
+        walk.failed(query, self._host.now(), code)
+        waker.event.set()
 
     async def _find(self, walk: Walk, query: Query, waker: "_Waker") -> None:
         try:

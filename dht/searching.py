@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import trio
 
@@ -89,7 +90,8 @@ class Searching:
     async def _begin(self, search: "_Search", query: Query) -> None:
         """It is on its way before the next is made ready."""
         if self.nursery is not None:
-            self.nursery.start_soon(self._ask, search, query)
+            guard, end = self._asking.guard, partial(self._failed, search, query, "mishap")
+            guard.start(self.nursery, query.contact.peer, self._ask, search, query, end=end)
             await trio.lowlevel.checkpoint()
 
     async def _ask(self, search: "_Search", query: Query) -> None:
@@ -97,12 +99,16 @@ class Searching:
         try:
             found = await self._asking.find(contact, query.find, query.by)
         except NoAnswer as error:
-            lookup.failed(contact, self._host.now(), error.code)
+            self._failed(search, query, error.code)
         else:
             await self._check(aged for listed in found.records for aged in listed)
             now, wall = self._host.now(), self._host.wall()
             if code := lookup.answered(contact, found, now, wall):
                 self._asking.disbelieve(contact.peer, code)
+        search.news.set()
+
+    def _failed(self, search: "_Search", query: Query, code: str) -> None:
+        search.lookup.failed(query.contact, self._host.now(), code)
         search.news.set()
 
     async def _check(self, records: Iterable[Aged]) -> None:

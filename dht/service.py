@@ -90,7 +90,7 @@ class Dht:
         self._table = Table(own, host.entropy, subnet_limits=settings.subnet_limits)
         self._store = RecordStore(own, host.entropy, limit=settings.store_bytes)
         self._links = BriefLinks(host, endpoint, connect)
-        self._asking = Asking(host, self._links, self._table, self._contact)
+        self._asking = Asking(host, self._links, self._table, self._contact, endpoint.guard)
         self._searching = Searching(host, self.peer, self._asking, self._table, settings.lookups)
         self._joining = Joining(
             host,

@@ -33,9 +33,9 @@ async def serve_browsers(
                 await endpoint.join_proven(session)
 
         def deliver(session: BrowserSession) -> None:
-            nursery.start_soon(join, session)
+            endpoint.guard.start(nursery, f"browser {session.peer}", join, session)
 
-        gate = Gate(host, endpoint.identity, deliver)
+        gate = Gate(host, endpoint.identity, deliver, guard=endpoint.guard)
         try:
             bound: int = await nursery.start(gate.run, listen, port)
             task_status.started(f"http://{_in_url(listen)}:{bound}/")

@@ -14,7 +14,8 @@ from typing import Any
 import trio
 from trio import TaskStatus
 
-from ..transport.errors import ShoalError
+from ..transport.errors import MISHAP, ShoalError
+from ..transport.guard import Guard
 from ..transport.host import Host
 from . import defaults
 from .config import DataFolder
@@ -36,7 +37,9 @@ class ControlServer:
         folder: DataFolder,
         runtime: Path | None,
         operations: Mapping[str, Operation],
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard or Guard()
         self._host = host
         self._folder = folder
         self._runtime = runtime
@@ -80,7 +83,7 @@ class ControlServer:
         self.clients += 1
         try:
             with suppress(*CLIENT_GONE):
-                await _Client(stream, self._operations).answer(self.clients)
+                await _Client(stream, self._operations, self._guard).answer(self.clients)
         finally:
             self.clients -= 1
             with trio.CancelScope(shield=True), suppress(*CLIENT_GONE):
@@ -90,7 +93,10 @@ class ControlServer:
 class _Client:
     """One connection: reads its request, runs it while the client listens, answers."""
 
-    def __init__(self, stream: trio.SocketStream, operations: Mapping[str, Operation]) -> None:
+    def __init__(
+        self, stream: trio.SocketStream, operations: Mapping[str, Operation], guard: Guard
+    ) -> None:
+        self._guard = guard
         self._stream = stream
         self._operations = operations
         self._scope = trio.CancelScope()
@@ -136,7 +142,8 @@ class _Client:
             self._scope = nursery.cancel_scope
             nursery.start_soon(self._cancel_when_gone)
             try:
-                result = await operation(request, self._emit)
+                with self._guard.around(f"what `{request['op']}` asks", instead=_mishap):
+                    result = await operation(request, self._emit)
             except ShoalError as error:
                 failure = error
             except BaseExceptionGroup as group:
@@ -165,6 +172,11 @@ class _Client:
             await self._stream.send_all(json.dumps(message).encode() + b"\n")
             return
         raise trio.BrokenResourceError("the client does not read its answer")
+
+
+def _mishap() -> ControlError:
+    """What a command is told that met, mostly in what peers say, a mistake of ours."""
+    return ControlError(MISHAP, "the daemon made a mistake", hint="`shoal status` says which")
 
 
 def parse_request(line: bytes) -> dict[str, Any]:

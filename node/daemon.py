@@ -61,6 +61,7 @@ from .holdings import Holdings
 from .joboperations import JobOperations
 from .keeping import Keeping, keeps_all
 from .listening import Listening
+from .mishaps import Mishaps
 from .modeloperations import ModelOperations
 from .naming import names_of
 from .operations import Operations
@@ -158,6 +159,8 @@ class Node:
             admission=credentials.admission(config.invitation),
             shaper=_capped(config, host.now()),
         )
+        guard = self.endpoint.guard
+        guard.report = Mishaps(self.health).add
         self.membership = Membership(
             host, self.endpoint, identity, links=config.links, connect=self._connect
         )
@@ -190,8 +193,12 @@ class Node:
         )
         self.providers = Providers(host, self.discovery.dht, self.ladder)
         self.names = names_of(self.discovery.dht, library, self.directory, self.state.views.models)
-        self.kv = KvIndex(host, self.endpoint, self.discovery.dht, connect=self.providers.connect)
-        self.exchange = Exchange(host, self.endpoint, library, swarm=self.providers.swarm)
+        self.kv = KvIndex(
+            host, self.endpoint, self.discovery.dht, connect=self.providers.connect, guard=guard
+        )
+        self.exchange = Exchange(
+            host, self.endpoint, library, swarm=self.providers.swarm, guard=guard
+        )
         self.holdings = Holdings(
             library, self.exchange, self.directory, self.endpoint, self.providers, self.health, say
         )
@@ -203,7 +210,9 @@ class Node:
             library,
             config.disk,
             claims=self.holdings.claims,
-            proof=Proving(host, library, self.exchange.holder, connect=self.providers.connect),
+            proof=Proving(
+                host, library, self.exchange.holder, connect=self.providers.connect, guard=guard
+            ),
             in_use=self.holdings.in_use,
             withdraw=self.holdings.evicted,
         )
@@ -225,6 +234,7 @@ class Node:
             self.directory,
             restore=self.embedded.restore,
             find=self.names.resolve,
+            guard=guard,
         )
 
     @classmethod
@@ -263,7 +273,12 @@ class Node:
         self.capacity = replace(self.capacity, engine=self.engine is not None)
         self.stage = Stage(host, courier, self.engine)
         seeking = Seeking(
-            host, self.discovery.dht, self.directory, self.providers, self.keeping.look
+            host,
+            self.discovery.dht,
+            self.directory,
+            self.providers,
+            self.keeping.look,
+            self.endpoint.guard,
         )
         self.gateway = Gateway(host, courier, self.directory, self.models, seek=seeking.seek)
         settings = ServingSettings(memory, config.model, config.layers, config.dtype)
@@ -278,6 +293,7 @@ class Node:
             no_engine=NO_TORCH if factory is None else NO_ENGINE,
             restore=self.embedded.restore,
             find=self.names.resolve,
+            guard=self.endpoint.guard,
         )
         self.grouping.serving = self.serving
         self.discovery.speed = lambda: self.stage.speed.tokens_per_s
@@ -293,7 +309,9 @@ class Node:
             **GroupOperations(self).table(),
             **JobOperations(self).table(),
         }
-        self.control = ControlServer(host, config.folder, config.runtime, operations)
+        self.control = ControlServer(
+            host, config.folder, config.runtime, operations, guard=self.endpoint.guard
+        )
 
     # Life.
 

@@ -81,6 +81,8 @@ SHOW_TIME = 3.0  # seconds that `shoal model show` looks for who vouches
 VOUCHERS_SHOWN = 32  # of one model
 NAMED_LAYERS = 1_024  # of a model that a record of the DHT can name (dht/defaults.py)
 
+MISHAP_KINDS = 32  # mistakes of ours that are counted apart (node/mishaps.py)
+
 # Jobs and usage.
 JOBS_AT_ONCE = 64  # in one request
 JOBS_SHOWN = 1_000

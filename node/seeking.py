@@ -15,6 +15,7 @@ from ..dht.record import ShardBody
 from ..dht.service import Dht
 from ..state.directory import Directory
 from ..transport.errors import TransportError
+from ..transport.guard import Guard
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from . import defaults
@@ -31,10 +32,12 @@ class Seeking:
         directory: Directory,
         providers: Providers,
         look: Callable[[], bool] = lambda: False,
+        guard: Guard | None = None,
     ) -> None:
         """`look` lets what a small node needs of the state be fetched; whether that is more than
         before."""
         self._host = host
+        self._guard = guard or Guard()
         self._dht = dht
         self._directory = directory
         self._providers = providers
@@ -101,5 +104,5 @@ class Seeking:
         with trio.move_on_after(defaults.SEEK_MEET):
             async with trio.open_nursery() as nursery:
                 for peer in peers:
-                    nursery.start_soon(meet, peer)
+                    self._guard.start(nursery, peer, meet, peer)
         return bool(met)

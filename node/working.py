@@ -40,7 +40,8 @@ class Working:
             linked=node.holdings.linked,
             withdraw=node.holdings.evicted,
         )
-        self.desk = Desk(host, state, own, Results(host, node.config.folder.results), shelf)
+        guard = node.endpoint.guard
+        self.desk = Desk(host, state, own, Results(host, node.config.folder.results), shelf, guard)
         node.stage.user_of = self._user_of
         self._accounting = Accounting(state, own, node.stage.meter)
         turn = IdleTime(lambda: node.gateway.waited_for + node.stage.waited_for)
@@ -58,6 +59,7 @@ class Working:
                 (wanted is True or bool(node.directory.own().shards)) and not self._is_client()
             ),
             asks=self._is_member,
+            guard=guard,
         )
         self._does_jobs = wanted or (wanted is None and node.engine is not None)
         self.worker.health = lambda trouble: (

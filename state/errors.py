@@ -78,12 +78,16 @@ class BadOrder(StateError):
 class FeedDamaged(StateError):
     """What is stored of a feed is not what was stored: it is to be fetched again."""
 
+    own = True
+
     def __init__(self, message: str) -> None:
         super().__init__("damaged", message)
 
 
 class StoreDamaged(StateError):
     """The store's file was damaged: it lies at `aside`, and a new one has been begun."""
+
+    own = True
 
     def __init__(self, aside: Path, error: Exception) -> None:
         super().__init__(
@@ -102,6 +106,8 @@ def _printable(text: str) -> str:
 
 class StoreRefused(StateError):
     """The disk takes nothing, or gives nothing, for now: `disk-full`, `disk-error`."""
+
+    own = True
 
     def __init__(self, path: Path, error: OSError) -> None:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -358,7 +358,7 @@ class Membership:
         for peer, addresses in self._roster.next_dials(now, room):
             self._dialling += 1
             room -= 1
-            nursery.start_soon(self._dial, peer, addresses)
+            self._endpoint.guard.start(nursery, peer, self._dial, peer, addresses)
         wait = self._roster.next_due() - now if room > 0 else defaults.MEMBERS_LOOK
         if self._unspread:
             wait = min(wait, 1 / defaults.OWN_UPDATES[1])

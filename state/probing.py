@@ -6,6 +6,7 @@ nobody could bring a proof of is dialled, briefly. Spec: docs/spec/liveness.md.
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import msgpack
 import trio
@@ -110,7 +111,8 @@ class Probing:
                 now = self._host.now()
                 self.liveness.watch(self._roster.authors())
                 for peer in self.liveness.next_checks(now):
-                    nursery.start_soon(self._check, peer)
+                    void = partial(self.liveness.void, peer)
+                    self._endpoint.guard.start(nursery, peer, self._check, peer, end=void)
                 if self.liveness.version != version:
                     version = self.liveness.version
                     self._changed()

@@ -168,10 +168,10 @@ class Replication:
                 await self._account_links()
                 self.exchange.tell()
                 for pull in self.exchange.next_pulls():
-                    nursery.start_soon(self._pull, pull)
+                    self._endpoint.guard.start(nursery, pull.peer, self._pull, pull)
                 fresh, self._fresh = self._fresh, []
                 for peer in (*fresh, *self.exchange.due_rechecks()):
-                    nursery.start_soon(self._compare, peer)
+                    self._endpoint.guard.start(nursery, peer, self._compare, peer)
                 wait = self.exchange.due_at() - self._host.now()
                 with trio.move_on_after(max(wait, _LEAST_WAIT) if wait < inf else inf):
                     await news.wait()
@@ -197,7 +197,7 @@ class Replication:
             await trio.sleep(defaults.GOSSIP_ROUND * (0.75 + self._draw(2**16) / 2**17))
             peer = self.exchange.somebody()
             if peer is not None:
-                nursery.start_soon(self._compare, peer)
+                self._endpoint.guard.start(nursery, peer, self._compare, peer)
 
     async def _refill(self) -> None:
         while True:

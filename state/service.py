@@ -217,8 +217,10 @@ class State:
             try:
                 async for batch in self._keeper.load():
                     for stored in batch:
-                        async with self.replication.turn():
-                            await self._shown(stored)
+                        author = stored.name.author
+                        with self._endpoint.guard.around(author):
+                            async with self.replication.turn():
+                                await self._shown(stored)
                         await trio.lowlevel.checkpoint()
                     self._host.keep_memory()
                 break

@@ -12,13 +12,14 @@ from contextlib import asynccontextmanager
 import trio
 from trio import TaskStatus
 
-from ..dht.errors import ChunkCorrupt, ModelError
+from ..dht.errors import ChunkCorrupt, ModelError, model_mishap
 from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..dht.manifest import Manifest
 from ..dht.names import Meaning
 from ..state.directory import Directory
 from ..transport.errors import ShoalError
+from ..transport.guard import Guard
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from .defaults import ASK_PATIENCE, TEXT_PROCESSES
@@ -126,10 +127,12 @@ class Models:
         text_process: Callable[[Host, ModelFiles], TextProcess] = TextProcess,
         restore: Restore = no_other_copy,
         find: Find | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._host = host
         self._restore = restore
         self._find = find
+        self._guard = guard or Guard()
         self._library = library
         self._exchange = exchange
         self._directory = directory
@@ -183,7 +186,7 @@ class Models:
     async def _load(self, loaded: _Loaded) -> None:
         """In this object's own task: the request that asked first may be cancelled."""
         try:
-            with loaded.scope:
+            with loaded.scope, self._guard.around(loaded.name, instead=model_mishap):
                 files = await self._files(loaded)
                 loaded.text = self._text_process(self._host, files)
                 await loaded.text.run(task_status=loaded)

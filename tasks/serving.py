@@ -7,7 +7,7 @@ from typing import Any, Literal, NoReturn, Protocol
 import trio
 from trio import TaskStatus
 
-from ..dht.errors import ModelError
+from ..dht.errors import ModelError, model_mishap
 from ..dht.exchange import Exchange
 from ..dht.library import Library
 from ..dht.manifest import Manifest
@@ -16,6 +16,7 @@ from ..state.defaults import MODELS
 from ..state.directory import Directory
 from ..state.record import ModelName, ShardRecord
 from ..transport.errors import ShoalError
+from ..transport.guard import Guard
 from ..transport.host import Host
 from .defaults import MODEL_PATIENCE, RESOLVE_PAUSE, SERVE_RETRY
 from .engine.errors import EngineError
@@ -92,6 +93,7 @@ class Serving:
         no_engine: str = NO_TORCH,
         restore: Restore = no_other_copy,
         find: Find | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._host = host
         self._restore = restore
@@ -102,6 +104,7 @@ class Serving:
         self._library = library
         self._exchange = exchange
         self._directory = directory
+        self._guard = guard or Guard()
         self._settings = settings
         self._plan: Plan | None = None
         self._restarted = trio.Event()
@@ -171,7 +174,8 @@ class Serving:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_barred, nursery.cancel_scope)
             try:
-                await self._serve(engine)
+                with self._guard.around("a model", instead=model_mishap):
+                    await self._serve(engine)
             except ShoalError as error:
                 failure: ShoalError | None = error
             else:

@@ -12,6 +12,7 @@ import trio
 from . import defaults
 from .certificate import Certificate
 from .errors import DialFailed, TransportError
+from .guard import Guard
 from .host import Host
 from .identity import PeerId
 from .libp2p import Libp2pResponder
@@ -38,6 +39,7 @@ class Accepting:
     def __init__(
         self,
         host: Host,
+        guard: Guard,
         certificate: Certificate,
         door: Door,
         links: Links,
@@ -52,6 +54,7 @@ class Accepting:
         """Who else takes connections, by their first byte."""
         self.half_open = HalfOpen(limits)
         self._host = host
+        self._guard = guard
         self._certificate = certificate
         self._door = door
         self._links = links
@@ -77,7 +80,9 @@ class Accepting:
                 stream.socket.close()
                 pause = not refusals.take(now)  # they cost little, and a flood is many
             else:
-                nursery.start_soon(self._greet, stream, subnet, nursery)
+                end = stream.socket.close
+                self._guard.start(nursery, address, self._greet, stream, subnet, nursery, end=end)
+                del end
                 pause = self.half_open.count > defaults.ACCEPT_BURST  # nor must handshakes
             del stream  # or it stays until the next one comes
             if pause:

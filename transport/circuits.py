@@ -87,7 +87,8 @@ class Circuits:
         while True:
             held = any(each.relay == relay for each in self._foreign.addresses())
             if not held and not self._relays.reachable:
-                with suppress(DialFailed), trio.move_on_after(defaults.CLIMB_S):
+                guard = self._endpoint.guard.around(str(relay))
+                with guard, suppress(DialFailed), trio.move_on_after(defaults.CLIMB_S):
                     await self._foreign.reserve(relay)
             await trio.sleep(defaults.FOREIGN_S)
 

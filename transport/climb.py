@@ -15,6 +15,7 @@ from . import defaults
 from .address import Address
 from .endpoint import Endpoint
 from .errors import DialFailed
+from .guard import mishap_of
 from .identity import PeerId
 from .link import Link
 from .pipe import Way
@@ -149,7 +150,9 @@ class Climb:
             self._scopes[scope] = attempt.way
             try:
                 await trio.sleep(attempt.after)
-                await dial(attempt)
+                place = str(attempt.address)
+                with self._endpoint.guard.around(place, instead=mishap_of(place)):
+                    await dial(attempt)
             except DialFailed as error:
                 self._failures.append(error)
             else:

@@ -54,7 +54,8 @@ class Climbs:
         if self.nursery is None:
             climb.finish()
             return climb
-        self.nursery.start_soon(self._run, climb, addresses, timeout)
+        guard = self._endpoint.guard
+        guard.start(self.nursery, peer, self._run, climb, addresses, timeout)
         return climb
 
     async def _run(self, climb: Climb, addresses: Sequence[Address], timeout: float) -> None:

@@ -19,7 +19,8 @@ from .browser.clear import BrowserSession, Clear
 from .calls import Handler
 from .certificate import Certificate
 from .dialling import connect, resolve
-from .errors import DialFailed, HostError
+from .errors import MISHAP, DialFailed, HostError
+from .guard import Guard, mishap_of
 from .hello import Admission
 from .host import Host
 from .identity import Identity, PeerId
@@ -60,21 +61,25 @@ class Endpoint:
     ) -> None:
         self.peer = identity.peer
         self.incarnation = host.entropy(defaults.INCARNATION_BYTES)
+        self.guard = Guard()
+        """Whatever handles one peer runs within it. A daemon sets its `report`."""
+        self.guard.hang_up = self._hang_up
         self.port = 0
         self.listening: list[tuple[str, int]] = []
         """IP addresses and ports that are listened on."""
         self._host = host
         self._limits = limits or Limits()
         self._certificate = Certificate.generate(identity, host)
-        self._door = Door(identity.peer, self.incarnation, admission, self._limits)
+        self._door = Door(identity.peer, self.incarnation, admission, self._limits, self.guard)
         self._aim = Aim(host.now)
         self.shaper = shaper
         self.rescue = Rescue(host, self.reach, self._aim, self._limits.handshake_s)
         self._links = Links(
-            host, identity.peer, self.incarnation, self._limits, self.rescue, shaper
+            host, identity.peer, self.incarnation, self._limits, self.rescue, self.guard, shaper
         )
         self._accepting = Accepting(
             host,
+            self.guard,
             self._certificate,
             self._door,
             self._links,
@@ -295,7 +300,10 @@ class Endpoint:
             raise DialFailed("not-running", "the endpoint is not running")
         if address.transport != "tcp" or address.relay is not None:
             raise DialFailed("not-tcp", f"`{address}` is not a TCP address: the ladder dials it")
-        with trio.move_on_after(timeout):
+        with (
+            trio.move_on_after(timeout),
+            self.guard.around(str(address), instead=mishap_of(address)),
+        ):
             return await self._dial(address, way)
         raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
 
@@ -310,17 +318,30 @@ class Endpoint:
             pipe.close()
             raise DialFailed("not-running", "the endpoint is not running")
         name = name or f"{pipe.remote[0]} port {pipe.remote[1]}"
+        with self.guard.around(name, pipe.close, instead=mishap_of(name)):
+            return await self._join(pipe, way, expect, server, name, self._nursery)
+
+    async def _join(
+        self,
+        pipe: Pipe,
+        way: Way,
+        expect: PeerId | None,
+        server: bool,
+        name: str,
+        nursery: trio.Nursery,
+    ) -> Link:
         first = b""
         if server and pipe.medium == "circuit":  # a libp2p program may come that way as well
             first = await first_bytes(pipe, name)
             if first[:1] == MULTISTREAM_BYTE and self.libp2p is not None:
                 serve = partial(self.libp2p.serve_pipe, pipe, first, relayed=True)
-                self._nursery.start_soon(serve)  # for longer than whoever joins it waits
+                # It lasts for longer than whoever joins it waits.
+                self.guard.start(nursery, name, serve, end=pipe.close)
                 raise DialFailed("libp2p", f"`{name}` was a libp2p program")
         path = await secure(pipe, self._certificate, expect, name, server=server, first=first)
         if path.tls.server:
-            return await self._accepting.join(path, way, name, self._nursery)
-        return await self._introducing.join(path, way, pipe.remote[1], name, self._nursery)
+            return await self._accepting.join(path, way, name, nursery)
+        return await self._introducing.join(path, way, pipe.remote[1], name, nursery)
 
     async def join_proven(self, session: BrowserSession) -> Link:
         """The same for a browser's channel, whose other end has proven itself already; this
@@ -330,7 +351,13 @@ class Endpoint:
             raise DialFailed("not-running", "the endpoint is not running")
         path = Path(session.pipe, Clear(session))
         name = f"browser {session.peer}"
-        return await self._accepting.join(path, Way.BROWSER, name, self._nursery)
+        with self.guard.around(name, path.close, instead=mishap_of(name)):
+            return await self._accepting.join(path, Way.BROWSER, name, self._nursery)
+
+    def _hang_up(self, peer: str) -> None:
+        link = self._links.link(PeerId(peer))
+        if link is not None:
+            link.close(MISHAP)
 
     # What libp2p programs are told.
 

@@ -12,6 +12,11 @@ ShoalError                  every error of ours; `message`, and a `hint` where o
     └── CallRefused         the peer answered a call with a coded refusal
 """
 
+from typing import Final
+
+MISHAP: Final = "mishap"
+"""The code by which ends what has run into a mistake of this program (guard.py)."""
+
 
 class ShoalError(Exception):
     """An error for a person: what happened on what, and what to do about it.
@@ -19,6 +24,9 @@ class ShoalError(Exception):
     Messages start in lower case and end without a full stop; `hint` is one line with the
     exact command where there is one.
     """
+
+    own = False
+    """Whether this machine is at fault (its disk, its ports), so that no peer can be (guard.py)."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -28,6 +36,8 @@ class ShoalError(Exception):
 
 class HostError(ShoalError):
     """The world refused."""
+
+    own = True
 
 
 class AddressInUse(HostError):

@@ -43,7 +43,8 @@ class Families:
         when that is done, or has had a moment."""
         for address in self._missing(relay):
             done = trio.Event()
-            nursery.start_soon(self._dial, address, done)
+            guard = self._endpoint.guard
+            guard.start(nursery, str(address), self._dial, address, done, end=done.set)
             with trio.move_on_after(defaults.BOTH_S):
                 await done.wait()
 

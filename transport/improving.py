@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import trio
 
 from . import defaults
+from .guard import Guard
 from .identity import PeerId
 from .link import Link
 from .pipe import Way
@@ -16,9 +17,12 @@ class Improving:
     it is direct or over. `look(peer)` finds out where others see a peer, which both ends must
     know before."""
 
-    def __init__(self, puncher: Puncher, look: Callable[[PeerId], Awaitable[None]]) -> None:
+    def __init__(
+        self, puncher: Puncher, look: Callable[[PeerId], Awaitable[None]], guard: Guard
+    ) -> None:
         self._puncher = puncher
         self._look = look
+        self._guard = guard
         self._under_way: dict[PeerId, tuple[Link, trio.Event]] = {}
 
     def begin(self, link: Link, nursery: trio.Nursery, *, at_once: bool) -> None:
@@ -27,7 +31,7 @@ class Improving:
         under_way = self._under_way.get(link.peer)
         if under_way is None or under_way[0] is not link:
             self._under_way[link.peer] = link, trio.Event()
-            nursery.start_soon(self._run, link, at_once)
+            self._guard.start(nursery, link.peer, self._run, link, at_once)
 
     def hurry(self) -> None:
         """The network is another one: what was given up on is tried again now."""

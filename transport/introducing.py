@@ -66,8 +66,7 @@ class Introducing:
         return link
 
     async def _after_refusal(self, peer: PeerId, refused: Refused, name: str) -> Link:
-        for callback in self._door.refused:
-            callback(peer, refused)
+        self._door.tell_refused(peer, refused)
         if refused.code == "duplicate":  # the peer's own dial is the one that stays
             with trio.move_on_after(defaults.DUPLICATE_S):
                 while (link := self._links.link(peer)) is None:

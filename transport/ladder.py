@@ -96,11 +96,18 @@ class Ladder:
         self._host = host
         self._nursery: trio.Nursery | None = None
         self._on_change: list[Callable[[], None]] = []
-        self.udp = UdpPort(host) if rungs.udp else None
+        self.udp = UdpPort(host, guard=endpoint.guard) if rungs.udp else None
         self.ports = Ports(endpoint, self.udp)
         self.direct = Direct(endpoint, self.udp, Aim(host.now))
-        self.reach = Reach(host, endpoint, self.udp, volunteer=observes, seen_at=self._seen_at)
-        self.mapper = PortMapper(host, key=key)
+        self.reach = Reach(
+            host,
+            endpoint,
+            self.udp,
+            volunteer=observes,
+            seen_at=self._seen_at,
+            guard=endpoint.guard,
+        )
+        self.mapper = PortMapper(host, key=key, guard=endpoint.guard)
         self.relays = RelayClient(host, endpoint, reach=self.direct.reach)
         self.climbs = Climbs(
             host,
@@ -128,6 +135,7 @@ class Ladder:
             self.knowledge,
             self._punched,
             limits=limits,
+            guard=endpoint.guard,
         )
         endpoint.punched = self.puncher.opened
         if endpoint.libp2p is not None:
@@ -137,6 +145,7 @@ class Ladder:
             endpoint.identity,
             protocols=endpoint.libp2p.protocols if endpoint.libp2p is not None else dict,
             port=lambda: endpoint.port,
+            guard=endpoint.guard,
         )
         self._foreign_relays = tuple(foreign)
         self.foreign.on_circuit(
@@ -144,7 +153,7 @@ class Ladder:
         )
         self.foreign.on_change(self._changed)
         self.vouching = Vouching(host, endpoint, self.knowledge)
-        self._improving = Improving(self.puncher, self.vouching.ask)
+        self._improving = Improving(self.puncher, self.vouching.ask, endpoint.guard)
         self.circuits = Circuits(
             endpoint,
             self.relays,
@@ -346,7 +355,8 @@ class Ladder:
         if self._nursery is None:
             pipe.close()
         else:
-            self._nursery.start_soon(take, pipe, *told)
+            guard = self.endpoint.guard
+            guard.start(self._nursery, pipe.remote, take, pipe, *told, end=pipe.close)
 
     async def _join(self, pipe: Pipe, way: Way, expect: PeerId | None, server: bool) -> None:
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
@@ -428,7 +438,8 @@ class Ladder:
         for held in self.relays.relays:
             address = self.relays.address(held.relay)
             if self._nursery is not None and address is not None:
-                self._nursery.start_soon(self._families.meet, address, self._nursery)
+                guard, nursery = self.endpoint.guard, self._nursery
+                guard.start(nursery, str(address), self._families.meet, address, nursery)
         self._changed()
 
     def _changed(self) -> None:

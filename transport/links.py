@@ -1,7 +1,7 @@
 """The links of one node: at most one to a peer, and who is told of what becomes of them."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import floor, inf
@@ -11,6 +11,8 @@ import trio
 from . import defaults
 from .alarm import Alarm
 from .budget import Budget
+from .errors import MISHAP
+from .guard import Guard
 from .host import Host
 from .identity import PeerId
 from .limits import Limits, subnet_of
@@ -33,6 +35,7 @@ class Links:
         incarnation: bytes,
         limits: Limits,
         rescue: Rescue,
+        guard: Guard,
         shaper: Shaper | None = None,
     ) -> None:
         self.handlers = Handlers()
@@ -51,6 +54,7 @@ class Links:
         self._incarnation = incarnation
         self._limits = limits
         self._rescue = rescue
+        self._guard = guard
         self._shaper = shaper
         self._budget = Budget(limits.total_bytes)
         self._alarm = Alarm(host, self._expire)
@@ -75,7 +79,11 @@ class Links:
         await self._alarm.run()
 
     def _expire(self, now: float) -> float:
-        return min((link.expire(now) for link in self._links.values()), default=inf)
+        earliest = inf
+        for link in list(self._links.values()):
+            with self._guard.around(link.peer):
+                earliest = min(earliest, link.expire(now))
+        return earliest
 
     async def tick(self) -> None:
         """The one timer of all links; runs until cancelled."""
@@ -89,8 +97,9 @@ class Links:
             over.append(heappop(turns))
         for _, _, due, link in over:
             if due == link.due and link.alive:  # else it has another turn, or needs none
-                link.tick(now)
-                self._give_turn(link)
+                with self._guard.around(link.peer):
+                    link.tick(now)
+                    self._give_turn(link)
         return turns[0][0] if turns else inf
 
     def _tick_soon(self, link: Link) -> None:
@@ -210,26 +219,21 @@ class Links:
             handlers=self.handlers,
             budget=self._budget,
             rescue=self._rescue,
-            quiet=lambda link: _tell(self.quiet, link),
-            back=lambda link: _tell(self.back, link),
-            doubt=self._doubted,
-            path=self._tell_path,
+            quiet=lambda link: self._tell(self.quiet, link),
+            back=lambda link: self._tell(self.back, link),
+            doubt=lambda link, doubt: self._tell(self.doubt, link, doubt),
+            path=lambda link, way, medium: self._tell(self.path, link, way, medium),
             held=lambda peer: any(holder(peer) for holder in self.holders),
             shaper=self._shaper,
             alarm=self._alarm.set,
             brief=connected.dialled and connected.peer in self.briefly,
-            kept=lambda link: _tell(self.kept, link),
+            kept=lambda link: self._tell(self.kept, link),
             due=self._tick_soon,
         )
         return link
 
-    def _doubted(self, link: Link, doubt: bool) -> None:
-        for callback in self.doubt:
-            callback(link, doubt)
-
-    def _tell_path(self, link: Link, way: Way, medium: str) -> None:
-        for callback in self.path:
-            callback(link, way, medium)
+    def _tell(self, callbacks: Sequence[Callable[..., None]], link: Link, *told: object) -> None:
+        self._guard.tell(link.peer, callbacks, link, *told, end=lambda: link.close(MISHAP))
 
     async def run(
         self,
@@ -244,16 +248,19 @@ class Links:
         def up() -> None:
             task_status.started()
             self.news.unpark_all()
-            _tell(self.up, link)
+            self._tell(self.up, link)
+
+        def end() -> None:
+            link.close(MISHAP)
 
         try:
-            await link.run(connected.path, way, connected.early, up)
+            with self._guard.around(link.peer, end):
+                await link.run(connected.path, way, connected.early, up)
         finally:
             if self._links.get(link.peer) is link:
                 del self._links[link.peer]
             self.news.unpark_all()
-            for callback in self.lost:
-                callback(link, link.code or "closed")
+            self._tell(self.lost, link, link.code or "closed")
 
 
 class _Proving:
@@ -265,8 +272,3 @@ class _Proving:
 
     def done(self) -> None:
         self._proving.pop(self._peer).set()
-
-
-def _tell(callbacks: list[Told], link: Link) -> None:
-    for callback in callbacks:
-        callback(link)

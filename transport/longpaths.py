@@ -39,7 +39,7 @@ class LongPaths:
             while True:
                 await trio.sleep(defaults.LONG_LOOK_S)
                 for link in self._busy():
-                    nursery.start_soon(self._try, link)
+                    self._endpoint.guard.start(nursery, link.peer, self._try, link)
 
     def _busy(self) -> list[Link]:
         """Links that a UDP path would serve, and that have none."""

@@ -14,6 +14,7 @@ from . import defaults
 from . import frame as wire
 from .events import Windows
 from .frame import Fault
+from .guard import Guard
 from .hello import (
     EXPORTER_BYTES,
     EXPORTER_LABEL,
@@ -75,7 +76,12 @@ class Door:
     """What this node says in a hello, and whom it lets in. `port` is 0 until it listens."""
 
     def __init__(
-        self, peer: PeerId, incarnation: bytes, admission: Admission, limits: Limits
+        self,
+        peer: PeerId,
+        incarnation: bytes,
+        admission: Admission,
+        limits: Limits,
+        guard: Guard,
     ) -> None:
         self.admission = admission
         self.port = 0
@@ -85,6 +91,7 @@ class Door:
         """Called with a peer that has not let this node in."""
         self._peer = peer
         self._incarnation = incarnation
+        self._guard = guard
         self._windows = Windows(
             limits.stream_window_bytes, limits.link_window_bytes, limits.streams
         )
@@ -110,8 +117,11 @@ class Door:
 
     def _tell(self, connected: Connected) -> None:
         if connected.hello.observed is not None:
-            for callback in self.observers:
-                callback(connected)
+            self._guard.tell(connected.peer, self.observers, connected, end=connected.path.close)
+
+    def tell_refused(self, peer: PeerId, refused: Refused) -> None:
+        """A peer has not let this node in."""
+        self._guard.tell(peer, self.refused, peer, refused)
 
     def _judge(self, hello: Hello, path: Path) -> tuple[Admitted, Secret | None]:
         if common_version(defaults.PROTOCOL_VERSIONS, hello.versions) is None:

@@ -35,7 +35,9 @@ class Neighbourhood:
                 swarm = self._endpoint.admission.swarm
                 async with trio.open_nursery() as nursery:
                     if swarm:
-                        self.lan = LanDiscovery(self._host, self._endpoint.peer, swarm)
+                        self.lan = LanDiscovery(
+                            self._host, self._endpoint.peer, swarm, guard=self._endpoint.guard
+                        )
                         self.lan.on_peer(lambda peer, place: self._meet(peer, place, dials))
                         nursery.start_soon(self.lan.run, port)
                     await self._endpoint.admission_changed()
@@ -48,7 +50,7 @@ class Neighbourhood:
         if link is not None:
             link.keep()
         if link is None or link.way not in (Way.LAN, Way.LOOPBACK):
-            dials.start_soon(self._dial, Address(*place, peer))
+            self._endpoint.guard.start(dials, place, self._dial, Address(*place, peer))
 
     async def _dial(self, address: Address) -> None:
         with suppress(DialFailed):

@@ -54,7 +54,7 @@ class Vouching:
             return
         async with trio.open_nursery() as nursery:
             for voucher in self._vouchers(peer):
-                nursery.start_soon(self._ask, voucher, peer)
+                self._endpoint.guard.start(nursery, voucher.peer, self._ask, voucher, peer)
 
     async def _ask(self, voucher: Link, peer: PeerId) -> None:
         try:

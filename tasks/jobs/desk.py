@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -20,6 +21,7 @@ from ...state.errors import FeedFull
 from ...state.service import State
 from ...state.views.jobs import Job, Standing, job_fact, job_id
 from ...state.views.jobs import State as Stand
+from ...transport.guard import Guard
 from ...transport.host import Host
 from ...transport.identity import PeerId
 from . import defaults
@@ -43,8 +45,15 @@ class Desk:
     """Of one node. `State.run` must be running."""
 
     def __init__(
-        self, host: Host, state: State, own: PeerId, results: Results, shelf: Shelves
+        self,
+        host: Host,
+        state: State,
+        own: PeerId,
+        results: Results,
+        shelf: Shelves,
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard or Guard()
         self.results = results
         self._host = host
         self._state = state
@@ -195,7 +204,10 @@ class Desk:
         held, claim = self.results.about(job), standing.claim
         if held is None or (held.claimant, held.attempt) != (claim.claimant, claim.attempt):
             self._fetching.add(job)
-            nursery.start_soon(self._collect, standing.job, claim)
+            later = partial(self._rest, job)
+            self._guard.start(
+                nursery, claim.claimant, self._collect, standing.job, claim, end=later
+            )
             return
         if now >= self._settled.setdefault(job, now + defaults.SETTLE):
             self._take_out(job)
@@ -209,10 +221,13 @@ class Desk:
                 # Whose attempts change for ever keeps no job from going.
                 self._settled.setdefault(job.id, self._host.now() + defaults.SETTLE)
         except OSError:  # the job stays in the feed, and its result with the claimant
-            self._later[job.id] = self._host.now() + defaults.REFUSE_PAUSE
+            self._rest(job.id)
         finally:
             self._fetching.discard(job.id)
             self._wake()
+
+    def _rest(self, job: str) -> None:
+        self._later[job] = self._host.now() + defaults.REFUSE_PAUSE
 
     async def _had(self, job: Job, claim: Claim) -> Outcome | None:
         """The whole result; None where it is not to be had now."""

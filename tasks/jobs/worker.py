@@ -22,6 +22,7 @@ from ...state.views.jobs import Job, Standing
 from ...state.views.members import JOBS, Member, Members, jobs_fact
 from ...state.views.view import Watch
 from ...transport.errors import ShoalError
+from ...transport.guard import Guard
 from ...transport.host import Host
 from ...transport.identity import PeerId
 from ..generation import Turn
@@ -88,6 +89,7 @@ class Worker:
         live: Callable[[], Collection[PeerId]],
         ready: Callable[[], bool],
         asks: Callable[[PeerId], bool] = lambda author: True,
+        guard: Guard | None = None,
     ) -> None:
         """`asks`: whether jobs of this author are done here."""
         self.done = 0  # jobs, in this run
@@ -99,6 +101,7 @@ class Worker:
         self._turn = turn
         self._ready = ready
         self._asks = asks
+        self._guard = guard or Guard()
         self._shelf = shelf
         self._jobs = state.views.jobs
         self._crew = Crew(state.views.members, runners, live=live, now=host.now)
@@ -220,7 +223,7 @@ class Worker:
             return False
         self._work = work = _Work(standing.job, claim, shown=self._host.now())
         try:
-            with work.scope:
+            with work.scope, self._guard.around(work.job.author):
                 await self._do(work)
         finally:
             self._work = None

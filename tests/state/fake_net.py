@@ -16,6 +16,7 @@ from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
 from shoal.transport.frame import Priority
+from shoal.transport.guard import Guard
 from shoal.transport.hello import Admitted
 from shoal.transport.host import Host
 from shoal.transport.identity import Identity, PeerId
@@ -127,6 +128,7 @@ class FakeEndpoint:
         self.peer = peer
         self.ip = ip
         self.dials: list[Address] = []
+        self.guard = Guard()
         self.all_links: dict[PeerId, FakeLink] = {}
         self._handlers: dict[str, Handler] = {}
         self._up: list[Callable[[Link], None]] = []

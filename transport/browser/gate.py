@@ -19,6 +19,7 @@ import trio
 from ..datagrams import Datagrams, Place
 from ..defaults import ACCEPT_PAUSE_S
 from ..errors import AddressInUse, HostError
+from ..guard import Guard
 from ..host import Host
 from ..identity import Identity
 from ..limits import Crowd
@@ -70,10 +71,12 @@ class Gate:
         proxies: Collection[str] = (),
         places: Callable[[], list[Place]] = list,
         limits: BrowserLimits | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.port = 0
         self.udp_port = 0
         self._host = host
+        self._guard = guard or Guard()
         self._identity = identity
         self._deliver = deliver
         self._names = hosts
@@ -133,6 +136,7 @@ class Gate:
                         bridge=bridge,
                         datagrams=datagrams,
                         limits=self._limits,
+                        guard=self._guard,
                     )
                     site = Site(pages, self._hosts(listen), self._origins)
                     await self._serve(listener, site, self._visits, task_status)
@@ -182,7 +186,9 @@ class Gate:
                     stream.socket.close()
                     continue
                 front = _Front(self, site, visits, nursery, source, local)
-                nursery.start_soon(self._converse, stream, front, subnet)
+                self._guard.start(
+                    nursery, source, self._converse, stream, front, subnet, end=stream.socket.close
+                )
 
     async def _converse(self, stream: trio.SocketStream, front: "_Front", subnet: str) -> None:
         """One request and one answer, each within its time."""

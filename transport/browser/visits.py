@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from ..datagrams import Datagrams, Place
+from ..guard import Guard
 from ..host import Host
 from ..identity import Identity, PeerId, public_key_of
 from ..place import network
@@ -60,9 +61,11 @@ class Visits:
         bridge: Bridge,
         datagrams: Datagrams,
         limits: BrowserLimits,
+        guard: Guard,
     ) -> None:
         self.counts = Counts()
         self._host = host
+        self._guard = guard
         self._identity = identity
         self._deliver = deliver
         self._bridge = bridge
@@ -88,9 +91,10 @@ class Visits:
         with suppress(trio.ClosedResourceError):
             while True:
                 for data, source in await self._datagrams.receive():
-                    reply = self._agent.receive(data, source, self._host.now())
-                    if reply is not None:
-                        self._datagrams.send(reply, source)
+                    with self._guard.around(source):
+                        reply = self._agent.receive(data, source, self._host.now())
+                        if reply is not None:
+                            self._datagrams.send(reply, source)
 
     def join(self, body: bytes, source: str, places: list[Place], nursery: trio.Nursery) -> bytes:
         """Answer a posted offer, and wait for its browser in a task of its own.
@@ -108,7 +112,7 @@ class Visits:
             raise Refusal(400, str(error)) from None
         visit = self._open(wanted)
         self._visits.add(visit)
-        nursery.start_soon(self._carry, visit)
+        self._guard.start(nursery, f"browser at {source}", self._carry, visit)
         sdp = answer(
             wanted.offer,
             ufrag=visit.session.ufrag,

@@ -7,6 +7,7 @@ import trio
 
 from ..datagrams import Datagrams, Place
 from ..errors import AddressInUse, HostError
+from ..guard import Guard
 from ..host import Group, Host, Interface
 from ..identity import PeerId
 from .defaults import GROUP, PORT, LanLimits
@@ -28,10 +29,17 @@ class LanDiscovery:
     """
 
     def __init__(
-        self, host: Host, peer: PeerId, swarm: bytes, *, limits: LanLimits | None = None
+        self,
+        host: Host,
+        peer: PeerId,
+        swarm: bytes,
+        *,
+        limits: LanLimits | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """`swarm` is the swarm's public name, up to 32 bytes; others' swarms are not seen."""
         self._host = host
+        self._guard = guard or Guard()
         self._peer = peer
         self._swarm = swarm
         self._limits = limits or LanLimits()
@@ -87,7 +95,7 @@ class LanDiscovery:
     async def _serve(self, interface: Interface) -> None:
         """One interface until it is gone; what fails is tried again at the next look."""
         try:
-            with self._served[interface]:
+            with self._served[interface], self._guard.around(f"network of {interface.address}"):
                 # Bound to the group, so that no datagram to another program of the port
                 # is taken away from it (RFC 6762, section 15).
                 group = Group(GROUP, interface.address)
@@ -129,9 +137,9 @@ class LanDiscovery:
     async def _receive(self, socket: Datagrams, responder: Responder, turn: "_Turn") -> None:
         while True:
             for data, source in await socket.receive():
-                for found in responder.receive(data, source, self._host.now()):
-                    for listener in self._listeners:
-                        listener(found.peer, found.place)
+                with self._guard.around(source):
+                    for found in responder.receive(data, source, self._host.now()):
+                        self._guard.tell(source, self._listeners, found.peer, found.place)
             turn.call(responder.due())
 
     def _luck(self) -> float:

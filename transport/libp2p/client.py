@@ -6,14 +6,16 @@ relay sees ciphertext, and what it says of who comes is a hint that TLS proves o
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import trio
 
 from ..address import Address
 from ..budget import Budget
-from ..errors import DialFailed, HostError, TransportError
+from ..errors import MISHAP, DialFailed, HostError, TransportError
 from ..frame import Fault
+from ..guard import Guard
 from ..host import Host
 from ..identity import Identity, PeerId, parse_peer_id
 from ..pipe import TcpPipe
@@ -54,8 +56,10 @@ class CircuitClient:
         protocols: Protocols = dict,
         port: Callable[[], int] = lambda: 0,
         limits: Libp2pLimits | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._host = host
+        self._guard = guard or Guard()
         self._identity = identity
         self._base = protocols
         self._port = port
@@ -108,7 +112,9 @@ class CircuitClient:
         found.connection.keep(self._host.now() + life)
         self._changed()
         if self._nursery is not None:
-            self._nursery.start_soon(self._renew, found, life)
+            end = partial(found.connection.close, MISHAP)
+            place = str(relay)
+            self._guard.start(self._nursery, place, self._renew, found, life, end=end)
 
     def release(self, relay: PeerId) -> None:
         """Leave a relay, and every circuit through it."""
@@ -128,7 +134,8 @@ class CircuitClient:
         if self._nursery is None:
             stream.close()
             raise DialFailed("not-running", "the client of relays is not running")
-        self._nursery.start_soon(_hold, relay.connection, stream)
+        place = str(address.relay)
+        self._guard.start(self._nursery, place, _hold, relay.connection, stream, end=stream.close)
         return stream
 
     # Connections to relays.
@@ -210,7 +217,8 @@ class CircuitClient:
             task_status.started()
 
         try:
-            await relay.connection.run(up=up)
+            with self._guard.around(str(relay.address)):
+                await relay.connection.run(up=up)
         finally:
             found = self._relays.get(peer) is relay
             if found:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import trio
 
 from ..errors import HostError
+from ..guard import Guard
 from ..host import Host
 from .defaults import (
     ALIGN_TRIES,
@@ -39,6 +40,9 @@ class Place(NamedTuple):
 
     gateway: str
     own: str
+
+
+_MISHAP = "what the router answered has run into a mistake of this node"
 
 
 class _Held:
@@ -83,10 +87,12 @@ class PortMapper:
         key: bytes = b"",
         limits: PortmapLimits | None = None,
         protocols: Collection[str] = PROTOCOLS,
+        guard: Guard | None = None,
     ) -> None:
         self.mapping: Mapping | None = None
         self.outcome = Outcome(note="ports have not been asked for yet")
         self._host = host
+        self._guard = guard or Guard()
         self._key = key or host.entropy(32)
         self._limits = limits or PortmapLimits()
         self._protocols = [name for name in PROTOCOLS if name in protocols]
@@ -117,7 +123,11 @@ class PortMapper:
         while True:
             place = self._look()
             if isinstance(place, Place):
-                await self._stay(place)
+                with self._guard.around(place.gateway):
+                    await self._stay(place)
+                    continue
+                self.outcome = Outcome(*place, note=_MISHAP)
+                await trio.sleep(self._limits.look_s)
             else:
                 self.outcome = Outcome(note=place)
                 await trio.sleep(self._limits.look_s)

@@ -16,6 +16,7 @@ import trio
 from ..calls import Answer, Call, Refusal, Reply
 from ..datagrams import Datagrams, Place
 from ..errors import CallRefused, LinkClosed
+from ..guard import Guard
 from ..host import Host
 from ..identity import PeerId
 from ..pipe import Pipe
@@ -52,12 +53,14 @@ class Puncher:
         *,
         limits: PunchLimits | None = None,
         bind: str = "0.0.0.0",
+        guard: Guard | None = None,
     ) -> None:
         self.limits = limits or PunchLimits()
         self.budget = Budget(self.limits)
         self.outcomes: dict[PeerId, Outcome] = {}
         """The last one with each peer, of the attempts that the peer offered too."""
         self._host = host
+        self._guard = guard or Guard()
         self._endpoint = endpoint
         self._knowledge = knowledge
         self._tools = Tools(
@@ -209,7 +212,8 @@ class Puncher:
             return Refusal("over", "the attempt has ended")
         # The answer needs half a round trip to get there: then both begin.
         at = self._host.now() + min(offer.rtt / 2, self.limits.skew_s)
-        self._nursery.start_soon(attempt.begin, mine, offer, at)
+        end = attempt.give_up
+        self._guard.start(self._nursery, call.peer, attempt.begin, mine, offer, at, end=end)
         return Reply(encode(self._offer(attempt, offer.round, mine, offer.rtt)))
 
     def _refusal_of(self, offer: Offer, peer: PeerId) -> str | None:
@@ -255,7 +259,8 @@ class Puncher:
 
     async def _run(self, attempt: Attempt, *, task_status: trio.TaskStatus[None]) -> None:
         try:
-            await attempt.run(task_status=task_status)
+            with self._guard.around(attempt.peer):
+                await attempt.run(task_status=task_status)
         finally:
             if self._attempts.get(attempt.peer) is attempt:
                 del self._attempts[attempt.peer]

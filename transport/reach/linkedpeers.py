@@ -7,6 +7,7 @@ import trio
 
 from ..calls import Handler
 from ..errors import CallRefused, LinkClosed
+from ..guard import Guard
 from ..host import Host
 from ..identity import PeerId
 from ..linkstatus import LinkStatus
@@ -43,8 +44,9 @@ class Links(Protocol):
 class LinkedPeers:
     """What linked peers offer is asked when it is needed, and remembered for a while."""
 
-    def __init__(self, host: Host, endpoint: Links, seen_at: SeenAt | None) -> None:
+    def __init__(self, host: Host, endpoint: Links, seen_at: SeenAt | None, guard: Guard) -> None:
         self._host = host
+        self._guard = guard
         self._endpoint = endpoint
         self._seen_at = seen_at
         self._offers: dict[PeerId, tuple[Offer, float]] = {}
@@ -81,7 +83,8 @@ class LinkedPeers:
         seen = [LinkedPeer(peer, ip, Offer()) for peer, (_, ip) in places.items() if ip is not None]
         async with trio.open_nursery() as nursery:
             for each in spread(seen)[: defaults.OBSERVER_LINKS]:
-                nursery.start_soon(self._ask, places[each.peer][0])
+                link = places[each.peer][0]
+                self._guard.start(nursery, link.peer, self._ask, link)
         return self.known()
 
     async def _ask(self, link: Link) -> None:

@@ -7,6 +7,7 @@ import trio
 
 from ..datagrams import Place
 from ..errors import HostError
+from ..guard import Guard
 from ..host import Host
 from ..place import CARRIER, is_public, parse_ip
 from . import asking, defaults
@@ -47,8 +48,10 @@ class Measurement:
         *,
         ports: Ports,
         mapped: Mapped,
+        guard: Guard,
     ) -> None:
         self._host = host
+        self._guard = guard
         self._linked = linked
         self._awaited = awaited
         self._ports = ports
@@ -116,7 +119,7 @@ class Measurement:
         while able and not answers:
             async with trio.open_nursery() as nursery:
                 for each in able[: defaults.DIALLERS]:
-                    nursery.start_soon(ask, each)
+                    self._guard.start(nursery, each.peer, ask, each)
             able = able[defaults.DIALLERS :]
         return answers
 

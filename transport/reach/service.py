@@ -5,6 +5,7 @@ from dataclasses import replace
 import trio
 
 from ..datagrams import Datagrams, Place
+from ..guard import Guard
 from ..host import Host
 from ..identity import PeerId
 from . import defaults, stun
@@ -37,15 +38,17 @@ class Reach:
         *,
         volunteer: bool = True,
         seen_at: SeenAt | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.reachability = Reachability()
         self.version = 0
         self._host = host
+        self._guard = guard = guard or Guard()
         self._endpoint = endpoint
         self._udp = udp
-        self._peers = LinkedPeers(host, endpoint, seen_at)
+        self._peers = LinkedPeers(host, endpoint, seen_at, guard)
         self._volunteer = Volunteer(
-            host, endpoint, udp, self._peers.seen_at, volunteer, self._outside
+            host, endpoint, udp, self._peers.seen_at, volunteer, self._outside, guard
         )
         self._awaited = Awaited()
         self._looker = Looker(host, udp) if udp is not None else None
@@ -151,7 +154,8 @@ class Reach:
             await self._linked.wait()
             await trio.sleep(defaults.SETTLE_S)
             while True:
-                await self.measure()
+                with self._guard.around("peers that were asked how this node is reached"):
+                    await self.measure()
                 await trio.sleep(defaults.MEASURE_GAP_S)
                 with trio.move_on_after(self._pause()):
                     await self._news.wait()
@@ -184,9 +188,14 @@ class Reach:
             if self._looker is None or not there or known is None:
                 continue
             self._turn += 1
-            seen = await self._looker.look([there[self._turn % len(there)]])
-            if seen[0] not in (None, known) and consensus(await self.look()) not in (None, known):
-                self._news.set()
+            place = there[self._turn % len(there)]
+            with self._guard.around(place):
+                await self._compare(self._looker, place, known)
+
+    async def _compare(self, looker: Looker, observer: Place, known: Place) -> None:
+        seen = await looker.look([observer])
+        if seen[0] not in (None, known) and consensus(await self.look()) not in (None, known):
+            self._news.set()
 
     async def _watch_links(self) -> None:
         """While there were too few observers, who came lately may be one more."""
@@ -202,7 +211,12 @@ class Reach:
     async def _measure(self) -> None:
         ports = Ports(self._endpoint.port, self._udp.port if self._udp is not None else None)
         measurement = Measurement(
-            self._host, self._peers, self._awaited, ports=ports, mapped=self._mapped
+            self._host,
+            self._peers,
+            self._awaited,
+            ports=ports,
+            mapped=self._mapped,
+            guard=self._guard,
         )
         known = await self._peers.ask()
         kind = await measurement.classify(known)

@@ -8,6 +8,7 @@ import trio
 from ..calls import Call, Handler, Reply
 from ..datagrams import Datagrams, Place
 from ..errors import HostError
+from ..guard import Guard
 from ..host import Host
 from . import stun
 from .dialler import Dialler, SeenAt
@@ -37,8 +38,10 @@ class Volunteer:
         seen_at: SeenAt,
         willing: bool,
         outside: Callable[[], Iterable[str]] = tuple,
+        guard: Guard | None = None,
     ) -> None:
         self._host = host
+        self._guard = guard or Guard()
         self._udp = udp
         self._willing = willing
         self._responder = Responder()
@@ -68,10 +71,11 @@ class Volunteer:
     async def _serve(self, socket: Datagrams) -> None:
         while True:
             for data, source in await socket.receive():
-                message = stun.decode(data)
-                answer = self.answer(data, message, source) if message is not None else None
-                if answer is not None:
-                    socket.send(answer, source)
+                with self._guard.around(source):
+                    message = stun.decode(data)
+                    answer = self.answer(data, message, source) if message is not None else None
+                    if answer is not None:
+                        socket.send(answer, source)
 
     def answer(self, data: bytes, message: Message, source: Place) -> bytes | None:
         """The answer to a Binding request on the node's UDP port."""

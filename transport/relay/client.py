@@ -235,8 +235,8 @@ class RelayClient:
         self._sources[opener] += 1
         self._unasked[relay] += not asked
         try:
-            for callback in self._on_circuit:
-                callback(pipe, opener, relay, seen)
+            guard = self._endpoint.guard
+            guard.tell(relay, self._on_circuit, pipe, opener, relay, seen, end=pipe.close)
             await pipe.wait_closed()
         finally:
             self._arriving -= Counter((relay,))  # drops what is 0
@@ -266,7 +266,9 @@ class RelayClient:
         try:
             while True:
                 self._news = trio.Event()
-                due = await self._tend()
+                due = self._host.now() + GATHER_S
+                with self._endpoint.guard.around("relays"):
+                    due = await self._tend()
                 with trio.move_on_at(due):
                     await self._news.wait()
         finally:
@@ -318,7 +320,7 @@ class RelayClient:
         due = [held for held in self._held.values() if held.renew <= self._host.now()]
         async with trio.open_nursery() as nursery:
             for held in due:
-                nursery.start_soon(self._renew_one, held)
+                self._endpoint.guard.start(nursery, held.relay, self._renew_one, held)
 
     async def _renew_one(self, held: Held) -> None:
         link = self._endpoint.link(held.relay)

@@ -56,7 +56,7 @@ class Survey:
         if trying:
             async with trio.open_nursery() as nursery:
                 for candidate in trying:
-                    nursery.start_soon(ask, candidate)
+                    self._endpoint.guard.start(nursery, candidate.peer, ask, candidate)
                 await first.wait()
                 with trio.move_on_after(GATHER_S):
                     await all_done.wait()

@@ -29,6 +29,7 @@ from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
 from aioquic.tls import CipherSuite, Epoch, Group, SignatureAlgorithm
 
+from ..certificate import UNREADABLE as BAD_CERTIFICATE
 from ..datagrams import Datagrams, Place
 from . import defaults
 from .certificate import Certificate
@@ -49,6 +50,7 @@ UNREADABLE: Final = (
     AssertionError,
     RuntimeError,
     QuicConnectionError,
+    *BAD_CERTIFICATE,
 )
 _STREAM_FRAMES: Final = range(QuicFrameType.STREAM_BASE, QuicFrameType.STREAM_BASE + 8)
 

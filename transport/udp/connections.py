@@ -7,6 +7,8 @@ and time comes by `timeout` when `due` has passed.
 import errno
 import heapq
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -23,6 +25,7 @@ from aioquic.quic.events import (
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 
 from ..datagrams import Datagram, Datagrams, Place
+from ..guard import Guard
 from ..host import Host
 from ..limits import HalfOpen
 from .certificate import Certificate
@@ -64,6 +67,7 @@ class Connections:
         half_open: HalfOpen,
         on_pipe: Callable[[QuicPipe], None],
         on_due: Callable[[float], None],
+        guard: Guard,
     ) -> None:
         """`on_pipe` gets each accepted pipe; `on_due` hears of a turn earlier than those before."""
         self.dropped = 0
@@ -75,6 +79,7 @@ class Connections:
         self._kept = 0  # by all, at the most: what was read since the last look still counts
         self._on_pipe = on_pipe
         self._on_due = on_due
+        self._guard = guard
         self._client = configuration(None, limits)
         self._server = configuration(Certificate.generate(host), limits)
         self._by_cid: dict[bytes, _Entry] = {}
@@ -100,18 +105,25 @@ class Connections:
         for data, place in batch:
             entry = self._by_cid.get(destination(data))
             if entry is None:
-                entry = self._begin(data, place, socket, now)
+                with self._guard.around(place):
+                    entry = self._begin(data, place, socket, now)
                 if entry is None:
                     continue
             if entry.connection.ended:
                 self._repeat(entry, place, socket)
                 continue
-            entry.connection.receive(data, place, socket, now)
-            touched[entry] = None
+            with self._guard.around(place, partial(self._forget, entry)):
+                entry.connection.receive(data, place, socket, now)
+                touched[entry] = None
         for entry in touched:
-            self._turn(entry, now)
-            if entry.pipe is not None and not entry.forgotten:
-                self._bound(entry, entry.pipe.kept)
+            with self._guarding(entry):
+                self._turn(entry, now)
+                if entry.pipe is not None and not entry.forgotten:
+                    self._bound(entry, entry.pipe.kept)
+
+    def _guarding(self, entry: _Entry) -> AbstractContextManager[None]:
+        """Whatever goes wrong with a connection ends that one."""
+        return self._guard.around(entry.connection.via.place, partial(self._forget, entry))
 
     def _bound(self, entry: _Entry, kept: int) -> None:
         """All connections together keep so much; beyond it the one that keeps most ends."""
@@ -223,13 +235,16 @@ class Connections:
             if entry.forgotten or when != entry.armed:
                 continue
             entry.armed = inf
-            if entry.due > now + _EARLY_S:
-                self._arm(entry)
-                continue
-            if now + _EARLY_S >= entry.deadline:
-                self._end(entry, QuicErrorCode.CONNECTION_REFUSED)
-                self._forget(entry)
-                continue
+            with self._guarding(entry):
+                self._expire(entry, now)
+
+    def _expire(self, entry: _Entry, now: float) -> None:
+        if entry.due > now + _EARLY_S:
+            self._arm(entry)
+        elif now + _EARLY_S >= entry.deadline:
+            self._end(entry, QuicErrorCode.CONNECTION_REFUSED)
+            self._forget(entry)
+        else:
             # Beyond the timer: at the very instant aioquic would let an acknowledgement wait for
             # the pacer and ask for the same instant again.
             then = max(now, entry.due) + _EARLY_S

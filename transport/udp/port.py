@@ -7,6 +7,7 @@ import trio
 
 from ..datagrams import Datagram, Datagrams, Place
 from ..errors import AddressInUse
+from ..guard import Guard
 from ..host import Host
 from ..limits import HalfOpen, Limits
 from .connections import Connections, unreachable
@@ -31,12 +32,14 @@ class UdpPort:
         *,
         limits: UdpLimits | None = None,
         half_open: HalfOpen | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """`half_open` counts accepted connections that have proven nothing yet; may be shared."""
         self.port = 0
         self.dropped = 0
         """Datagrams that were neither STUN nor QUIC."""
         self._host = host
+        self._guard = guard or Guard()
         self._sockets: list[Datagrams] = []
         self._by_version: dict[bool, Datagrams] = {}  # IPv6: True
         self._added: dict[Datagrams, trio.CancelScope] = {}
@@ -50,6 +53,7 @@ class UdpPort:
             half_open or HalfOpen(Limits()),
             self._accepted,
             self._due_earlier,
+            self._guard,
         )
 
     def on_stun(self, callback: OnStun) -> None:
@@ -156,7 +160,8 @@ class UdpPort:
                 elif data[0] >= _QUIC:
                     quic.append(item)
                 elif data[0] < _STUN and self._stun is not None:
-                    self._stun(data, item[1], socket)
+                    with self._guard.around(item[1]):
+                        self._stun(data, item[1], socket)
                 else:
                     self.dropped += 1
             if quic:

@@ -1,0 +1,167 @@
+"""What one peer runs into ends that peer's connection; the rest passes through."""
+
+import errno
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+import trio
+import trio.testing
+
+from shoal.state.errors import StoreRefused
+from shoal.transport.errors import MISHAP, DatabaseDamaged, DialFailed, LinkClosed
+from shoal.transport.guard import Guard, Mishap, mishap_of
+
+OWN = [
+    OSError(errno.ENOSPC, "no space left on device"),
+    OSError(errno.EIO, "input/output error"),
+    DatabaseDamaged("the database is damaged"),
+    trio.TrioInternalError(),
+]
+MISTAKES = [
+    RuntimeError(), KeyError("x"), RecursionError(), MemoryError(), OverflowError(),
+    AssertionError(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "x"), OSError(errno.EMFILE, "x"),
+    LinkClosed("closed", "the link ended"),
+]  # fmt: skip
+
+
+def guarded() -> tuple[Guard, list[Mishap], list[str]]:
+    guard, mishaps, ended = Guard(), list[Mishap](), list[str]()
+    guard.report, guard.hang_up = mishaps.append, ended.append
+    return guard, mishaps, ended
+
+
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    def fail(*args: object) -> NoReturn:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("error", MISTAKES, ids=lambda error: type(error).__name__)
+def test_a_mistake_ends_the_peer_s_connection_and_is_told(error: Exception) -> None:
+    guard, mishaps, ended = guarded()
+    with guard.around("peer", lambda: ended.append("pipe")):
+        raise error
+    assert ended == ["pipe", "peer"]
+    assert [(each.who, each.error) for each in mishaps] == [("peer", type(error).__name__)]
+
+
+@pytest.mark.parametrize("error", OWN, ids=lambda error: type(error).__name__)
+def test_what_this_machine_is_to_blame_for_is_loud(error: Exception) -> None:
+    guard, mishaps, ended = guarded()
+    with pytest.raises(type(error)), guard.around("peer"):
+        raise error
+    assert not mishaps and not ended
+
+
+def test_the_store_is_this_machine_s(tmp_path: object) -> None:
+    assert StoreRefused.own and not DialFailed.own
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), GeneratorExit()], ids=repr)
+def test_the_end_of_the_process_passes(error: BaseException) -> None:
+    guard, mishaps, _ = guarded()
+    with pytest.raises(type(error)), guard.around("peer"):
+        raise error
+    assert not mishaps
+
+
+@pytest.mark.trio
+async def test_cancellation_passes() -> None:
+    guard, mishaps, _ = guarded()
+    with trio.CancelScope() as scope:
+        with guard.around("peer"):
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+        raise AssertionError("not reached")
+    assert scope.cancelled_caught and not mishaps
+
+
+@pytest.mark.trio
+async def test_of_a_group_what_is_not_a_mistake_goes_on() -> None:
+    guard, mishaps, _ = guarded()
+    group = BaseExceptionGroup("", [RuntimeError(), ExceptionGroup("", [OWN[0], KeyError()])])
+    with pytest.raises(BaseExceptionGroup) as caught, guard.around("peer"):
+        raise group
+    assert caught.group_contains(OSError) and not caught.group_contains(RuntimeError)
+    assert not caught.group_contains(KeyError) and len(mishaps) == 1
+    with pytest.raises(BaseExceptionGroup) as ctrl_c, guard.around("peer"):
+        raise BaseExceptionGroup("", [RuntimeError(), KeyboardInterrupt()])
+    assert ctrl_c.group_contains(KeyboardInterrupt)
+    with guard.around("peer"):
+        raise ExceptionGroup("", [RuntimeError(), ExceptionGroup("", [KeyError()])])
+    assert mishaps[-1].error == "RuntimeError"
+
+
+@pytest.mark.trio
+async def test_a_task_that_fails_ends_none_of_the_others() -> None:
+    guard, mishaps, ended = guarded()
+    lived = trio.Event()
+
+    async def fail(word: str) -> None:
+        await trio.lowlevel.checkpoint()
+        raise RuntimeError(word)
+
+    async def live() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        lived.set()
+
+    async with trio.open_nursery() as nursery:
+        guard.start(nursery, ("192.0.2.1", 4001), fail, "x", end=lambda: ended.append("end"))
+        nursery.start_soon(live)
+    assert lived.is_set() and ended == ["end", "192.0.2.1 port 4001"]
+    assert mishaps[0].place.startswith("?"), "no line of the program's own"
+
+
+def test_a_task_keeps_its_name() -> None:
+    names = list[str]()
+
+    async def note() -> None:
+        names.append(trio.lowlevel.current_task().name)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            Guard().start(nursery, "peer", note)
+            nursery.start_soon(note)
+
+    trio.run(main)
+    assert names[0] == names[1]
+
+
+def test_one_callback_that_fails_keeps_the_others_from_nothing() -> None:
+    guard, mishaps, ended = guarded()
+    heard = list[int]()
+    guard.tell("peer", [heard.append, raising(RuntimeError()), heard.append], 7)
+    assert heard == [7, 7] and ended == ["peer"] and len(mishaps) == 1
+
+
+def test_callers_get_the_error_that_they_expect() -> None:
+    guard, mishaps, _ = guarded()
+    with pytest.raises(DialFailed) as failed, guard.around("a", instead=mishap_of("a")):
+        raise RuntimeError
+    assert failed.value.code == MISHAP and len(mishaps) == 1
+    with pytest.raises(LinkClosed), guard.around("a", instead=mishap_of("a")):
+        raise LinkClosed("closed", "coded errors pass")
+    assert len(mishaps) == 1
+
+
+def test_an_end_that_fails_too_is_told_and_goes_no_further() -> None:
+    guard, mishaps, ended = guarded()
+    with guard.around("peer", raising(ValueError())):
+        raise RuntimeError
+    assert [each.error for each in mishaps] == ["RuntimeError", "ValueError"]
+    assert "peer" in ended
+
+
+def test_without_a_report_nothing_is_hidden() -> None:
+    with pytest.raises(RuntimeError), Guard().around("peer"):
+        raise RuntimeError
+
+
+def test_no_words_of_a_peer_s_are_told() -> None:
+    guard, mishaps, _ = guarded()
+    with guard.around("\x1b[2J\u202e" + "x" * 100):
+        raise RuntimeError("a prompt")
+    assert "\x1b" not in mishaps[0].who and len(mishaps[0].who) <= 64
+    assert "prompt" not in str(mishaps[0])

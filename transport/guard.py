@@ -1,0 +1,203 @@
+"""What goes wrong with one peer ends that peer's connection, never the daemon (ADR 0023).
+
+Whatever handles one peer (a link, a datagram, a dial, a callback about a link) runs within
+`Guard.around`; as a task it is begun by `Guard.start`. An unexpected exception there is a mistake
+of ours that the peer has found: its connection is ended, and the node reports it. Cancellation, the
+end of the process and errors of this machine (`is_own`) pass through as before.
+"""
+
+import errno
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import trio
+
+from .errors import MISHAP, DialFailed, ShoalError
+
+_ROOT: Final = Path(__file__).parent.parent
+_OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+_NAME_CHARS: Final = 64  # of what is told of who it was
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """An exception that nobody expected: whose peer's (an id or an address), its type, and the
+    line of ours that raised it. Its words are left out: they may hold what a peer or a person
+    wrote."""
+
+    who: str
+    error: str
+    place: str
+
+
+class Guard:
+    """One for each endpoint. `report` is told of each mishap; without it nothing is caught, so
+    that a mistake of ours is seen where no daemon has to go on. `hang_up` ends the link to a peer
+    id, where there is one."""
+
+    def __init__(self) -> None:
+        self.report: Callable[[Mishap], None] | None = None
+        self.hang_up: Callable[[str], None] = lambda who: None
+
+    def around(
+        self,
+        who: object,
+        end: Callable[[], object] | None = None,
+        *,
+        instead: Callable[[], Exception] | None = None,
+    ) -> AbstractContextManager[None]:
+        """`with guard.around(who):` whatever handles that peer, an id or a place.
+
+        After a mishap `end` is called, and the link to the peer ends. Then `instead` is raised
+        where it is given, which callers expect: errors of its type, and coded ones, pass through.
+        """
+        return _Around(self, who, end, instead)
+
+    def start(
+        self,
+        nursery: trio.Nursery,
+        who: object,
+        function: Callable[..., Awaitable[object]],
+        *args: object,
+        end: Callable[[], object] | None = None,
+    ) -> None:
+        """Start a task that handles one peer; as `nursery.start_soon(function, *args)`."""
+        nursery.start_soon(partial(self._run, who, end, function), *args, name=function)
+
+    async def _run(
+        self,
+        who: object,
+        end: Callable[[], object] | None,
+        function: Callable[..., Awaitable[object]],
+        *args: object,
+    ) -> None:
+        with _Around(self, who, end, None):
+            await function(*args)
+
+    def tell(
+        self,
+        who: object,
+        callbacks: Iterable[Callable[..., object]],
+        *args: object,
+        end: Callable[[], object] | None = None,
+    ) -> None:
+        """Call all of them: one that fails keeps none of the others from hearing of it."""
+        for callback in callbacks:
+            with _Around(self, who, end, None):
+                callback(*args)
+
+
+class _Around(AbstractContextManager[None]):
+    """The block that `Guard.around` guards."""
+
+    __slots__ = ("_end", "_guard", "_instead", "_who")
+
+    def __init__(
+        self,
+        guard: Guard,
+        who: object,
+        end: Callable[[], object] | None,
+        instead: Callable[[], Exception] | None,
+    ) -> None:
+        self._guard = guard
+        self._who = who
+        self._end = end
+        self._instead = instead
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """The one place where any exception of one peer's is caught."""
+        guard = self._guard
+        if error is None or guard.report is None:
+            return False
+        mistake, rest = _split(error, self._passes)
+        if mistake is None:
+            return False
+        who = name_of(self._who)
+        guard.report(Mishap(who, type(mistake).__name__, _place(mistake)))
+        _Around._finish(guard, who, self._end, lambda: guard.hang_up(who))
+        if rest is not None:
+            raise rest
+        if self._instead is not None:
+            raise self._instead() from None
+        return True
+
+    def _passes(self, error: BaseException) -> bool:
+        if self._instead is None:
+            return is_own(error)
+        return isinstance(error, ShoalError | type(self._instead())) or is_own(error)
+
+    @staticmethod
+    def _finish(guard: Guard, who: str, *ends: Callable[[], object] | None) -> None:
+        """Ending may run into the same mistake: each end is a block of its own."""
+        for end in ends:
+            if end is not None:
+                with _Around(guard, who, None, None):
+                    end()
+
+
+def mishap_of(name: object) -> Callable[[], DialFailed]:
+    """What a dial raises then (`Guard.around`, `instead`)."""
+    return lambda: DialFailed(MISHAP, f"`{name}` has run into a mistake of this node")
+
+
+def is_own(error: BaseException) -> bool:
+    """Whether an error is this machine's, so that no peer is to blame: its disk, its store, or
+    trio itself. Such errors end the daemon loudly."""
+    if isinstance(error, ShoalError):
+        return error.own
+    if isinstance(error, OSError):
+        return error.errno in _OF_THE_DISK
+    return isinstance(error, trio.TrioInternalError)
+
+
+def _split(
+    error: BaseException, passes: Callable[[BaseException], bool]
+) -> tuple[Exception | None, BaseException | None]:
+    """The first mistake, and what is left of the exception without all of them."""
+
+    def is_mistake(each: BaseException) -> bool:
+        if isinstance(each, BaseExceptionGroup):
+            return False  # its parts are looked at one by one
+        return isinstance(each, Exception) and not passes(each)
+
+    if not isinstance(error, BaseExceptionGroup):
+        return (
+            (error, None) if isinstance(error, Exception) and is_mistake(error) else (None, error)
+        )
+    mistakes, rest = error.split(is_mistake)
+    first: BaseException | None = mistakes
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first if isinstance(first, Exception) else None, rest
+
+
+def name_of(who: object) -> str:
+    """A peer id as it is, a place as `address port number`, without anything that a terminal
+    would obey."""
+    if isinstance(who, tuple):
+        who = f"{who[0]} port {who[1]}"
+    return ascii(str(who))[1:-1][:_NAME_CHARS]
+
+
+def _place(error: BaseException) -> str:
+    """The deepest line of ours: `transport/link.py:412`."""
+    trace, found = error.__traceback__, "?"
+    while trace is not None:
+        path = Path(trace.tb_frame.f_code.co_filename)
+        if path.is_relative_to(_ROOT) and path.name != "guard.py":
+            found = f"{path.relative_to(_ROOT).as_posix()}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
