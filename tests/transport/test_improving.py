@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from shoal.transport.guard import Guard
 from shoal.transport import defaults
 from shoal.transport.identity import PeerId
 from shoal.transport.improving import Improving
@@ -37,7 +38,7 @@ async def test_a_newer_link_to_the_same_peer_has_a_task_of_its_own(
     autojump_clock: MockClock,
 ) -> None:
     puncher = Puncher()
-    improving = Improving(cast(Any, puncher), know)
+    improving = Improving(cast(Any, puncher), know, Guard())
     async with trio.open_nursery() as nursery:
         improving.begin(cast(Any, Link()), nursery, at_once=True)
         await trio.sleep(1)
@@ -49,7 +50,7 @@ async def test_a_newer_link_to_the_same_peer_has_a_task_of_its_own(
 
 async def test_one_task_for_each_link(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), know)
+    improving = Improving(cast(Any, puncher), know, Guard())
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             improving.begin(link, nursery, at_once=True)
@@ -60,7 +61,7 @@ async def test_one_task_for_each_link(autojump_clock: MockClock) -> None:
 
 async def test_it_ends_when_the_link_is_direct(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), know)
+    improving = Improving(cast(Any, puncher), know, Guard())
     async with trio.open_nursery() as nursery:
         improving.begin(link, nursery, at_once=True)
         await trio.sleep(1)
@@ -70,7 +71,7 @@ async def test_it_ends_when_the_link_is_direct(autojump_clock: MockClock) -> Non
 
 async def test_another_network_is_a_reason_to_try_at_once(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), know)
+    improving = Improving(cast(Any, puncher), know, Guard())
     async with trio.open_nursery() as nursery:
         improving.begin(link, nursery, at_once=False)
         await trio.sleep(1)

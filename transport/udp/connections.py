@@ -116,10 +116,9 @@ class Connections:
                 entry.connection.receive(data, place, socket, now)
                 touched[entry] = None
         for entry in touched:
-            with self._guarding(entry):
-                self._turn(entry, now)
-                if entry.pipe is not None and not entry.forgotten:
-                    self._bound(entry, entry.pipe.kept)
+            self._turn(entry, now)
+            if entry.pipe is not None and not entry.forgotten:
+                self._bound(entry, entry.pipe.kept)
 
     def _guarding(self, entry: _Entry) -> AbstractContextManager[None]:
         """Whatever goes wrong with a connection ends that one."""
@@ -257,8 +256,11 @@ class Connections:
 
     def _turn(self, entry: _Entry, now: float) -> None:
         """Pass on what a connection has to say, send what it has to send."""
-        if entry.forgotten:
-            return
+        if not entry.forgotten:
+            with self._guarding(entry):
+                self._take_turn(entry, now)
+
+    def _take_turn(self, entry: _Entry, now: float) -> None:
         self._hear(entry)
         self._transmit(entry, now)
         self._hear(entry)  # building packets makes events too

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from shoal.transport.guard import Guard
 from shoal.transport.calls import Reply
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
@@ -58,7 +59,7 @@ class FakeEndpoint:
 
 def some(*ips: str) -> tuple[LinkedPeers, FakeEndpoint]:
     endpoint = FakeEndpoint([FakeLink(PeerId(f"{n}"), ip) for n, ip in enumerate(ips)])
-    return LinkedPeers(RealHost(), endpoint, None), endpoint
+    return LinkedPeers(RealHost(), endpoint, None, Guard()), endpoint
 
 
 async def test_asked_once_in_a_while(autojump_clock: trio.testing.MockClock) -> None:

@@ -1,0 +1,160 @@
+"""A mistake of ours in the handling of one peer, put into every place where one is handled: the
+daemons live on, the links come back, and the condition names it. Without the guard each ends one.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from inspect import iscoroutinefunction
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
+from shoal.netsim.world import World
+from shoal.node.mishaps import CONDITION, Mishaps
+from shoal.transport.errors import DialFailed
+from shoal.transport.guard import Mishap
+
+PLACES = """
+transport.accepting Accepting._greet_lane
+transport.direct Direct.dial
+transport.climbs Climbs._run
+transport.ladder Ladder._path_found
+transport.ladder Ladder._observed
+transport.ladder Ladder._stun
+transport.link Link._take_in
+transport.link Link.tick
+transport.link Link.expire
+transport.link Link._on_called
+transport.udp.connection Connection.receive
+transport.udp.connection Connection.transmit
+transport.udp.connection Connection.expire
+transport.udp.gate Gate.admit
+transport.udp.port UdpPort._accepted
+transport.lan.responder Responder.receive
+transport.lan.responder Responder.poll
+transport.neighbourhood Neighbourhood._meet
+transport.neighbourhood Neighbourhood._dial
+transport.portmap.portcontrol PortControl._take
+transport.portmap.igdclient IgdClient.probe
+transport.reach.linkedpeers LinkedPeers._ask
+transport.reach.looking Looker._ask
+transport.reach.measuring Measurement.classify
+transport.reach.volunteer Volunteer.answer
+dht.joining Joining.met
+dht.joining Joining._get_to_know
+dht.searching Searching._ask
+dht.publishing Publishing._store
+dht.answering Answering.on_find
+state.membership Membership._link_up
+state.membership Membership._link_lost
+state.membership Membership._dial
+state.membership Membership._take
+state.probing Probing._check
+state.replication Replication._link_up
+state.replication Replication._pull
+state.replication Replication._compare
+state.replication Replication._on_news
+""".split("\n")[1:-1]
+
+
+def faults(monkeypatch: pytest.MonkeyPatch, places: list[str]) -> set[str]:
+    """The first call of each raises an error of its own; the set has those that were not called
+    yet."""
+    left = set[str]()
+    for place in places:
+        module, name = place.split()
+        owner, _, method = name.rpartition(".")
+        where = getattr(import_module(f"shoal.{module}"), owner)
+        break_once(monkeypatch, where, method, name, left)
+    return left
+
+
+def break_once(
+    monkeypatch: pytest.MonkeyPatch, where: Any, method: str, name: str, left: set[str]
+) -> None:
+    real: Callable[..., Any] = getattr(where, method)
+    fault = type(name.replace(".", "_"), (Exception,), {})
+    left.add(fault.__name__)
+
+    def called() -> None:
+        if fault.__name__ in left:
+            left.discard(fault.__name__)
+            raise fault
+
+    if iscoroutinefunction(real):
+
+        async def wait(*args: Any, **more: Any) -> Any:
+            called()
+            return await real(*args, **more)
+
+        monkeypatch.setattr(where, method, wait)
+    else:
+
+        def run(*args: Any, **more: Any) -> Any:
+            called()
+            return real(*args, **more)
+
+        monkeypatch.setattr(where, method, run)
+
+
+async def three(world: World, **settings: Any) -> list[DaemonHandle]:
+    """A public node, and two on one home's network, whose router forwards ports."""
+    home = world.gateway("home", igd=True)
+    one = await world.host("public").start(Daemon(engine=False, **settings))
+    settings["bootstrap"] = [one]
+    desk, sofa = world.host("desk", behind=home), world.host("sofa", behind=home)
+    return [
+        one,
+        await desk.start(Daemon(engine=False, **settings)),
+        await sofa.start(Daemon(engine=False, **settings)),
+    ]
+
+
+async def over_udp(one: DaemonHandle, other: DaemonHandle) -> None:
+    """A further path of a link that TCP carries."""
+    with suppress(DialFailed):
+        address = other.address
+        await one.node.ladder.direct.dial_place((address.host, address.port), other.peer)
+
+
+async def test_the_daemons_live(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = faults(monkeypatch, PLACES)
+    told, add = list[Mishap](), Mishaps.add
+
+    def note(mishaps: Mishaps, mishap: Mishap) -> None:
+        told.append(mishap)
+        add(mishaps, mishap)
+
+    monkeypatch.setattr(Mishaps, "add", note)
+    nodes = await three(world, loud=False)
+    await trio.sleep(60)
+    for _ in range(8):
+        await nodes[1].host.run(over_udp, nodes[1], nodes[0])
+    await trio.sleep(60)
+    assert not left, f"these were never called: {left}"
+    names = {each.error for each in told}
+    everywhere = {place.split()[1].replace(".", "_") for place in PLACES}
+    assert everywhere <= names, everywhere - names
+    for each in nodes:
+        status = await each.status()
+        assert [each["name"] for each in status["health"]] == [CONDITION]
+        assert status["peers"] == 2
+
+
+@pytest.mark.parametrize("place", ["transport.link Link.tick", "state.probing Probing._check"])
+def test_without_the_guard_one_of_them_ends_a_daemon(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    left = faults(monkeypatch, [place])
+    world = World(seed=1)
+
+    async def main() -> None:
+        await three(world)
+        await trio.sleep(60)
+
+    with pytest.raises((Exception, BaseExceptionGroup)) as failed:
+        world.run(main)
+    assert not left and place.split()[1].replace(".", "_") in repr(failed.value)
