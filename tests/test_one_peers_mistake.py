@@ -17,47 +17,47 @@ from shoal.node.mishaps import CONDITION, Mishaps
 from shoal.transport.errors import DialFailed
 from shoal.transport.guard import Mishap
 
-PLACES = """
-transport.accepting Accepting._greet_lane
-transport.direct Direct.dial
-transport.climbs Climbs._run
-transport.ladder Ladder._path_found
-transport.ladder Ladder._observed
-transport.ladder Ladder._stun
-transport.link Link._take_in
-transport.link Link.tick
-transport.link Link.expire
-transport.link Link._on_called
-transport.udp.connection Connection.receive
-transport.udp.connection Connection.transmit
-transport.udp.connection Connection.expire
-transport.udp.gate Gate.admit
-transport.udp.port UdpPort._accepted
-transport.lan.responder Responder.receive
-transport.lan.responder Responder.poll
-transport.neighbourhood Neighbourhood._meet
-transport.neighbourhood Neighbourhood._dial
-transport.portmap.portcontrol PortControl._take
-transport.portmap.igdclient IgdClient.probe
-transport.reach.linkedpeers LinkedPeers._ask
-transport.reach.looking Looker._ask
-transport.reach.measuring Measurement.classify
-transport.reach.volunteer Volunteer.answer
-dht.joining Joining.met
-dht.joining Joining._get_to_know
-dht.searching Searching._ask
-dht.publishing Publishing._store
-dht.answering Answering.on_find
-state.membership Membership._link_up
-state.membership Membership._link_lost
-state.membership Membership._dial
-state.membership Membership._take
-state.probing Probing._check
-state.replication Replication._link_up
-state.replication Replication._pull
-state.replication Replication._compare
-state.replication Replication._on_news
-""".split("\n")[1:-1]
+PLACES = [
+    "transport.accepting Accepting._greet_lane",
+    "transport.direct Direct.dial",
+    "transport.climbs Climbs._run",
+    "transport.ladder Ladder._path_found",
+    "transport.ladder Ladder._observed",
+    "transport.ladder Ladder._stun",
+    "transport.link Link._take_in",
+    "transport.link Link.tick",
+    "transport.link Link.expire",
+    "transport.link Link._on_called",
+    "transport.udp.connection Connection.receive",
+    "transport.udp.connection Connection.transmit",
+    "transport.udp.connection Connection.expire",
+    "transport.udp.gate Gate.admit",
+    "transport.udp.port UdpPort._accepted",
+    "transport.lan.responder Responder.receive",
+    "transport.lan.responder Responder.poll",
+    "transport.neighbourhood Neighbourhood._meet",
+    "transport.neighbourhood Neighbourhood._dial",
+    "transport.portmap.portcontrol PortControl._take",
+    "transport.portmap.igdclient IgdClient.probe",
+    "transport.reach.linkedpeers LinkedPeers._ask",
+    "transport.reach.looking Looker._ask",
+    "transport.reach.measuring Measurement.classify",
+    "transport.reach.volunteer Volunteer.answer",
+    "dht.joining Joining.met",
+    "dht.joining Joining._get_to_know",
+    "dht.searching Searching._ask",
+    "dht.publishing Publishing._store",
+    "dht.answering Answering.on_find",
+    "state.membership Membership._link_up",
+    "state.membership Membership._link_lost",
+    "state.membership Membership._dial",
+    "state.membership Membership._take",
+    "state.probing Probing._check",
+    "state.replication Replication._link_up",
+    "state.replication Replication._pull",
+    "state.replication Replication._compare",
+    "state.replication Replication._on_news",
+]
 
 
 def faults(monkeypatch: pytest.MonkeyPatch, places: list[str]) -> set[str]:

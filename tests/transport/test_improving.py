@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from shoal.transport.guard import Guard
 from shoal.transport import defaults
+from shoal.transport.guard import Guard
 from shoal.transport.identity import PeerId
 from shoal.transport.improving import Improving
 from shoal.transport.pipe import Way

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.transport.guard import Guard
 from shoal.transport.calls import Reply
 from shoal.transport.errors import CallRefused
+from shoal.transport.guard import Guard
 from shoal.transport.identity import PeerId
 from shoal.transport.reach import defaults
 from shoal.transport.reach.linkedpeers import LinkedPeers

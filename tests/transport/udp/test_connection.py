@@ -17,6 +17,8 @@ from aioquic.quic.packet import (
 )
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.tls import Epoch
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from shoal.netsim.world import World
 from shoal.transport.realhost import RealHost
@@ -380,3 +382,41 @@ async def test_packets_grow_as_the_path_allows(world: World) -> None:
         a.host.start_soon(a.nursery, write, near, bytes(1_000_000))
         assert len(await read(far, 1_000_000)) == 1_000_000
         assert near.connection._max_datagram_size == 1452
+
+
+class Forged:
+    """A certificate one byte of which is another one."""
+
+    def __init__(self, real: x509.Certificate, at: int, value: int) -> None:
+        der = bytearray(real.public_bytes(Encoding.DER))
+        der[at] = value
+        self._der, self._real = bytes(der), real
+
+    def public_bytes(self, encoding: Encoding) -> bytes:
+        return self._der
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+VERSION_AT = 9  # of the byte that says which version of X.509 it is
+
+
+@pytest.mark.parametrize("version", [1, 5, 127])
+async def test_a_listener_s_certificate_of_no_known_version_ends_its_connection(
+    world: World, version: int
+) -> None:
+    """What `cryptography` raises then (InvalidVersion) is no ValueError, and aioquic lets it
+    through: it ended the node that had dialled."""
+    async with running(*pair(world)) as (a, b):
+        server = b.port.connections._server
+        real = server.certificate
+        server.certificate = Forged(real, VERSION_AT, version)
+        assert server.certificate._der[VERSION_AT - 4 : VERSION_AT] == b"\xa0\x03\x02\x01"
+        with pytest.raises(x509.InvalidVersion):
+            x509.load_der_x509_certificate(server.certificate._der)
+        with pytest.raises(ConnectionRefusedError):
+            await a.dial(b.place)
+        server.certificate = real
+        near, _ = await joined(a, b)
+        assert not near.connection.ended
