@@ -13,9 +13,11 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.utils import CryptographyDeprecationWarning
 
@@ -26,9 +28,11 @@ from .identity import Identity, PeerId, base58_encode, verify_raw
 
 LIBP2P_EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 _HANDSHAKE_WORD = b"libp2p-tls-handshake:"
-_RSA, _ED25519, _SECP256K1, _ECDSA = range(4)  # KeyType of the libp2p PublicKey protobuf
-_INLINE_KEY_BYTES = 42  # longer encoded keys are named by their SHA-256 (peer-ids.md)
-_RSA_BITS = range(2048, 8193)  # as go-libp2p accepts them
+_ED25519_PREFIX = b"\x08\x01\x12\x20"  # KeyType and length in the libp2p PublicKey protobuf
+_KEY_BYTES = 32
+_RSA_BITS = 8192  # as go-libp2p accepts them
+_RSA_EXPONENT = 2**31
+_CURVES = ec.SECP256R1, ec.SECP384R1, ec.SECP521R1
 _SEQUENCE, _OCTETS = 0x30, 0x04
 # Fixed, and those of the specification's test certificates: dates carry no meaning here.
 _NOT_BEFORE = datetime.datetime(1975, 1, 1, tzinfo=datetime.UTC)
@@ -89,21 +93,22 @@ class Certificate:
 def peer_of_certificate(der: bytes) -> PeerId:
     """Check a certificate (DER) and return the peer id it proves.
 
-    Any key type of libp2p is understood (an id of another type than Ed25519 is no peer of
-    ours: `parse_peer_id` says so). Raises `TransportError("bad-certificate")`.
+    Identities are Ed25519 keys. Raises `TransportError("bad-certificate")`, for what would be
+    expensive to verify before anything is verified.
     """
     if len(der) > CERTIFICATE_BYTES:
         raise _bad(f"it has more than {CERTIFICATE_BYTES} bytes")
     try:
         certificate = _load(der)
-        certificate.verify_directly_issued_by(certificate)
         public_key, signature = _read_signed_key(_libp2p_extension(certificate))
-        check_signature(public_key, _HANDSHAKE_WORD + _spki(certificate), signature)
+        identity_key(public_key)
+        _check_carrier(certificate.public_key())  # nothing is verified before
+        certificate.verify_directly_issued_by(certificate)
+        return check_signature(public_key, _HANDSHAKE_WORD + _spki(certificate), signature)
     except InvalidSignature:
         raise _bad("a signature in it is wrong") from None
     except UNREADABLE as error:
         raise _bad(f"it cannot be read ({str(error)[:80]})") from None
-    return peer_id_of_encoded(public_key)
 
 
 def _load(der: bytes) -> x509.Certificate:
@@ -138,7 +143,7 @@ def _signed_key(identity: Identity, spki: bytes) -> bytes:
 
     With an Ed25519 key every length fits one byte.
     """
-    encoded = bytes([8, _ED25519, 0x12, len(identity.public_key)]) + identity.public_key
+    encoded = _ED25519_PREFIX + identity.public_key
     signature = identity.sign_for_libp2p(_HANDSHAKE_WORD + spki)
     body = bytes([_OCTETS, len(encoded)]) + encoded + bytes([_OCTETS, len(signature)]) + signature
     return bytes([_SEQUENCE, len(body)]) + body
@@ -166,39 +171,31 @@ def _read_der(tag: int, data: bytes) -> tuple[bytes, bytes]:
     return data[start : start + size], data[start + size :]
 
 
-def _read_public_key(encoded: bytes) -> tuple[int, bytes]:
-    """Key type and data of a libp2p PublicKey protobuf in its one canonical spelling."""
-    if len(encoded) < 4 or encoded[0] != 8 or encoded[1] > _ECDSA or encoded[2] != 0x12:
-        raise ValueError("the identity key is not a libp2p public key")
-    start, size = 4, encoded[3]
-    if size >= 0x80 and len(encoded) > 4:
-        start, size = 5, size & 0x7F | encoded[4] << 7
-    if size > 0x7F * 128 or len(encoded) != start + size:
-        raise ValueError("the identity key has a wrong length")
-    return encoded[1], encoded[start:]
+def identity_key(encoded: bytes) -> bytes:
+    """The raw key in a libp2p PublicKey protobuf, in its one canonical spelling. Raises ValueError
+    for any but an Ed25519 key: no peer of ours has another one, and what the others cost to verify
+    a stranger chooses (ADR 0023)."""
+    if len(encoded) != len(_ED25519_PREFIX) + _KEY_BYTES or encoded[:4] != _ED25519_PREFIX:
+        raise ValueError("the identity key is not an Ed25519 key")
+    return encoded[len(_ED25519_PREFIX) :]
 
 
-def check_signature(encoded: bytes, data: bytes, signature: bytes) -> None:
-    kind, key = _read_public_key(encoded)
-    if kind == _ED25519:
-        if not verify_raw(key, data, signature):
-            raise InvalidSignature
-    elif kind == _SECP256K1:
-        point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256K1(), key)
-        point.verify(signature, data, ec.ECDSA(hashes.SHA256()))
-    elif kind == _ECDSA:
-        curve_key = serialization.load_der_public_key(key)
-        if not isinstance(curve_key, ec.EllipticCurvePublicKey):
-            raise ValueError("the identity key is not an ECDSA key")
-        curve_key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
-    else:
-        rsa_key = serialization.load_der_public_key(key)
-        if not isinstance(rsa_key, rsa.RSAPublicKey) or rsa_key.key_size not in _RSA_BITS:
-            raise ValueError("the identity key is not an RSA key of 2048 to 8192 bits")
-        rsa_key.verify(signature, data, padding.PKCS1v15(), hashes.SHA256())
+def _check_carrier(key: object) -> None:
+    """A certificate's own key may be of the kinds that TLS 1.3 signs with, where verifying is
+    cheap: a huge exponent of RSA costs 16 ms. Raises ValueError."""
+    if isinstance(key, rsa.RSAPublicKey):
+        if key.key_size > _RSA_BITS or key.public_numbers().e > _RSA_EXPONENT:
+            raise ValueError("its key is an RSA key that is expensive to verify with")
+    elif isinstance(key, ec.EllipticCurvePublicKey):
+        if not isinstance(key.curve, _CURVES):
+            raise ValueError("its key is of another curve than TLS 1.3 signs with")
+    elif not isinstance(key, Ed25519PublicKey):
+        raise ValueError("its key is neither an Ed25519, an ECDSA, nor an RSA key")
 
 
-def peer_id_of_encoded(encoded: bytes) -> PeerId:
-    if len(encoded) <= _INLINE_KEY_BYTES:
-        return PeerId(base58_encode(bytes([0, len(encoded)]) + encoded))
-    return PeerId(base58_encode(b"\x12\x20" + hashlib.sha256(encoded).digest()))
+def check_signature(encoded: bytes, data: bytes, signature: bytes) -> PeerId:
+    """The peer id of an encoded identity key that has signed `data`. Raises ValueError,
+    InvalidSignature."""
+    if not verify_raw(identity_key(encoded), data, signature):
+        raise InvalidSignature
+    return PeerId(base58_encode(bytes([0, len(encoded)]) + encoded))

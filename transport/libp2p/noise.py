@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from ..certificate import UNREADABLE, check_signature, peer_id_of_encoded
+from ..certificate import UNREADABLE, check_signature
 from ..frame import Fault
 from ..identity import Identity
 from . import defaults
@@ -152,7 +152,7 @@ class Handshake:
 class Noise:
     """A secured connection. Feed what arrives, send what `outgoing` returns.
 
-    `peer` is the other end's libp2p peer id (of any key type), None until it is proven; `expect`
+    `peer` is the other end's libp2p peer id (of an Ed25519 key), None until it is proven; `expect`
     is who must answer. Raises Fault: `bad-noise`, `bad-identity`, `wrong-peer`.
     """
 
@@ -250,10 +250,9 @@ class Noise:
             raise Fault("bad-identity")
         signed = _STATIC_KEY_WORD + handshake.their_static.public_bytes_raw()
         try:
-            check_signature(encoded, signed, signature)
+            peer = check_signature(encoded, signed, signature)
         except (InvalidSignature, *UNREADABLE):
             raise Fault("bad-identity") from None
-        peer = peer_id_of_encoded(encoded)
         if self._expect is not None and peer != self._expect:
             raise Fault("wrong-peer")
         self.peer = peer

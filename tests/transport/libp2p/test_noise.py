@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from shoal.transport import certificate
 from shoal.transport.frame import Fault
 from shoal.transport.identity import Identity
 from shoal.transport.libp2p.noise import Handshake, Noise
@@ -160,10 +161,11 @@ def test_garbage_raises_nothing_but_faults() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rsa", "secp256k1"])
-def test_keys_of_other_kinds_are_understood(kind: str) -> None:
-    """Old go and js peers have RSA keys; some have secp256k1."""
+def test_keys_of_other_kinds_are_refused_before_a_signature_is_verified(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """py-libp2p's, as go's and js's, are Ed25519 keys unless they are asked for others."""
     from libp2p.crypto import rsa, secp256k1
-    from libp2p.peer.id import ID
 
     keys = rsa.create_new_key_pair(2048) if kind == "rsa" else secp256k1.create_new_key_pair()
     a, b = pair()
@@ -173,8 +175,17 @@ def test_keys_of_other_kinds_are_understood(kind: str) -> None:
         return bytes_field(1, keys.public_key.serialize()) + bytes_field(2, signature)
 
     a._payload = payload  # type: ignore[method-assign]
-    shake(a, b)
-    assert b.peer == str(ID.from_pubkey(keys.public_key))
+    verified = list[bytes]()
+    real = certificate.verify_raw
+
+    def verify(key: bytes, data: bytes, signature: bytes) -> bool:
+        verified.append(key)
+        return real(key, data, signature)
+
+    monkeypatch.setattr(certificate, "verify_raw", verify)
+    with pytest.raises(Fault, match="bad-identity"):
+        shake(a, b)
+    assert verified == [B.public_key], "its own is verified, the other's is not"
 
 
 def test_static_keys_are_the_hosts_entropy() -> None:
