@@ -4,18 +4,19 @@ import ctypes
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from time import process_time
 from typing import ClassVar
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from OpenSSL import SSL
 from OpenSSL._util import no_zero_allocator
 
-from shoal.transport import tls
+from shoal.transport import certificate, tls
 from shoal.transport.certificate import Certificate
 from shoal.transport.defaults import ALPN, CERTIFICATE_BYTES, TLS_HANDSHAKE_BYTES
 from shoal.transport.errors import TransportError
@@ -490,7 +491,7 @@ def test_an_identity_of_another_key_type_is_refused() -> None:
     extension = x509.UnrecognizedExtension(
         x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1"), b"\x30" + bytes([len(body)]) + body
     )
-    with fails("bad-certificate", "not an Ed25519 peer id"):
+    with fails("bad-certificate", "not an Ed25519 key"):
         meet(Tls(BOBS, server=True), bare(server=False, certificate=plain_certificate(extension)))
 
 
@@ -534,3 +535,61 @@ def test_the_standard_librarys_client_is_refused_for_want_of_a_certificate() -> 
                 client.do_handshake()
             ours.feed(outgoing.read())
             incoming.write(ours.outgoing())
+
+
+def with_huge_exponent() -> Certificate:
+    """Alice's, on an RSA key whose two exponents have changed places: cheap to sign with, and
+    dear to verify."""
+    key = rsa.generate_private_key(65537, 2048).private_numbers()
+    d, e = key.public_numbers.e, key.d
+    numbers = rsa.RSAPrivateNumbers(
+        key.p,
+        key.q,
+        d,
+        rsa.rsa_crt_dmp1(d, key.p),
+        rsa.rsa_crt_dmq1(d, key.q),
+        key.iqmp,
+        rsa.RSAPublicNumbers(e, key.public_numbers.n),
+    )
+    private = numbers.private_key(unsafe_skip_rsa_key_validation=True)
+    spki = private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    extension = ALICES.x509.extensions[0]
+    signed = x509.UnrecognizedExtension(extension.oid, certificate._signed_key(ALICE, spki))
+    made = (
+        x509.CertificateBuilder(x509.Name([]), x509.Name([]), private.public_key(), 5)
+        .not_valid_before(ALICES.x509.not_valid_before_utc)
+        .not_valid_after(ALICES.x509.not_valid_after_utc)
+        .add_extension(signed, critical=False)
+        .sign(private, hashes.SHA256())
+    )
+    return Certificate(made, private)  # type: ignore[arg-type]
+
+
+def cost_of_proof(theirs: Certificate, attempts: int = 8) -> tuple[float, str]:
+    """Seconds of CPU that a listener spends on the dialler's last flight, and its refusal."""
+    best, code = 1.0, ""
+    for _ in range(attempts):
+        client, server = Tls(theirs, server=False), Tls(BOBS, server=True)
+        server.feed(client.outgoing())
+        client.feed(server.outgoing())
+        flight = client.outgoing()
+        began = process_time()
+        try:
+            server.feed(flight)
+        except TransportError as error:
+            code = error.code
+        best = min(best, process_time() - began)
+    return best, code
+
+
+def test_a_huge_exponent_costs_no_more_than_an_ordinary_handshake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    huge = with_huge_exponent()
+    ordinary, code = cost_of_proof(ALICES)
+    assert not code
+    seconds, code = cost_of_proof(huge)
+    assert code == "bad-certificate" and seconds < 2 * ordinary
+    monkeypatch.setattr(certificate, "_check_carrier", lambda key: None)
+    seconds, code = cost_of_proof(huge)
+    assert not code and seconds > 4 * ordinary, "it would be expensive"

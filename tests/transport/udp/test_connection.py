@@ -1,5 +1,6 @@
 """One QUIC connection: what aioquic asks of ours, what a peer can make us keep, and moving."""
 
+from time import process_time
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from aioquic.quic.packet import (
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.tls import Epoch
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from shoal.netsim.world import World
@@ -28,6 +30,7 @@ from shoal.transport.udp.connection import Connection, Via, configuration
 from shoal.transport.udp.defaults import GAP_BYTES, UdpLimits
 from shoal.transport.udp.window import Extra
 from tests.transport.pipes import read, write
+from tests.transport.test_certificate import HUGE, rsa_certificate
 from tests.transport.udp.nodes import PORT, joined, link, pair, running
 
 A, B, THIRD = ("192.0.2.1", 4001), ("192.0.2.2", 4001), ("203.0.113.9", 53)
@@ -54,7 +57,10 @@ class Two:
     """A client and a server without a network: `pump` carries what they have to say."""
 
     def __init__(
-        self, limits: UdpLimits | None = None, server: type[Connection] = Connection
+        self,
+        limits: UdpLimits | None = None,
+        server: type[Connection] = Connection,
+        pumped: bool = True,
     ) -> None:
         limits = limits or UdpLimits()
         host = RealHost()
@@ -69,8 +75,10 @@ class Two:
             extra,
             original_destination_connection_id=first[6:14],
         )
-        self.server.receive(first, A, SOCKET, self.now)
-        self.pump()
+        self.first = first
+        if pumped:
+            self.server.receive(first, A, SOCKET, self.now)
+            self.pump()
 
     def pump(self, rounds: int = 6) -> None:
         for _ in range(rounds):
@@ -385,12 +393,10 @@ async def test_packets_grow_as_the_path_allows(world: World) -> None:
 
 
 class Forged:
-    """A certificate one byte of which is another one."""
+    """A certificate that goes over the wire as other bytes."""
 
-    def __init__(self, real: x509.Certificate, at: int, value: int) -> None:
-        der = bytearray(real.public_bytes(Encoding.DER))
-        der[at] = value
-        self._der, self._real = bytes(der), real
+    def __init__(self, real: x509.Certificate, der: bytes) -> None:
+        self._der, self._real = der, real
 
     def public_bytes(self, encoding: Encoding) -> bytes:
         return self._der
@@ -411,12 +417,40 @@ async def test_a_listener_s_certificate_of_no_known_version_ends_its_connection(
     async with running(*pair(world)) as (a, b):
         server = b.port.connections._server
         real = server.certificate
-        server.certificate = Forged(real, VERSION_AT, version)
-        assert server.certificate._der[VERSION_AT - 4 : VERSION_AT] == b"\xa0\x03\x02\x01"
+        der = bytearray(real.public_bytes(Encoding.DER))
+        assert der[VERSION_AT - 4 : VERSION_AT] == b"\xa0\x03\x02\x01"
+        der[VERSION_AT] = version
         with pytest.raises(x509.InvalidVersion):
-            x509.load_der_x509_certificate(server.certificate._der)
+            x509.load_der_x509_certificate(bytes(der))
+        server.certificate = Forged(real, bytes(der))
         with pytest.raises(ConnectionRefusedError):
             await a.dial(b.place)
         server.certificate = real
         near, _ = await joined(a, b)
         assert not near.connection.ended
+
+
+def test_no_key_but_ours_is_verified_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A huge exponent of RSA costs a dialler less than an ordinary listener does."""
+
+    def cost(der: bytes | None) -> tuple[float, bool]:
+        best, fine = 1.0, True
+        for _ in range(5):
+            two = Two(pumped=False)
+            settings = two.server._configuration
+            if der is not None:
+                settings.certificate = Forged(settings.certificate, der)
+            two.server.receive(two.first, A, SOCKET, two.now)
+            flight = two.server.transmit(two.now)
+            began = process_time()
+            for data, _via in flight:
+                two.client.receive(data, B, SOCKET, two.now)
+            best, fine = min(best, process_time() - began), not two.client.ended
+            presented = two.client.tls._peer_certificate.public_key()
+            assert isinstance(presented, RSAPublicKey) is (der is not None)
+        return best, fine
+
+    ordinary, fine = cost(None)
+    assert fine
+    expensive, fine = cost(rsa_certificate(HUGE))
+    assert not fine and expensive < 1.5 * ordinary
