@@ -71,8 +71,9 @@ class Discovery:
                 with trio.move_on_after(defaults.SPEED_LOOK):
                     version = await self._directory.changed(version)
                 self._say()
-                while not learn(self._keys, self._directory.members(), defaults.MEMBERS_READ):
-                    await trio.lowlevel.checkpoint()
+                with self._ladder.endpoint.guard.around("a member's record"):
+                    while not learn(self._keys, self._directory.members(), defaults.MEMBERS_READ):
+                        await trio.lowlevel.checkpoint()
                 await trio.sleep(defaults.SAY_PAUSE)
 
     async def leave(self) -> None:

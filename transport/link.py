@@ -18,10 +18,11 @@ from .budget import Budget
 from .callers import Callers
 from .calls import Reply
 from .datagrams import Place
-from .errors import CallRefused, LinkClosed
+from .errors import MISHAP, CallRefused, LinkClosed
 from .events import Answered, Called, Cancelled, Ended, Opened, StreamReady
 from .frame import Bytes, Priority
 from .grace import Grace
+from .guard import Guard
 from .host import Host
 from .identity import PeerId
 from .lane import Lane
@@ -72,6 +73,7 @@ class Link:
         shaper: Shaper | None = None,
         brief: bool = False,
         kept: Told = lambda link: None,
+        guard: Guard | None = None,
     ) -> None:
         """`quiet` is told when the peer has not been heard of for so long that nothing new
         should be sent to it, `back` when it is there again, `doubt` when a path begins to be
@@ -85,6 +87,7 @@ class Link:
         self.peer = identities.peer
         self.code: str | None = None  # why the link ended
         self._host = host
+        self._guard = guard or Guard()
         self._lane = lane
         self._limits = limits
         self._budget = budget
@@ -251,12 +254,13 @@ class Link:
         `Limits.backlog_bytes` wait loses the link (`backlog`).
         """
         payload = self._checked(payload)
-        try:
-            self._lane.post(method, header, payload, priority)
-        except ValueError as error:
-            raise CallRefused("too-large", str(error)) from None
-        self._wake_writer()  # not from here: more posts may follow, and leave with this one
-        self._account()
+        with self._guard.around(self.peer, self._fail, instead=self._closed):
+            try:
+                self._lane.post(method, header, payload, priority)
+            except ValueError as error:
+                raise CallRefused("too-large", str(error)) from None
+            self._wake_writer()  # not from here: more posts may follow, and leave with this one
+            self._account()
 
     async def open_stream(
         self, method: str, header: Mapping[str, Any] = _EMPTY, *, priority: Priority = Priority.BULK
@@ -265,7 +269,8 @@ class Link:
         LinkClosed. A peer without that handler resets the stream (`unknown-method`)."""
         await trio.lowlevel.checkpoint()
         self._check_alive()
-        return self._streams.open(method, header, priority)
+        with self._guard.around(self.peer, self._fail, instead=self._closed):
+            return self._streams.open(method, header, priority)
 
     def keep(self) -> None:
         """Somebody wants it for longer than a few questions."""
@@ -289,6 +294,9 @@ class Link:
         """End the link now; the peer is told the code if its connection takes it."""
         self._lane.go_away(code, message)
         self._end(code)
+
+    def _fail(self) -> None:
+        self.close(MISHAP)
 
     # The life of the link.
 
@@ -464,13 +472,14 @@ class Link:
         priority: Priority,
         now: float | None,
     ) -> OutCall:
-        try:
-            call = self._lane.call(method, header, payload, priority)
-        except ValueError as error:
-            raise CallRefused("too-large", str(error)) from None
-        self._legs.flush(at_once=not self._callers.waiting, now=now)
-        self._account()
-        self._check_alive()
+        with self._guard.around(self.peer, self._fail, instead=self._closed):
+            try:
+                call = self._lane.call(method, header, payload, priority)
+            except ValueError as error:
+                raise CallRefused("too-large", str(error)) from None
+            self._legs.flush(at_once=not self._callers.waiting, now=now)
+            self._account()
+            self._check_alive()
         return call
 
     def expire(self, now: float) -> float:

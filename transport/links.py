@@ -229,6 +229,7 @@ class Links:
             brief=connected.dialled and connected.peer in self.briefly,
             kept=lambda link: self._tell(self.kept, link),
             due=self._tick_soon,
+            guard=self._guard,
         )
         return link
 

@@ -182,14 +182,16 @@ class Worker:
             if change.subject is None:
                 await in_turns(self._claimant.known(), self._notice)
             else:
-                self._notice(change.subject)
+                with self._guard.around(f"job {change.subject}"):
+                    self._notice(change.subject)
 
     async def _watch_members(self, watch: Watch[PeerId, Member]) -> None:
         async for change in watch:
             if change.subject is None:
                 await in_turns(self._crew.known(), self._crew.changed)
             else:
-                self._crew.changed(change.subject)
+                with self._guard.around(change.subject):
+                    self._crew.changed(change.subject)
 
     async def _watch_crew(self) -> None:
         """Also while it is at a job: silence counts from the last answer."""

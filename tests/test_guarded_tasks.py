@@ -1,0 +1,152 @@
+"""No new task bypasses the guard of peers (transport/guard.py, ADR 0023).
+
+A task that handles one peer is begun by `Guard.start`. What a nursery starts by itself is listed
+here: a task of this node's own, or a part of one that is guarded already.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from tests.test_layout import OF_A_DAEMON, dotted, sources
+
+WHY = (
+    "a task that handles one peer (a connection, a call, a datagram, a dial, what a peer says) is "
+    "begun by `Guard.start`, or an unexpected exception in it ends the daemon; list it here if it "
+    "is this node's own, or a part of a task that is guarded"
+)
+PARTS = {
+    "transport/browser/visits.py": {"_run_and_cancel"},  # of `_carry`
+    "transport/climb.py": {"self._try"},  # guards each dial
+    "transport/climbs.py": {"Climb(peer, self._endpoint).run"},  # the same
+    "transport/grace.py": {"self._run_out"},  # of a link
+    "transport/introducing.py": {"self._links.run"},  # guards itself
+    "transport/lan/mdns.py": {"self._serve", "self._receive"},  # guard each datagram and network
+    "transport/libp2p/client.py": {"self._carry"},  # guards itself
+    "transport/libp2p/connection.py": {"self._write", "self._watch", "self._serve"},
+    "transport/libp2p/hop.py": {"self._copy"},
+    "transport/link.py": {"self._serve", "leg.writer.run"},
+    "transport/links.py": {"self.run"},  # guards itself
+    "transport/portmap/mapper.py": {"self._watch", "self._try", "held.client.unmap"},  # of `_stay`
+    "transport/portmap/portcontrol.py": {"self._receive"},
+    "transport/punch/attempt.py": {"self._dial_tcp", "self._dial_udp", "self._pump"},
+    "transport/punch/puncher.py": {"self._run"},  # guards the attempt
+    "transport/punch/tcp.py": {"self._count_again", "self._dial"},
+    "transport/reach/looking.py": {"self._ask"},  # of a measurement
+    "transport/reach/measuring.py": {"try_out"},
+    "transport/reach/probing.py": {"self._read", "self._request"},
+    "transport/relay/service.py": {"carry"},  # of a stream, so of a link
+    "transport/rescue.py": {"self.finder"},  # of a link
+    "transport/rounds.py": {"self._one"},
+    "transport/serving.py": {"self._run"},
+    "transport/streams.py": {"_run"},
+    "state/probing.py": {"ask_over", "ask", "ask_itself"},  # of `_check`
+    "dht/joining.py": {"self._keep_knowing", "self._keep_looking", "ask"},  # guard each contact
+    "dht/proving.py": {"self._ask_on"},  # guards each peer
+    "dht/service.py": {"look"},
+    "tasks/chain.py": {"open_one", "close_one"},  # of a command or a job
+    "tasks/models.py": {"self._load"},  # guards itself
+}
+OWN = {
+    "transport/browser/gate.py": {"visits.receive"},
+    "transport/endpoint.py": {
+        "self._links.tick", "self._links.run_alarm", "self._links.give_back",
+        "self._accepting.accept",
+    },
+    "transport/guard.py": {"partial"},
+    "transport/ladder.py": {
+        "self._watch_network", "self._watch_reach", "self.puncher.run", "self.reach.run",
+        "LongPaths", "self.relays.run", "self.mapper.run", "self.neighbourhood.run",
+        "self.foreign.run", "self.circuits.keep",
+    },
+    "transport/neighbourhood.py": {"self.lan.run"},
+    "transport/ports.py": {"", "self._run_udp"},
+    "transport/reach/service.py": {
+        "self._watch_addresses", "self._watch_port", "self._watch_links", "self._volunteer.run",
+    },
+    "transport/udp/port.py": {"self._serve_added", "self._serve_timers", "self._serve"},
+    "state/membership.py": {"self._probing.run"},
+    "state/replication.py": {"self._rounds", "self._refill"},
+    "state/service.py": {
+        "self._show", "self._write", "self._stay_true", "self._vouch", "self._keep_group",
+        "self._forget", "self._forget_lost", "upkeep.run", "self.replication.run", "self._keep",
+    },
+    "dht/exchange.py": {"around.run"},
+    "dht/fetch.py": {"self._settle", "self._pass_on", "self._peers.run", "self._intake.run"},
+    "dht/intake.py": {"self._store_on"},
+    "dht/publishing.py": {"self._walk"},
+    "dht/service.py": {
+        "self._links.run", "self._joining.run", "self._publishing.run", "self._watch",
+        "self._lasting.run",
+    },
+    "tasks/engine/process.py": {"self._write"},
+    "tasks/jobs/desk.py": {"self._watch", "self._tidy"},
+    "tasks/jobs/worker.py": {
+        "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",
+    },
+    "tasks/serving.py": {"self._cancel_when_barred"},
+    "tasks/stage.py": {"self._free"},
+    "tasks/text/process.py": {"self._write"},
+    "node/bloboperations.py": {"emit"},
+    "node/bootstrap.py": {"self._keep"},
+    "node/browsers.py": {"gate.run"},
+    "node/control.py": {"self._cancel_when_gone", "trio.serve_listeners"},
+    "node/daemon.py": {
+        "self.grouping.run", "self.credentials.run", "self.keeping.run",
+        "self.holdings.announce_chunks", "bootstrap.run", "self.remembering.run",
+        "self.quota.run", "self.scrub.run", "self.serving.run", "self._watch_serving",
+        "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",
+        "self.models.run", "self.stage.run", "self.working.run", "self._run_engine",
+        "self.control.run", "self._enter_swarm", "start", "self.embedded.bring",
+    },
+    "node/discovery.py": {"self.dht.run"},
+    "node/listening.py": {"run"},
+    "node/operations.py": {"pass_on"},
+    "node/working.py": {"self.desk.run", "self._accounting.run", ""},
+}  # fmt: skip
+
+
+def started(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, task) of what nurseries start by themselves."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        of_nursery = "nursery" in dotted(node.func.value).lower()
+        method = node.func.attr
+        if node.args and (method == "start_soon" or (method == "start" and of_nursery)):
+            task = node.args[0]
+            yield node.lineno, task_name(task)
+
+
+def task_name(task: ast.expr) -> str:
+    """As the tables spell it: a name, or what a call makes the task of."""
+    if isinstance(task, ast.Call):
+        return dotted(task.func)
+    if isinstance(task, ast.Attribute) and isinstance(task.value, ast.Call):
+        made = ast.unparse(task)
+        return made if len(made) < 40 else dotted(task.value.func)
+    return dotted(task)
+
+
+def bypassing(path: str, tree: ast.Module) -> list[str]:
+    allowed = PARTS.get(path, set()) | OWN.get(path, set())
+    return [f"{path}:{line}: `{task}`" for line, task in started(tree) if task not in allowed]
+
+
+def test_no_task_bypasses_the_guard() -> None:
+    broken = [line for path, tree in sources(*OF_A_DAEMON) for line in bypassing(path, tree)]
+    assert not broken, "\n".join([WHY, *broken])
+
+
+def test_the_tables_name_nothing_that_is_gone() -> None:
+    there = {(path, task) for path, tree in sources(*OF_A_DAEMON) for _, task in started(tree)}
+    listed = {(path, task) for table in (PARTS, OWN) for path, of in table.items() for task in of}
+    assert listed <= there, listed - there
+
+
+def test_the_rule_can_fail() -> None:
+    new = ast.parse("async def f(nursery, peer):\n    nursery.start_soon(self._handle, peer)")
+    assert bypassing("dht/searching.py", new)
+    nested = ast.parse("def f(self):\n    self._nursery.start_soon(serve, 1)")
+    assert bypassing("transport/endpoint.py", nested)
+    awaited = ast.parse("async def f(nursery):\n    await nursery.start(self._answer)")
+    assert bypassing("transport/link.py", awaited)
