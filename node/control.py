@@ -175,7 +175,7 @@ class _Client:
 
 
 def _mishap() -> ControlError:
-    """What a command is told that met, mostly in what peers say, a mistake of ours."""
+    """The error for a command that ran into a mistake of ours, mostly in what peers say."""
     return ControlError(MISHAP, "the daemon made a mistake", hint="`shoal status` says which")
 
 

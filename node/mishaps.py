@@ -25,7 +25,7 @@ class Mishaps:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, mishap: Mishap) -> None:
-        """One more. What is told names the peer of this one."""
+        """Count one more; the sentence names the peer of the latest that is told."""
         kind = mishap.error, mishap.place
         if kind not in self._counts and len(self._counts) >= defaults.MISHAP_KINDS:
             kind = "others", ""

@@ -1,7 +1,7 @@
 """No new task bypasses the guard of peers (transport/guard.py, ADR 0023).
 
-A task that handles one peer is begun by `Guard.start`. What a nursery starts by itself is listed
-here: a task of this node's own, or a part of one that is guarded already.
+A task that handles one peer is begun by `Guard.start`. The tables list every task that a nursery
+starts by itself: a task of this node's own, or a part of a task that is guarded already.
 """
 
 import ast

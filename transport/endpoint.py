@@ -335,7 +335,7 @@ class Endpoint:
             first = await first_bytes(pipe, name)
             if first[:1] == MULTISTREAM_BYTE and self.libp2p is not None:
                 serve = partial(self.libp2p.serve_pipe, pipe, first, relayed=True)
-                # It lasts for longer than whoever joins it waits.
+                # It lasts longer than the caller of `join` waits.
                 self.guard.start(nursery, name, serve, end=pipe.close)
                 raise DialFailed("libp2p", f"`{name}` was a libp2p program")
         path = await secure(pipe, self._certificate, expect, name, server=server, first=first)

@@ -21,14 +21,13 @@ from .errors import MISHAP, DialFailed, ShoalError
 
 _ROOT: Final = Path(__file__).parent.parent
 _OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
-_NAME_CHARS: Final = 64  # of what is told of who it was
+_NAME_CHARS: Final = 64  # of the name of a peer in a report
 
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """An exception that nobody expected: whose peer's (an id or an address), its type, and the
-    line of ours that raised it. Its words are left out: they may hold what a peer or a person
-    wrote."""
+    """An unexpected exception: the peer (an id or an address), the exception's type, and the line
+    of ours that raised it. Its words are left out: they may hold what a peer or a person wrote."""
 
     who: str
     error: str
@@ -36,9 +35,11 @@ class Mishap:
 
 
 class Guard:
-    """One for each endpoint. `report` is told of each mishap; without it nothing is caught, so
-    that a mistake of ours is seen where no daemon has to go on. `hang_up` ends the link to a peer
-    id, where there is one."""
+    """Ends connections instead of the daemon; each endpoint has one.
+
+    `report` gets each mishap. Without it nothing is caught, so that tests and simulations see
+    mistakes. `hang_up` ends the link to a peer id, where there is one.
+    """
 
     def __init__(self) -> None:
         self.report: Callable[[Mishap], None] | None = None
@@ -51,7 +52,7 @@ class Guard:
         *,
         instead: Callable[[], Exception] | None = None,
     ) -> AbstractContextManager[None]:
-        """`with guard.around(who):` whatever handles that peer, an id or a place.
+        """Guard a block that handles one peer, given by its id or place.
 
         After a mishap `end` is called, and the link to the peer ends. Then `instead` is raised
         where it is given, which callers expect: errors of its type, and coded ones, pass through.
@@ -118,7 +119,7 @@ class _Around(AbstractContextManager[None]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """The one place where any exception of one peer's is caught."""
+        """Catch a mistake; no other place of the daemon catches all exceptions."""
         guard = self._guard
         if error is None or guard.report is None:
             return False
@@ -149,7 +150,7 @@ class _Around(AbstractContextManager[None]):
 
 
 def mishap_of(name: object) -> Callable[[], DialFailed]:
-    """What a dial raises then (`Guard.around`, `instead`)."""
+    """Return a maker of the error that a dial raises (`Guard.around`, `instead`)."""
     return lambda: DialFailed(MISHAP, f"`{name}` has run into a mistake of this node")
 
 

@@ -245,7 +245,7 @@ def test_malformed_extensions(content: bytes) -> None:
 
 
 HUGE = 2**3071 + 1  # the largest kind of exponent that a 3072-bit key can have
-MODULUS = 2**3072 - 1  # no key of anybody's; what verifying costs depends on its size alone
+MODULUS = 2**3072 - 1  # not a real key: the cost of verifying depends on its size alone
 RSA_IDENTITY = public_key(
     0,
     rsa.RSAPublicNumbers(HUGE, MODULUS)
