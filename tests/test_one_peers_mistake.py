@@ -15,7 +15,9 @@ from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.mishaps import CONDITION, Mishaps
 from shoal.transport.errors import DialFailed
-from shoal.transport.guard import Mishap
+from shoal.transport.guard import Guard, Mishap
+from shoal.transport.pipe import Way
+from tests.transport.homes import Street
 
 PLACES = [
     "transport.accepting Accepting._greet_lane",
@@ -158,3 +160,47 @@ def test_without_the_guard_one_of_them_ends_a_daemon(
     with pytest.raises((Exception, BaseExceptionGroup)) as failed:
         world.run(main)
     assert not left and place.split()[1].replace(".", "_") in repr(failed.value)
+
+
+BETWEEN_HOMES = [
+    "transport.circuits Circuits.dial",
+    "transport.circuits Circuits.take",
+    "transport.improving Improving._run",
+    "transport.families Families.meet",
+    "transport.punch.attempt Attempt.run",
+    "transport.punch.attempt Attempt.begin",
+    "transport.punch.checks Checks.receive",
+    "transport.relay.client RelayClient._on_accept",
+    "transport.relay.client RelayClient._tend",
+    "transport.relay.survey Survey._ask",
+    "transport.relay.book RelayBook.reserve",
+]
+
+
+async def test_homes_meet_all_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relays, circuits and punching."""
+    left, told = faults(monkeypatch, BETWEEN_HOMES), list[Mishap]()
+    begin = Guard.__init__
+
+    def reporting(guard: Guard) -> None:
+        begin(guard)
+        guard.report = told.append
+
+    monkeypatch.setattr(Guard, "__init__", reporting)
+    street = Street(world)
+    await street.relays()
+    a, b = await street.home("a", "linux-drop"), await street.home("b", "linux-drop")
+    await street.settle(a, b)
+    for _ in range(20):
+        with suppress(DialFailed):
+            await a.connect(b.peer)
+        await trio.sleep(5)
+        link = a.endpoint.link(b.peer)
+        if not left and link is not None and link.way is Way.PUNCHED:
+            break
+    assert not left, f"these were never called: {left}"
+    put_in = {place.split()[1].replace(".", "_") for place in BETWEEN_HOMES}
+    # trio's own: who began the attempt hears that it ended before it had started.
+    assert put_in <= {each.error for each in told} <= put_in | {"RuntimeError"}
+    link = a.endpoint.link(b.peer)
+    assert link is not None and link.way is Way.PUNCHED

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from shoal.transport import certificate
+from shoal.transport import certificate, identity
 from shoal.transport.certificate import (
     LIBP2P_EXTENSION,
     Certificate,
@@ -269,7 +269,7 @@ def rsa_certificate(exponent: int, identity: bytes = ALICE_KEY) -> bytes:
 def verifications(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Signatures that were verified, whatever came of it."""
     done = list[str]()
-    real = certificate.verify_raw
+    real = identity.verify_raw
 
     def verify(key: bytes, data: bytes, signature: bytes) -> bool:
         done.append("identity")

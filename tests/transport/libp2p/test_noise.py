@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from shoal.transport import certificate
+from shoal.transport import certificate, identity
 from shoal.transport.frame import Fault
 from shoal.transport.identity import Identity
 from shoal.transport.libp2p.noise import Handshake, Noise
@@ -176,7 +176,7 @@ def test_keys_of_other_kinds_are_refused_before_a_signature_is_verified(
 
     a._payload = payload  # type: ignore[method-assign]
     verified = list[bytes]()
-    real = certificate.verify_raw
+    real = identity.verify_raw
 
     def verify(key: bytes, data: bytes, signature: bytes) -> bool:
         verified.append(key)
