@@ -14,6 +14,7 @@ from shoal.dht.contact import Contact
 from shoal.dht.joining import Joining
 from shoal.dht.messages import Find, Found
 from shoal.dht.table import Table
+from shoal.transport.guard import Guard
 from shoal.transport.identity import PeerId
 from shoal.transport.link import Link
 from shoal.transport.realhost import RealHost
@@ -27,6 +28,7 @@ class Asking:
         self.table = table
         self.silent: set[PeerId] = set()
         self.asked: list[PeerId] = []
+        self.guard = Guard()
 
     def serves(self) -> None:
         return None
