@@ -65,6 +65,7 @@ async def test_what_a_linked_node_holds_and_nobody_says_so_comes_all_the_same(
 ) -> None:
     first, second = await pair(world)
     root = await added(first)
+    await trio.sleep(5)  # a node that starts announces all that it holds
     first.node.exchange.swarm.withdraw(root)
     await trio.sleep(5)
     assert not await second.node.providers.providers(root)
