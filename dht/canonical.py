@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import msgpack
 
+from ..transport import decoding
+from ..transport.errors import Undecodable
 from .errors import ModelError
 
 
@@ -69,20 +71,9 @@ class Reader:
     `what` names the thing read, for messages.
     """
 
-    def __init__(self, data: bytes, what: str, *, text_limit: int, items_limit: int) -> None:
+    def __init__(self, data: bytes, what: str, *, text_limit: int) -> None:
         self._what = what
-        self._size = len(data)
-        self._unpacker = msgpack.Unpacker(
-            max_buffer_size=len(data) + 1,
-            raw=False,
-            strict_map_key=True,
-            max_str_len=text_limit,
-            max_bin_len=len(data),
-            max_array_len=items_limit,
-            max_map_len=items_limit,
-            max_ext_len=0,
-        )
-        self._unpacker.feed(data)
+        self._reader = decoding.Reader(data, limit=len(data), text=text_limit)
 
     def fail(self, why: str) -> ModelError:
         return ModelError("bad-manifest", f"the {self._what} is not a valid one: {why}")
@@ -90,8 +81,8 @@ class Reader:
     def _step(self, read: Callable[[], Any]) -> Any:
         try:
             return read()
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise self.fail(str(error) or type(error).__name__) from None
+        except Undecodable as error:
+            raise self.fail(error.message) from None
 
     def count(self, read: Callable[[], Any], limit: int) -> int:
         found = self._step(read)
@@ -101,15 +92,15 @@ class Reader:
 
     def map(self, limit: int) -> int:
         """Enter a map; returns its number of pairs, at most `limit`."""
-        return self.count(self._unpacker.read_map_header, limit)
+        return self.count(self._reader.map, limit)
 
     def array(self, limit: int) -> int:
         """Enter an array; returns its number of items, at most `limit`."""
-        return self.count(self._unpacker.read_array_header, limit)
+        return self.count(self._reader.array, limit)
 
     def value(self) -> Any:
-        """One whole value, its containers within `items_limit`."""
-        return self._step(self._unpacker.unpack)
+        """One whole value, within the bounds of `decoding`."""
+        return self._step(self._reader.value)
 
     def key(self, name: str) -> None:
         """The next value must be this text."""
@@ -117,5 +108,4 @@ class Reader:
             raise self.fail(f"`{name}` is missing")
 
     def end(self) -> None:
-        if self._unpacker.tell() != self._size:
-            raise self.fail("bytes follow its end")
+        self._step(self._reader.end)

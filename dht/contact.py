@@ -11,7 +11,8 @@ from typing import Final
 import msgpack
 
 from ..transport.address import Address
-from ..transport.errors import TransportError
+from ..transport.decoding import decode
+from ..transport.errors import TransportError, Undecodable
 from ..transport.identity import KEY_BYTES, PeerId, peer_id_of, public_key_of
 from ..transport.place import Nearness, nearness_at, network, parse_ip
 from . import defaults
@@ -93,12 +94,10 @@ def read_contact(packed: bytes) -> Contact:
 
     Raises BadMessage.
     """
-    if len(packed) > defaults.CONTACT_BYTES:
-        raise BadMessage("a contact is too large")
     try:
-        fields = msgpack.unpackb(packed, max_ext_len=0, max_map_len=0)
-    except (ValueError, TypeError, msgpack.UnpackException):
-        raise BadMessage("a contact is not readable") from None
+        fields = decode(packed, limit=defaults.CONTACT_BYTES)
+    except Undecodable as error:
+        raise BadMessage(f"a contact is not readable: {error}") from None
     if type(fields) is not list or [type(item) for item in fields[:2]] != [bytes, list]:
         raise BadMessage("a contact has a wrong form")
     key, texts = fields[:2]

@@ -241,7 +241,7 @@ class Manifest:
         """Read canonical bytes from anyone. Raises ModelError and nothing else."""
         if len(data) > MANIFEST_LIMIT:
             raise ModelError("too-large", f"the manifest has more than {MANIFEST_LIMIT} bytes")
-        reader = canonical.Reader(data, "manifest", text_limit=256, items_limit=DIMS_LIMIT)
+        reader = canonical.Reader(data, "manifest", text_limit=256)
         if reader.map(4) != 4:
             raise reader.fail("it must have four entries")
         reader.key("config")

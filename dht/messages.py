@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from ..transport.decoding import Reader
+from ..transport.errors import Undecodable
 from . import defaults
 from .contact import Contact, read_contact
 from .errors import BadMessage, BadRecord
@@ -18,8 +20,6 @@ from .key import Key, as_key
 _LISTED: Final = 1_024  # items of any list
 _FIELDS: Final = 32
 _ITEMS: Final = 8_192  # of all lists together
-_LISTS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # msgpack's first bytes of lists
-_MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
 _CODE_BYTES: Final = 32
 _ASKED: Final = ("keys", "near", "most", "kinds", "serves")
 
@@ -172,33 +172,23 @@ def _map(
     payload: bytes, *names: str, limit: int = defaults.MESSAGE_LIMIT, depth: int = 1
 ) -> dict[str, Any]:
     """The fields of those names, with lists in lists so deep; others are passed over unread."""
-    if len(payload) > limit:
-        raise BadMessage("a message is too large")
     try:
-        return _Reader(payload).fields(names, depth)
-    except (ValueError, TypeError, IndexError, msgpack.UnpackException):
-        raise BadMessage("a message is not readable") from None
+        return _Fields(Reader(payload, limit=limit)).read(names, depth)
+    except Undecodable as error:
+        raise BadMessage(f"a message is not readable: {error}") from None
 
 
-class _Reader:
+class _Fields:
     """Reads no more than a message can have: lists of lists of nothing would take a hundred times
     as long as records, and as much memory."""
 
-    def __init__(self, payload: bytes) -> None:
-        self._payload = payload
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._left = _ITEMS
-        self._unpacker = msgpack.Unpacker(
-            max_buffer_size=max(len(payload), 1),
-            max_array_len=_LISTED,
-            max_bin_len=defaults.RECORD_BYTES,
-            max_str_len=defaults.RECORD_BYTES,
-            max_ext_len=0,
-        )
-        self._unpacker.feed(payload)
 
-    def fields(self, names: tuple[str, ...], depth: int) -> dict[str, Any]:
+    def read(self, names: tuple[str, ...], depth: int) -> dict[str, Any]:
         fields: dict[str, Any] = {}
-        count = self._unpacker.read_map_header()
+        count = self._reader.map()
         if count > _FIELDS:
             raise BadMessage("a message has too many fields")
         for _ in range(count):
@@ -208,9 +198,8 @@ class _Reader:
             if name in names:
                 fields[name] = self._value(depth)
             else:
-                self._unpacker.skip()
-        if self._unpacker.tell() != len(self._payload):
-            raise BadMessage("a message goes on behind its end")
+                self._reader.skip()
+        self._reader.end()
         return fields
 
     def _value(self, depth: int) -> Any:
@@ -218,14 +207,13 @@ class _Reader:
         self._left -= 1
         if self._left < 0:
             raise BadMessage("a message has too many items")
-        first = self._payload[self._unpacker.tell()]
-        if first in _LISTS and depth:
-            count = self._unpacker.read_array_header()
-            return [self._value(depth - 1) for _ in range(count)]
-        if first in _LISTS or first in _MAPS:
-            self._unpacker.skip()
+        reader = self._reader
+        if depth and reader.at_array():
+            return [self._value(depth - 1) for _ in range(reader.array())]
+        if reader.at_array() or reader.at_map():
+            reader.skip()
             return None
-        return self._unpacker.unpack()
+        return reader.flat()
 
 
 def _list(value: object, most: int) -> list[Any]:

@@ -12,7 +12,8 @@ from typing import Final
 import msgpack
 import trio
 
-from ..transport.errors import FileTooLarge
+from ..transport.decoding import decode
+from ..transport.errors import FileTooLarge, Undecodable
 from ..transport.host import Host
 from . import defaults
 from .contact import Contact
@@ -22,6 +23,7 @@ from .record import Record, open_record
 from .table import Table
 
 _VERSION: Final = 1
+_ITEMS: Final = defaults.SHELF_BYTES // 32  # elements: a record is three, of over 100 bytes
 
 Trouble = Callable[[OSError | None], None]
 """Told what the disk refused, and None once it takes everything again."""
@@ -134,8 +136,8 @@ class Lasting:
 
 def _opened(packed: bytes) -> list[tuple[Record, bool]]:
     try:
-        version, *listed = msgpack.unpackb(packed, max_map_len=0, max_ext_len=0)
-    except (ValueError, TypeError, msgpack.UnpackException):
+        version, *listed = decode(packed, limit=defaults.SHELF_BYTES, items=_ITEMS)
+    except (Undecodable, ValueError, TypeError):
         return []
     if version != _VERSION:
         return []

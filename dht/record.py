@@ -11,7 +11,8 @@ from typing import Final
 
 import msgpack
 
-from ..transport.errors import TransportError
+from ..transport.decoding import decode
+from ..transport.errors import TransportError, Undecodable
 from ..transport.identity import Identity, PeerId
 from ..transport.signed import ENVELOPE_OVERHEAD, seal, unseal
 from . import defaults
@@ -125,8 +126,8 @@ def time_code(record: Record, wall: float) -> str:
 
 def _read(author: PeerId, packed: bytes, sealed: bytes) -> Record:
     try:
-        fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0)
-    except (ValueError, TypeError, msgpack.UnpackException):
+        fields = decode(packed, limit=_BODY_LIMIT)
+    except Undecodable:
         raise BadRecord("bad-type", "a record is not msgpack") from None
     if type(fields) is not dict or not all(type(name) is str for name in fields):
         raise BadRecord("bad-type", "a record is no map of names")

@@ -15,6 +15,8 @@ from typing import Final
 
 import msgpack
 
+from ..transport.decoding import decode
+from ..transport.errors import Undecodable
 from ..transport.identity import PeerId
 from . import defaults
 from .contact import Contact, read_contact
@@ -321,9 +323,9 @@ class Table:
         """The contacts of `dump`, to be asked: only who answers enters the table. Empty where
         the bytes are damaged."""
         try:
-            listed = msgpack.unpackb(dumped, max_array_len=_DUMPED, max_map_len=0, max_ext_len=0)
+            listed = decode(dumped, limit=_DUMPED * (defaults.CONTACT_BYTES + 8), items=_DUMPED)
             return [read_contact(each) for each in listed if type(each) is bytes]
-        except (ValueError, TypeError, msgpack.UnpackException, BadMessage):
+        except (Undecodable, TypeError, BadMessage):
             return []
 
 

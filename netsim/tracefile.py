@@ -21,7 +21,9 @@ _FIELDS: Final = (float, str, str, int, tuple, tuple, int, str)
 
 def read(file: BinaryIO, name: str = "trace") -> Iterator[Record]:
     """The records of a file, as they are needed. Raises BadTrace, naming the file by `name`."""
-    unpacker = msgpack.Unpacker(use_list=False)
+    unpacker = msgpack.Unpacker(
+        use_list=False, max_array_len=len(_FIELDS), max_map_len=0, max_ext_len=0
+    )
     fed = count = whole = 0
     while chunk := file.read(_CHUNK):
         fed += len(chunk)

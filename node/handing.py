@@ -13,7 +13,8 @@ import msgpack
 from ..state.defaults import GROUP_NONCE_BYTES, KEY_NUMBER, KEYS_KEPT
 from ..state.group.facts import Charter
 from ..state.group.sealing import SECRET_BYTES
-from ..transport.errors import TransportError
+from ..transport.decoding import decode
+from ..transport.errors import TransportError, Undecodable
 from ..transport.frame import Bytes
 from ..transport.identity import PeerId, parse_peer_id
 
@@ -65,14 +66,10 @@ def read_handed(data: bytes) -> Handed | None:
 
 def open_handed(payload: Bytes) -> Handed | None:
     """What `as_payload` made, from a stranger; None: it is nothing of the kind."""
-    if len(payload) > HANDED_BYTES:
-        return None
     try:
-        founder, nonce, keys = msgpack.unpackb(
-            payload, max_array_len=KEYS_KEPT, max_map_len=0, max_ext_len=0
-        )
+        founder, nonce, keys = decode(payload, limit=HANDED_BYTES)
         return _checked(founder, nonce, keys)
-    except (ValueError, TypeError, msgpack.UnpackException):
+    except (Undecodable, ValueError, TypeError):
         return None
 
 

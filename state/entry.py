@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from ..transport.decoding import decode
+from ..transport.errors import Undecodable
 from ..transport.identity import (
     KEY_BYTES,
     SIGNATURE_BYTES,
@@ -222,19 +224,12 @@ def _split(body: bytes) -> tuple[dict[str, Any], bytes]:
     if len(update) > defaults.SNAPSHOT_BYTES:
         raise BadEntry("bad-entry", "an entry's update is too large")
     try:
-        fields = msgpack.unpackb(header, object_pairs_hook=_once, max_ext_len=0)
-    except (ValueError, TypeError, msgpack.UnpackException):
+        fields = decode(header, limit=defaults.ENTRY_HEADER_BYTES, once=True)
+    except Undecodable:
         raise BadEntry("bad-entry", "an entry's header is not readable") from None
     if not isinstance(fields, dict):
         raise BadEntry("bad-entry", "an entry's header is not a map")
     return fields, update
-
-
-def _once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a key stands twice, and readers would differ in which counts")
-    return fields
 
 
 def _whole(value: object, least: int, most: int) -> int:

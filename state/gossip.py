@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgpack
 
+from ..transport.decoding import Reader
+from ..transport.errors import Undecodable
 from ..transport.frame import Bytes
 from ..transport.identity import KEY_BYTES
 from . import defaults
@@ -205,7 +207,6 @@ class Pulled:
 
 
 _HEAD: Final = 6  # items of a head
-_NIL: Final = 0xC0
 _KIND_BYTES: Final = 32
 _BUCKET_BYTES: Final = 1 + HASH_BYTES
 
@@ -214,38 +215,25 @@ class _Reader:
     """Lists whose lengths are asked for, and flat values."""
 
     def __init__(self, payload: Bytes, limit: int) -> None:
-        if len(payload) > limit:
-            raise BadMessage(f"a message has over {limit} bytes")
-        self._size = len(payload)
-        self._unpacker = msgpack.Unpacker(
-            max_buffer_size=max(self._size, 1),
-            max_bin_len=self._size,
-            max_str_len=_KIND_BYTES,
-            max_array_len=0,
-            max_map_len=0,
-            max_ext_len=0,
-        )
-        self._unpacker.feed(payload)
-        self._first = memoryview(payload)
+        try:
+            self._reader = Reader(payload, limit=limit, text=_KIND_BYTES)
+        except Undecodable as error:
+            raise BadMessage(f"a message is not readable: {error}") from None
 
     def header(self, size: int | None, most: int = 0) -> int:
         """The length of a list: this one, or at most so many."""
-        count: int = self._read(self._unpacker.read_array_header)
+        count: int = self._read(self._reader.array)
         if count > most if size is None else count != size:
             raise BadMessage("a list in a message has a wrong length")
         return count
 
     def value(self) -> Any:
         """A value that is no list and no map."""
-        return self._read(self._unpacker.unpack)
+        return self._read(self._reader.flat)
 
     def nil(self) -> bool:
         """Whether nil is next; if so, it is read."""
-        at = self._unpacker.tell()
-        if at < self._size and self._first[at] == _NIL:
-            self.value()
-            return True
-        return False
+        return self._reader.at_nil() and self.value() is None
 
     def keeps(self) -> Keeps:
         """What a node keeps: nil for all, or lists of a kind and its parts."""
@@ -263,15 +251,14 @@ class _Reader:
         return made(*[self.value() for _ in range(size)])
 
     def end(self) -> None:
-        if self._unpacker.tell() != self._size:
-            raise BadMessage("a message goes on behind its end")
+        self._read(self._reader.end)
 
     @staticmethod
     def _read(read: Callable[[], Any]) -> Any:
         try:
             return read()
-        except (ValueError, TypeError, msgpack.UnpackException):
-            raise BadMessage("a message is not readable") from None
+        except Undecodable as error:
+            raise BadMessage(f"a message is not readable: {error}") from None
 
 
 def _told(

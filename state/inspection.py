@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgpack
 import trio
 
+from ..transport.decoding import decode
+from ..transport.errors import Undecodable
 from ..transport.host import Host
 from ..transport.identity import peer_id_of, public_key_of
 from . import defaults
@@ -146,8 +147,8 @@ def _damaged(feeds: list[StoredFeed]) -> list[FeedName]:
 def readable(value: bytes) -> Any:
     """A fact's value for people and JSON: bytes in hex; what is no msgpack is all hex."""
     try:
-        return _plain(msgpack.unpackb(value, strict_map_key=False, max_ext_len=0))
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return _plain(decode(value, limit=defaults.FACT_BYTES))
+    except Undecodable:
         return value.hex()
 
 

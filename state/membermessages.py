@@ -1,10 +1,10 @@
 """The messages of membership, bounded and typed before they are used. docs/spec/membership.md."""
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-import msgpack
-
+from ..transport.decoding import Reader
+from ..transport.errors import Undecodable
 from ..transport.identity import PeerId
 from ..transport.place import Nearness
 from . import defaults
@@ -12,45 +12,27 @@ from .errors import BadRecord
 from .record import unpack
 from .roster import Offer
 
-T = TypeVar("T")
 Told = tuple[Nearness, int, bytes]
 """How near a record came from, for how many seconds its author had no link, its sealed bytes."""
-
-
-def unpack_bounded(payload: bytes | memoryview, limit: int, kind: type[T]) -> T:
-    """One msgpack value of a type and at most `limit` bytes. Raises BadRecord."""
-    if len(payload) > limit:
-        raise BadRecord(f"a message has over {limit} bytes")
-    return unpack(payload, kind)
 
 
 def read_told(payload: bytes | memoryview) -> list[Told]:
     """The records in a message, each as `Told`.
 
-    Read item by item: eight million empty lists are 8 MiB here, and 600 in memory.
+    Read item by item: the records are 8 MiB of bytes in few elements.
     """
-    if len(payload) > defaults.BATCH_BYTES:
-        raise BadRecord(f"a message has over {defaults.BATCH_BYTES} bytes")
-    flat = msgpack.Unpacker(
-        max_buffer_size=defaults.BATCH_BYTES + 1,
-        max_bin_len=len(payload),
-        max_str_len=0,
-        max_array_len=0,
-        max_map_len=0,
-        max_ext_len=0,
-    )
-    flat.feed(payload)
     try:
-        count = flat.read_array_header()
+        reader = Reader(payload, limit=defaults.BATCH_BYTES, text=0)
+        count = reader.array()
         if count > defaults.BATCH:
             raise BadRecord(f"a message has over {defaults.BATCH} records")
         items = [
-            (flat.read_array_header(), flat.unpack(), flat.unpack(), flat.unpack())
-            for _ in range(count)
+            (reader.array(), reader.flat(), reader.flat(), reader.flat()) for _ in range(count)
         ]
-    except (ValueError, msgpack.UnpackException):
-        raise BadRecord("a message has something else than records") from None
-    if flat.tell() != len(payload) or any(
+        reader.end()
+    except Undecodable as error:
+        raise BadRecord(f"a message of records is not readable: {error}") from None
+    if any(
         (size, type(reach), type(age), type(sealed)) != (3, int, int, bytes) or age < 0
         for size, reach, age, sealed in items
     ):
@@ -60,7 +42,8 @@ def read_told(payload: bytes | memoryview) -> list[Told]:
 
 def read_digest(payload: bytes | memoryview) -> dict[PeerId, Offer]:
     """What a peer can tell, by author. Raises BadRecord."""
-    digest: dict[Any, Any] = unpack_bounded(payload, defaults.DIGEST_BYTES, dict)
+    most = 8 * defaults.MEMBERS  # elements: five a member
+    digest: dict[Any, Any] = unpack(payload, dict, defaults.DIGEST_BYTES, items=most)
     if len(digest) > defaults.MEMBERS:
         raise BadRecord("a digest has too many members")
     found = {}
@@ -76,7 +59,7 @@ def read_digest(payload: bytes | memoryview) -> dict[PeerId, Offer]:
 
 def read_names(payload: bytes | memoryview) -> list[PeerId]:
     """Whose records a peer asks for, at most `BATCH` of them. Raises BadRecord."""
-    names: list[Any] = unpack_bounded(payload, defaults.DIGEST_BYTES, list)
+    names: list[Any] = unpack(payload, list, defaults.DIGEST_BYTES)
     asked = names[: defaults.BATCH]
     return list(dict.fromkeys(PeerId(name) for name in asked if isinstance(name, str)))
 
@@ -84,7 +67,7 @@ def read_names(payload: bytes | memoryview) -> list[PeerId]:
 def read_links(payload: bytes | memoryview) -> tuple[bool, Sequence[PeerId], Sequence[PeerId]]:
     """[whether that is all, peer ids with whom its sender has a link that answers, peer ids with
     whom it no longer has]. Raises BadRecord."""
-    match unpack_bounded(payload, defaults.LINKS_BYTES, list):
+    match unpack(payload, list, defaults.LINKS_BYTES):
         case [bool(whole), list(has), list(lost), *_] if all(map(_is_name, (*has, *lost))):
             return whole, list(map(PeerId, has)), list(map(PeerId, lost))
     raise BadRecord("a list of links has a wrong form")
@@ -93,7 +76,7 @@ def read_links(payload: bytes | memoryview) -> tuple[bool, Sequence[PeerId], Seq
 def read_find(payload: bytes | memoryview) -> tuple[PeerId, bytes, bool]:
     """[a member's peer id, the number that it is to sign, whether others may be asked]. Raises
     BadRecord."""
-    match unpack_bounded(payload, 256, list):
+    match unpack(payload, list, 256):
         case [str(peer), bytes(nonce), bool(further), *_] if len(nonce) == defaults.NONCE_BYTES:
             return PeerId(peer), nonce, further
     raise BadRecord("a question for a member has a wrong form")

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import msgpack
 
 from ..transport.address import Address
-from ..transport.errors import TransportError
+from ..transport.decoding import ITEMS, decode
+from ..transport.errors import TransportError, Undecodable
 from ..transport.identity import Identity, PeerId, peer_id_of
 from ..transport.signed import ENVELOPE_OVERHEAD, seal, unseal
 from . import defaults
@@ -104,12 +105,10 @@ def peek(sealed: bytes) -> tuple[PeerId, int]:
 
     Raises Forged where they are no envelope, and BadRecord.
     """
-    if len(sealed) > defaults.RECORD_BYTES + ENVELOPE_OVERHEAD:
-        raise Forged("a record is too large")
     try:
-        public_key, _, body = unpack(sealed, list)
+        public_key, _, body = unpack(sealed, list, defaults.RECORD_BYTES + ENVELOPE_OVERHEAD)
         author = peer_id_of(public_key)
-        fields = unpack(body, dict)
+        fields = unpack(body, dict, defaults.RECORD_BYTES)
     except (BadRecord, ValueError, TypeError):
         raise Forged("a record is not readable") from None
     return author, seq_of(fields)
@@ -132,7 +131,7 @@ def encode_record(record: MemberRecord) -> bytes:
 
 def decode_record(author: PeerId, body: bytes) -> MemberRecord:
     """Every value typed and bounded; numbers clamped. Raises BadRecord."""
-    fields = unpack(body, dict)
+    fields = unpack(body, dict, defaults.RECORD_BYTES)
     return MemberRecord(
         peer=author,
         seq=seq_of(fields),
@@ -142,15 +141,13 @@ def decode_record(author: PeerId, body: bytes) -> MemberRecord:
     )
 
 
-def unpack(data: bytes | memoryview, kind: type[T]) -> T:
-    """One msgpack value of a type from a stranger. Raises BadRecord.
-
-    The caller bounds the bytes; no length in them can exceed what is there.
-    """
+def unpack(data: bytes | memoryview, kind: type[T], limit: int, *, items: int = ITEMS) -> T:
+    """One value of a type from a stranger, of at most `limit` bytes and `items` elements. Raises
+    BadRecord."""
     try:
-        value = msgpack.unpackb(data, strict_map_key=True, max_ext_len=0)
-    except (ValueError, TypeError, msgpack.UnpackException):
-        raise BadRecord("a message is not msgpack") from None
+        value = decode(data, limit=limit, items=items)
+    except Undecodable as error:
+        raise BadRecord(f"a message is not readable: {error}") from None
     if not isinstance(value, kind):
         raise BadRecord("a message has a wrong type")
     return value

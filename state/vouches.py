@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-import msgpack
-
+from ..transport.decoding import decode
+from ..transport.errors import Undecodable
 from ..transport.identity import KEY_BYTES
 from . import defaults
 
@@ -18,8 +18,8 @@ def read_vouches(value: bytes | None) -> list[bytes]:
     if value is None:
         return []
     try:
-        fields: Any = msgpack.unpackb(value, max_array_len=1024, max_map_len=64, max_ext_len=0)
-    except (ValueError, TypeError, msgpack.UnpackException):
+        fields: Any = decode(value, limit=defaults.FACT_BYTES)
+    except Undecodable:
         return []
     keys = fields.get("keys") if isinstance(fields, dict) else None
     found = keys if isinstance(keys, list) else []

@@ -51,6 +51,7 @@ TEXT_TIMEOUT = 2.0  # seconds for one template, one text or one step of a detoke
 TEXT_BYTES = 2**20  # of one prompt, or of one rendered conversation
 TEXT_MESSAGES = 1024  # in one conversation
 TEXT_REPLY_BYTES = 16 * 2**20  # of one frame from the child
+TEXT_ITEMS = 2**16  # elements of one frame: of a conversation, five a message
 TEXT_REQUEST_BYTES = 96 * 2**20  # of one frame to the child: all of a model's text files
 TEXT_IN_FLIGHT = 256  # requests at one child
 TEXT_RETRY = (0.05, 30.0)  # seconds until a dead child is started again: first, most

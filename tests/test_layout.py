@@ -214,8 +214,38 @@ def broad_excepts(path: str, tree: ast.Module) -> list[str]:
     ]
 
 
+# Where msgpack becomes objects. A trace is a file of the simulator's own, which imports nothing of
+# ours: its reader bounds each list.
+DECODES = {"transport/decoding.py", "netsim/tracefile.py"}
+DECODING = {"unpackb", "unpack", "Unpacker"}
+
+
+def decodings(path: str, tree: ast.Module) -> list[str]:
+    """Uses of msgpack's own decoders."""
+    if path in DECODES:
+        return []
+    why = "decode by transport/decoding.py, which counts before anything is built"
+    attributes = [
+        (node.lineno, node.attr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and dotted(node.value) == "msgpack"
+    ]
+    imports = [
+        (line, module.removeprefix("msgpack."))
+        for line, module in imported(path, tree)
+        if module.startswith("msgpack.")
+    ]
+    return [
+        f"{path}:{line}: `{name}`: {why}"
+        for line, name in (*attributes, *imports)
+        if name.split(".")[-1] in DECODING
+    ]
+
+
 Rule = Callable[[str, ast.Module], list[str]]
-RULES: list[Rule] = [upward_imports, world_touches, executions, unbounded_reads, torch_imports]
+RULES: list[Rule] = [
+    upward_imports, world_touches, executions, unbounded_reads, torch_imports, decodings,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -241,6 +271,9 @@ def test_rule(rule: Rule) -> None:
         (unbounded_reads, "async def f(stream): return await stream.receive_some()"),
         (unbounded_reads, "import zlib\nzlib.decompress(b'x', 15, 10)"),
         (torch_imports, "import torch.nn"),
+        (decodings, "import msgpack\nmsgpack.unpackb(b'')"),
+        (decodings, "import msgpack\ndecoder = msgpack.Unpacker"),
+        (decodings, "from msgpack import unpackb"),
     ],
 )
 def test_each_rule_can_fail(rule: Rule, code: str) -> None:

@@ -6,6 +6,7 @@ ShoalError                  every error of ours; `message`, and a `hint` where o
 │   ├── AlreadyLocked
 │   ├── DatabaseDamaged
 │   └── FileTooLarge
+├── Undecodable             bytes are no value, or one beyond its reader's bounds (decoding.py)
 └── TransportError          talking to a peer failed
     ├── DialFailed          no address answered, or the peer that answered is another one
     ├── LinkClosed          the link ended; `code` says why (a word of docs/spec/lane.md)
@@ -54,6 +55,10 @@ class DatabaseDamaged(HostError):
 
 class FileTooLarge(HostError):
     """A file is larger than its reader allows."""
+
+
+class Undecodable(ShoalError):
+    """Bytes are not msgpack, or announce more than their reader takes."""
 
 
 class TransportError(ShoalError):

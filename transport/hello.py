@@ -15,6 +15,8 @@ from typing import Any, Final, Protocol
 import msgpack
 
 from . import defaults
+from .decoding import decode
+from .errors import Undecodable
 from .events import Windows
 from .frame import Fault
 from .identity import PeerId
@@ -108,16 +110,8 @@ def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None
 
 def _unpack(data: bytes | memoryview) -> dict[str, Any]:
     try:
-        fields = msgpack.unpackb(
-            data,
-            strict_map_key=True,
-            max_str_len=_WORD_BYTES,
-            max_bin_len=_WORD_BYTES * 2,
-            max_array_len=_FEATURES,
-            max_map_len=_FEATURES,
-            max_ext_len=0,
-        )
-    except ValueError:
+        fields = decode(data, limit=defaults.HELLO_BYTES)
+    except Undecodable:
         raise Fault("bad-hello") from None
     if not isinstance(fields, dict):
         raise Fault("bad-hello")
@@ -141,6 +135,8 @@ def _octets(value: object, least: int, most: int | None = None) -> bytes:
 
 def _word(value: object) -> str:
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        raise Fault("bad-hello")
+    if len(value) > _WORD_BYTES:
         raise Fault("bad-hello")
     return value
 

@@ -7,7 +7,8 @@ so an envelope can be handed on and a word of one protocol never counts in anoth
 
 import msgpack
 
-from .errors import TransportError
+from .decoding import decode
+from .errors import TransportError, Undecodable
 from .identity import KEY_BYTES, SIGNATURE_BYTES, Identity, PeerId, peer_id_of, verify
 
 ENVELOPE_OVERHEAD = 1 + 2 + KEY_BYTES + 2 + SIGNATURE_BYTES + 5  # bytes around a body, at most
@@ -35,12 +36,9 @@ def unseal(domain: str, data: bytes, *, limit: int) -> tuple[PeerId, bytes]:
 
 
 def _decode(data: bytes, limit: int) -> tuple[bytes, bytes, bytes]:
-    bound = max(limit, SIGNATURE_BYTES)
     try:
-        fields = msgpack.unpackb(
-            data, max_array_len=3, max_bin_len=bound, max_str_len=0, max_map_len=0, max_ext_len=0
-        )
-    except (ValueError, TypeError, msgpack.UnpackException):
+        fields = decode(data, limit=limit + ENVELOPE_OVERHEAD, depth=1, items=3)
+    except Undecodable:
         fields = None
     if not isinstance(fields, list) or [type(field) for field in fields] != [bytes] * 3:
         raise TransportError("bad-envelope", "a signed envelope is not readable")

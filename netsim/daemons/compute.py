@@ -19,6 +19,7 @@ import numpy as np
 
 from ...tasks.engine.budget import Budget
 from ...tasks.engine.core import Compute
+from ...tasks.engine.defaults import HEADER_BYTES
 from ...tasks.engine.errors import EngineError
 from ...tasks.engine.families import (
     DTYPE_BYTES,
@@ -30,6 +31,8 @@ from ...tasks.engine.families import (
 from ...tasks.engine.interface import DType, LoadShard, Parts, Sampling, Span
 from ...tasks.engine.session import State
 from ...tasks.engine.wire import Buffer
+from ...transport.decoding import decode
+from ...transport.errors import Undecodable
 from ...transport.host import Files
 from .profile import Profile
 
@@ -112,8 +115,8 @@ def _too_many(length: int, tokens: int) -> str:
 def _split(state: bytes) -> tuple[Sequence[Any], bytes]:
     end = 4 + int.from_bytes(state[:4])
     try:
-        fields = msgpack.unpackb(state[4:end])
-    except ValueError as error:
+        fields = decode(state[4:end], limit=HEADER_BYTES)
+    except Undecodable as error:
         raise EngineError("bad-state", "the KV copy's header cannot be read") from error
     if not isinstance(fields, list):
         raise EngineError("bad-state", "the KV copy's header cannot be read")

@@ -14,10 +14,12 @@ import msgpack
 import trio
 
 from ...tasks.engine.core import Compute, Core
+from ...tasks.engine.defaults import HEADER_BYTES
 from ...tasks.engine.families import Architecture
 from ...tasks.engine.interface import LoadShard
 from ...tasks.engine.process import EngineProcess
 from ...tasks.engine.wire import Buffer, Header, WireClosed
+from ...transport.decoding import decode
 from ...transport.host import Host
 from .compute import NumberCompute, Stopwatch, Timed, read_chunks
 from .realfiles import beside
@@ -32,7 +34,9 @@ _KILLED = -9
 
 def _copied(header: Header, payload: Buffer) -> Frame:
     """A frame as it comes out at the other end."""
-    return msgpack.unpackb(msgpack.packb(header), use_list=False), memoryview(bytearray(payload))
+    return decode(msgpack.packb(header), limit=HEADER_BYTES, tuples=True), memoryview(
+        bytearray(payload)
+    )
 
 
 class SimulatedCore(Core):

@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import msgpack
-
+from ...transport.decoding import decode
+from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
+from .. import defaults
 from ..errors import BadFact
 
 T = TypeVar("T")
@@ -19,10 +20,10 @@ _PEER = re.compile(r"[1-9A-HJ-NP-Za-km-z]{52}")
 
 
 def read_fields(value: bytes) -> Fields:
-    """The map that a fact's value is. Raises BadFact. The document bounds the bytes."""
+    """The map that a fact's value is. Raises BadFact."""
     try:
-        fields = msgpack.unpackb(value, object_pairs_hook=_once, max_ext_len=0)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        fields = decode(value, limit=defaults.FACT_BYTES, once=True)
+    except Undecodable:
         raise BadFact("a fact is not readable") from None
     if not isinstance(fields, dict) or not all(type(key) is str for key in fields):
         raise BadFact("a fact is not a map with texts as keys")
@@ -78,10 +79,3 @@ def read_each(value: object, most: int, read: Callable[[object], T]) -> tuple[T,
     if type(value) is not list or len(value) > most:
         raise BadFact(f"a fact has something else than a list of at most {most}")
     return tuple(read(item) for item in value)
-
-
-def _once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a key stands twice, and readers would differ in which counts")
-    return fields

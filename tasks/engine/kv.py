@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import msgpack
 import torch
 
+from ...transport.decoding import decode
+from ...transport.errors import Undecodable
 from .budget import Budget
 from .errors import EngineError
 from .families import Architecture, kv_token_bytes
@@ -104,15 +106,8 @@ def _split(state: memoryview) -> tuple[Sequence[object], memoryview]:
         raise EngineError("bad-state", f"the KV copy announces a header of {size} bytes")
     end = _PREFIX.size + size
     try:
-        fields = msgpack.unpackb(
-            state[_PREFIX.size : end],
-            max_str_len=128,
-            max_bin_len=0,
-            max_map_len=0,
-            max_ext_len=0,
-            max_array_len=1024,
-        )
-    except ValueError as error:
+        fields = decode(state[_PREFIX.size : end], limit=_HEADER_LIMIT)
+    except Undecodable as error:
         raise EngineError("bad-state", "the KV copy's header cannot be read") from error
     if not isinstance(fields, list):
         raise EngineError("bad-state", "the KV copy's header cannot be read")

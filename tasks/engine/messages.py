@@ -9,7 +9,9 @@ from typing import Any, TypeGuard
 
 import msgpack
 
-from .defaults import LOAD_CHUNKS, PAYLOAD_BYTES, STOP_IDS
+from ...transport.decoding import decode
+from ...transport.errors import Undecodable
+from .defaults import LOAD_ITEMS, PAYLOAD_BYTES, STOP_IDS
 from .errors import EngineError
 from .interface import (
     EngineEvent,
@@ -123,18 +125,8 @@ def load_payload(shard: LoadShard) -> bytes:
 
 def parse_load(payload: memoryview) -> LoadShard:
     """Raises EngineError `bad-config`."""
-    if len(payload) > PAYLOAD_BYTES // 4:
-        raise EngineError("bad-config", "the shard's description is too large")
     try:
-        fields: Any = msgpack.unpackb(
-            payload,
-            max_str_len=1 << 20,
-            max_bin_len=64,
-            max_array_len=LOAD_CHUNKS,
-            max_map_len=4096,
-            max_ext_len=0,
-            strict_map_key=True,
-        )
+        fields: Any = decode(payload, limit=PAYLOAD_BYTES // 4, items=LOAD_ITEMS)
         embedding, start, stop, head = fields["parts"]
         shard = LoadShard(
             root=fields["root"],
@@ -144,7 +136,7 @@ def parse_load(payload: memoryview) -> LoadShard:
             dtype=fields["dtype"],
             kv_bytes=fields["kv_bytes"],
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (Undecodable, ValueError, TypeError, KeyError) as error:
         raise EngineError("bad-config", "the shard's description cannot be read") from error
     if shard.dtype not in ("float32", "bfloat16"):
         raise EngineError("bad-config", "the shard's dtype is neither float32 nor bfloat16")

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 
 import msgpack
 
+from ...transport.decoding import decode
+from ...transport.errors import Undecodable
 from .defaults import HEADER_BYTES, INLINE_BYTES, PAYLOAD_BYTES
 
 Buffer = bytes | bytearray | memoryview
@@ -180,16 +182,8 @@ def _check_prefix(header_size: int, kind: int, size: int) -> None:
 
 def _header(data: bytearray) -> Header:
     try:
-        header = msgpack.unpackb(
-            data,
-            use_list=False,
-            max_str_len=HEADER_BYTES,
-            max_bin_len=1024,
-            max_array_len=1024,
-            max_map_len=64,
-            max_ext_len=0,
-        )
-    except ValueError as error:
+        header = decode(data, limit=HEADER_BYTES, tuples=True)
+    except Undecodable as error:
         raise WireError("a frame's header cannot be read") from error
     if not isinstance(header, tuple) or not header or not isinstance(header[0], str):
         raise WireError("a frame's header is not an array that starts with a word")

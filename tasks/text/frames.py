@@ -5,7 +5,9 @@ from typing import Any
 
 import msgpack
 
-from ..defaults import TEXT_REQUEST_BYTES
+from ...transport.decoding import decode
+from ...transport.errors import Undecodable
+from ..defaults import TEXT_ITEMS, TEXT_REQUEST_BYTES
 from ..errors import TextError
 
 
@@ -20,12 +22,12 @@ def pack_frame(message: Mapping[str, Any], *, limit: int = TEXT_REQUEST_BYTES) -
     return len(body).to_bytes(4) + body
 
 
-def unpack_body(body: bytes | memoryview) -> dict[str, Any]:
+def unpack_body(body: bytes | memoryview, *, limit: int = TEXT_REQUEST_BYTES) -> dict[str, Any]:
     """The map in a frame; raises TextError("text-protocol") for anything else."""
     try:
-        message = msgpack.unpackb(body, strict_map_key=True, max_ext_len=0)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise TextError("text-protocol", f"a frame is not msgpack: {error}") from None
+        message = decode(body, limit=limit, items=TEXT_ITEMS)
+    except Undecodable as error:
+        raise TextError("text-protocol", f"a frame is not readable: {error}") from None
     if not isinstance(message, dict):
         raise TextError("text-protocol", "a frame is not a map")
     return message
@@ -48,4 +50,4 @@ class FrameReader:
                 return
             body = bytes(self._buffer[4 : 4 + size])
             del self._buffer[: 4 + size]
-            yield unpack_body(body)
+            yield unpack_body(body, limit=self._limit)

@@ -13,7 +13,7 @@ from shoal.dht.errors import ModelError
 
 
 def reader(data: bytes) -> canonical.Reader:
-    return canonical.Reader(data, "thing", text_limit=16, items_limit=8)
+    return canonical.Reader(data, "thing", text_limit=16)
 
 
 @pytest.mark.parametrize(

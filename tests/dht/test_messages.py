@@ -18,7 +18,7 @@ from shoal.dht.messages import (
     Find,
     Found,
     Store,
-    _Reader,
+    _Fields,
     batches,
     decode_codes,
     encode_codes,
@@ -190,7 +190,7 @@ def test_what_cannot_be_meant_is_not_read(
     """Twin: where all is read that is there, it takes many times the memory of the message."""
     payload = msgpack.packb(fields)
     if not defended:
-        monkeypatch.setattr(_Reader, "fields", lambda self, *_: msgpack.unpackb(payload))
+        monkeypatch.setattr(_Fields, "read", lambda self, *_: msgpack.unpackb(payload))
     tracemalloc.start()
     try:
         with suppress(BadMessage):

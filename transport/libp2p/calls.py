@@ -11,7 +11,9 @@ import trio
 
 from .. import frame
 from ..calls import Answer, Call, Handler, Refusal, Reply
-from ..defaults import FRAME_HEAD_BYTES, METHOD_BYTES
+from ..decoding import Reader, decode
+from ..defaults import METHOD_BYTES
+from ..errors import Undecodable
 from ..frame import Fault
 from ..identity import PeerId
 from ..serving import HANDLER_ERRORS, refusal_of
@@ -73,44 +75,32 @@ class CallService:
 
 
 def decode_request(data: bytes) -> tuple[str, dict[str, Any], bytes]:
-    """Method, header and payload. Raises Fault (`bad-request`).
-
-    The header's bytes are bounded before they become objects: an empty container is 1 byte on
-    the wire and 69 in memory.
-    """
+    """Method, header and payload. Raises Fault (`bad-request`)."""
     fields = _fields(data)
     try:
-        method = msgpack.unpackb(fields.get("method", b"\xc0"), max_str_len=METHOD_BYTES)
-        payload = msgpack.unpackb(fields.get("payload", b"\xc4\x00"), max_bin_len=len(data))
+        method = decode(fields.get("method", b"\xc0"), limit=METHOD_BYTES + 2, depth=0)
+        payload = decode(fields.get("payload", b"\xc4\x00"), limit=len(data), depth=0)
         header = frame.decode_header(fields.get("header", b""))
-    except (ValueError, frame.Fault):
+    except (Undecodable, frame.Fault):
         raise Fault("bad-request") from None
     if not isinstance(method, str) or not method or not isinstance(payload, bytes):
         raise Fault("bad-request")
     return method, header, payload
 
 
-def _fields(data: bytes) -> dict[str, bytes]:
+def _fields(data: bytes) -> dict[str, bytes | memoryview]:
     """The undecoded values of a map with text keys."""
-    unpacker = msgpack.Unpacker(
-        max_buffer_size=max(len(data), 1), max_str_len=METHOD_BYTES, max_bin_len=0, max_ext_len=0
-    )
-    unpacker.feed(data)
-    found = {}
+    found: dict[str, bytes | memoryview] = {}
     try:
-        count = unpacker.read_map_header()
+        reader = Reader(data, limit=len(data), text=METHOD_BYTES)
+        count = reader.map()
         if count > _FIELDS:
             raise Fault("bad-request")
         for _ in range(count):
-            key = unpacker.unpack()
-            start = unpacker.tell()
-            unpacker.skip()
-            value = data[start : unpacker.tell()]
-            if key == "header" and len(value) > FRAME_HEAD_BYTES:
-                raise Fault("bad-request")
+            key, value = reader.flat(), reader.skip()
             if isinstance(key, str):
                 found[key] = value
-    except (ValueError, msgpack.OutOfData):
+    except Undecodable:
         raise Fault("bad-request") from None
     return found
 

@@ -1,0 +1,191 @@
+"""What comes is counted before anything of it is built."""
+
+import math
+import time
+import tracemalloc
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.transport import decoding
+from shoal.transport.decoding import DEPTH, ITEMS, Reader, decode
+from shoal.transport.errors import Undecodable
+
+from ..bombs import DECODER_BOMBS
+
+MOST = 1 << 24
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
+    | st.text(max_size=300) | st.binary(max_size=300),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=40,
+)  # fmt: skip
+
+
+def read(data: bytes, **bounds: Any) -> Any:
+    return decode(data, limit=MOST, **bounds)
+
+
+def built(data: bytes) -> Any:
+    """By msgpack alone, which has no bounds but the input's length."""
+    return msgpack.unpackb(data, max_ext_len=0)
+
+
+def nested(depth: int) -> bytes:
+    return b"\x91" * depth + b"\xc0"
+
+
+@given(VALUES)
+def test_values_come_out_as_they_went_in(value: Any) -> None:
+    data = msgpack.packb(value)
+    assert read(data) == value
+    decoding._walk(data, DEPTH, ITEMS)  # which finds nothing wrong with it
+    reader = Reader(data, limit=MOST)
+    assert reader.value() == value
+    reader.end()
+
+
+@given(st.binary(max_size=60), st.integers(0, 59))
+def test_the_walk_takes_what_the_decoder_takes(data: bytes, at: int) -> None:
+    """Of anything: what is built is what was walked, to the last byte."""
+    for some in (data, msgpack.packb([1, {"a": data}])[:at], msgpack.packb({b"": [data]}) + b"\0"):
+        try:
+            expected = repr(built(some))
+        except (ValueError, TypeError):
+            with pytest.raises(Undecodable):
+                read(some)
+        else:
+            decoding._walk(some, 60, 60)
+            assert repr(read(some)) == expected
+
+
+@pytest.mark.parametrize("name", DECODER_BOMBS)
+@pytest.mark.parametrize("way", ["decode", "value"])
+def test_a_bomb_costs_less_than_an_honest_value_of_its_size(name: str, way: str) -> None:
+    data = DECODER_BOMBS[name]
+    honest = msgpack.packb(list(range(200, 200 + min(len(data) // 3, ITEMS - 1))))
+
+    def refuse() -> None:
+        with pytest.raises(Undecodable):
+            read(data) if way == "decode" else Reader(data, limit=MOST).value()
+
+    most = 0.0003 + 4e-9 * len(data)  # seconds: of pytest's own part, and of passing over it
+    assert cpu(refuse) < 4 * cpu(lambda: read(honest)) + most
+    tracemalloc.start()
+    refuse()
+    assert tracemalloc.get_traced_memory()[1] < 4 * len(data) + 2**16
+    tracemalloc.stop()
+
+
+def test_without_the_count_a_bomb_costs_a_hundred_times_as_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twin."""
+    data = DECODER_BOMBS["arrays that end too early"]
+    defended = cpu_of_refusing(data)
+    monkeypatch.setattr(decoding, "_walk", lambda *_: None)
+    assert cpu_of_refusing(data) > 100 * defended
+
+
+def cpu_of_refusing(data: bytes) -> float:
+    def refuse() -> None:
+        try:
+            read(data)
+        except Undecodable:
+            return
+
+    return cpu(refuse)
+
+
+def cpu(work: Any) -> float:
+    """Seconds, the least of five times."""
+
+    def once() -> float:
+        began = time.process_time()
+        work()
+        return time.process_time() - began
+
+    return min(once() for _ in range(5))
+
+
+def test_depth_is_bounded_whatever_the_length() -> None:
+    assert read(nested(DEPTH)) and read(nested(3), depth=3)
+    for data, depth in ((nested(DEPTH + 1), DEPTH), (nested(4), 3), (b"\x90", 0)):
+        with pytest.raises(Undecodable, match="too deeply"):
+            read(data, depth=depth)
+    wide = msgpack.packb([[[1]]] * 900)  # as many containers, but not in each other
+    assert read(wide) == [[[1]]] * 900
+
+
+def test_elements_are_bounded_in_all() -> None:
+    pairs = msgpack.packb({str(i): [i] for i in range(100)})
+    assert len(read(pairs, items=300)) == 100
+    with pytest.raises(Undecodable, match="too many"):
+        read(pairs, items=299)
+    with pytest.raises(Undecodable, match="too many"):
+        read(msgpack.packb([[0] * 64] * 64))
+    assert len(read(msgpack.packb([0] * ITEMS))) == ITEMS
+
+
+def test_bytes_are_bounded_first() -> None:
+    for data in (b"\xc0" * 9, memoryview(b"\xc0" * 9)):
+        with pytest.raises(Undecodable, match="at most 8 bytes, got 9"):
+            decode(data, limit=8)
+        with pytest.raises(Undecodable, match="at most 8 bytes, got 9"):
+            Reader(data, limit=8)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["c70005", "d40500", "d6ff00000000", "91c70005", "c1", "", "a1", "c401", "dd000000"],
+)
+@pytest.mark.parametrize("walked", [False, True])
+def test_what_is_no_value_of_ours(text: str, walked: bool) -> None:
+    """Extension types, timestamps among them; a byte that means nothing; nothing at all."""
+    data = bytes.fromhex(text)
+    if walked:
+        data = b"\xdc\x10\x00" + bytes(ITEMS - 1) + data
+    with pytest.raises(Undecodable):
+        read(data, items=2 * ITEMS)
+    with pytest.raises(Undecodable):
+        Reader(data, limit=MOST).value()
+
+
+def test_a_key_is_a_text_or_bytes_and_may_have_to_be_alone() -> None:
+    twice = b"\x82\xa1a\x01\xa1a\x02"
+    assert read(twice) == {"a": 2}
+    with pytest.raises(Undecodable, match="twice"):
+        read(twice, once=True)
+    for data in (b"\x81\x01\x02", b"\x81\x90\x02", b"\x81\x80\x02"):
+        with pytest.raises(Undecodable):
+            read(data)
+
+
+def test_arrays_may_come_as_tuples() -> None:
+    assert read(msgpack.packb(["a", [1, [2]]]), tuples=True) == ("a", (1, (2,)))
+
+
+def test_a_reader_steps() -> None:
+    data = msgpack.packb([{"a": 1, "b": [2]}, None, b"x", [3]])
+    reader = Reader(data, limit=100)
+    assert reader.at_array() and not reader.at_map() and reader.array() == 4
+    assert reader.at_map() and reader.map() == 2
+    assert (reader.flat(), reader.flat(), reader.flat()) == ("a", 1, "b")
+    assert reader.value() == [2] and reader.at_nil() and reader.flat() is None
+    assert reader.flat() == b"x" and reader.skip() == b"\x91\x03"
+    reader.end()
+    assert not reader.at_array() and not reader.at_map() and not reader.at_nil()
+    with pytest.raises(Undecodable, match="too early"):
+        reader.flat()
+
+
+def test_a_reader_builds_no_container_and_no_long_text() -> None:
+    for data in (b"\x91\x01", b"\x81\x01\x01", b"\xdd\xff\xff\xff\xff", b"\xa9123456789"):
+        with pytest.raises(Undecodable):
+            Reader(data, limit=100, text=8).flat()
+    with pytest.raises(Undecodable, match="follow"):
+        Reader(b"\x01", limit=1).end()
+    assert math.isnan(Reader(msgpack.packb(math.nan), limit=9).flat())
