@@ -5,8 +5,8 @@ digest once its entries are in the archive, which is all that is waited for. One
 may change anything (`Network.turn`); whoever awaits may find an author gone.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from ..transport.identity import PeerId, peer_id_of, public_key_of
 from . import defaults
@@ -28,17 +28,23 @@ async def at_once() -> None:
     """The pause of whoever need not let others run."""
 
 
-class Watcher(Protocol):
-    """Who derives something from the feeds."""
+class Watcher(ABC):
+    """Derives something from the feeds."""
 
+    @abstractmethod
     def changed(self, name: FeedName, verdict: Verdict) -> None:
         """Facts of a feed are other ones; where `verdict.fresh`, all that it does not name are
         gone, as they are where the feed has forked."""
-        ...
 
+    def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
+        """`changed`, in steps between which others may run; whoever has gone meanwhile is told of
+        by `dropped`, and the rest is left out."""
+        self.changed(name, verdict)
+        return iter(())
+
+    @abstractmethod
     def dropped(self, author: PeerId) -> None:
         """An author is not kept any more."""
-        ...
 
 
 class Holding:
@@ -130,14 +136,18 @@ class Holding:
             self.digest.set(key, plot_of(name), head)
             self._feeds.keep(key, plot_of(name), size)
 
-    def _show(self, feed: Feed, verdict: Verdict) -> None:
-        """The feed is what it is now, for everybody."""
+    async def _show(self, feed: Feed, verdict: Verdict) -> None:
+        """The feed is what it is now, for everybody. Thousands of facts take some 20 ms, so that
+        others run in between."""
         key, plot = public_key_of(feed.name.author), plot_of(feed.name)
         self.digest.set(key, plot, feed.head)
         if feed.head is not None:
             self._feeds.keep(key, plot, feed.size, feed.memory)
         for watcher in self.watchers:
-            watcher.changed(feed.name, verdict)
+            for _ in watcher.steps(feed.name, verdict):
+                await self._pause()
+                if self.digest.head(key, plot) != feed.head:
+                    return  # its author was dropped meanwhile
 
     async def _heed(self, feed: Feed, verdict: Verdict) -> None:
         """What it weighs now, and for whom it vouches."""
@@ -157,7 +167,7 @@ class Holding:
             self._remember(made)
         made = made or Feed(feed.name)
         verdict = Verdict(Outcome.NEWS, changed=facts, fresh=True)
-        self._show(made, verdict)
+        await self._show(made, verdict)
         await self.archive.cut(made.name, made.head)
         await self._heed(made, verdict)
 

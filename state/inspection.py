@@ -84,7 +84,7 @@ class Inspection:
         """What a feed says now. Raises StoreRefused."""
         async with self._replication.turn():
             facts = await self._replica.facts(public_key_of(name.author), (name.kind, name.part))
-        return {key: readable(value) for key, value in facts.items()}
+        return await _readable(facts)
 
     async def history(self, view: FeedView) -> AsyncIterator[Said]:
         """The entries of a feed's epoch, the first being all that was so when it began. Raises
@@ -101,13 +101,7 @@ class Inspection:
                     changes = document.apply(entry.update)
                 except BadUpdate:
                     return  # another epoch has begun, or it is damaged: `verified` says so
-                yield Said(
-                    entry,
-                    {
-                        key: None if value is None else readable(value)
-                        for key, value in changes.items()
-                    },
-                )
+                yield Said(entry, await _readable(changes))
                 await trio.lowlevel.checkpoint()
             if not entries:
                 return
@@ -142,6 +136,16 @@ class Inspection:
 
 def _damaged(feeds: list[StoredFeed]) -> list[FeedName]:
     return [feed.name for feed in feeds if not verify(feed)]
+
+
+async def _readable(facts: Mapping[str, bytes | None]) -> dict[str, Any]:
+    """Facts for people; others run in between."""
+    shown: dict[str, Any] = {}
+    for number, (key, value) in enumerate(facts.items(), 1):
+        shown[key] = None if value is None else readable(value)
+        if number % defaults.SHOWN_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+    return shown
 
 
 def readable(value: bytes) -> Any:

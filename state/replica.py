@@ -359,10 +359,12 @@ class Replica(Holding):
             key, plot = public_key_of(feed.name.author), plot_of(feed.name)
             if feed.head is None or self._feeds.used(key, plot) is not feed:
                 continue  # its author was dropped meanwhile
-            self._show(feed, verdict)
+            await self._show(feed, verdict)
+            if self._feeds.used(key, plot) is not feed:
+                continue
             batch.taken.news[key, plot] = feed.head
             await self._heed(feed, verdict)
-            await self._pause()  # to show thousands of facts takes some 20 ms
+            await self._pause()
 
     async def _put(self, entries: Sequence[Entry]) -> None:
         """A feed of which the archive has something else keeps out no other: what others have of

@@ -22,6 +22,7 @@ from .digest import Plot
 from .entry import FeedName, read_stored
 from .errors import BadEntry, BadOrder, FeedFull, StateError, StoreRefused
 from .feed import Feed
+from .feeds import plot_of
 from .group.group import Group
 from .group.rule import Order
 from .group.upkeep import Upkeep
@@ -239,7 +240,14 @@ class State:
         if feed.head == stored.head:
             with suppress(BadEntry):  # it is read again, and found to be damaged
                 feed.load(map(read_stored, stored.entries))
-        self.views.restored(feed.name, await self.replica.facts(key, plot))
+        await self._restored(feed, await self.replica.facts(key, plot))
+
+    async def _restored(self, feed: Feed, facts: Mapping[str, bytes]) -> None:
+        head, place = feed.head, (public_key_of(feed.name.author), plot_of(feed.name))
+        for _ in self.views.restoring(feed.name, facts):
+            await trio.lowlevel.checkpoint()
+            if self.replica.head(*place) != head:
+                return  # its author was dropped meanwhile
 
     def _regroup(self, before: Order) -> None:
         """What counts of some has changed with their place in the group."""
@@ -292,7 +300,7 @@ class State:
                 facts = await self.replica.facts(author, plot)
             except (StoreRefused, trio.ClosedResourceError):
                 return False
-            self.views.restored(feed.name, facts)
+            await self._restored(feed, facts)
         return True
 
     async def _write(self) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ...transport.identity import Identity, PeerId
 from ..entry import FeedName
 from ..feed import Verdict
+from ..holding import Watcher
 from .facts import GROUP, Charter, Grant, Role, Said, Sealed
 from .rule import Order, decide
 from .sealing import open_secret
@@ -22,7 +23,7 @@ _OF_PROVIDERS = ("shards", "claims", "usage")
 anybody's jobs."""
 
 
-class Group:
+class Group(Watcher):
     """Of the node with this identity."""
 
     def __init__(self, charter: Charter, identity: Identity, secrets: Secrets) -> None:

@@ -1,12 +1,15 @@
 """All views of a node, and how what comes into its feeds reaches them."""
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from ...transport.identity import PeerId
+from .. import defaults
 from ..entry import FeedName
 from ..errors import BadFact
 from ..feed import Outcome, Verdict
+from ..holding import Watcher
 from ..kinds import KINDS, all_parts
 from ..record import MemberRecord
 from .fact import read_fields
@@ -21,7 +24,7 @@ DESCRIBING = frozenset((*Members.kinds, *Models.kinds, *Placements.kinds))
 """Kinds of feeds that say what a member is, names and serves."""
 
 
-class Views:
+class Views(Watcher):
     """The views; `changed` and `dropped` are what a replica tells its watchers."""
 
     def __init__(self) -> None:
@@ -51,21 +54,32 @@ class Views:
 
     def changed(self, name: FeedName, verdict: Verdict) -> None:
         """An entry was taken in, or the proof of a fork, after which nothing is said any more."""
+        for _ in self.steps(name, verdict):
+            pass
+
+    def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
         view = self._by_kind.get(name.kind)
         if view is None or not self.shows(name.author, name.kind):
             return
-        if verdict.fresh:
-            for key in view.keys(name):
-                if key not in verdict.changed:
-                    view.changed(name, key, None)
-        for key, value in verdict.changed.items():
+        gone = [key for key in view.keys(name) if key not in verdict.changed and verdict.fresh]
+        changes = chain(((key, None) for key in gone), verdict.changed.items())
+        for number, (key, value) in enumerate(changes, 1):
             view.changed(name, key, None if value is None else self._read(value))
+            if number % defaults.SHOWN_AT_ONCE == 0:
+                yield
+                if not self.shows(name.author, name.kind):
+                    return  # hidden meanwhile
         if name.kind in DESCRIBING:
             self._tell(name.author)
 
     def restored(self, name: FeedName, facts: Mapping[str, bytes]) -> None:
         """What a feed said when it was stored: nothing told of it in this run."""
-        self.changed(name, Verdict(Outcome.NEWS, changed=facts, fresh=True))
+        for _ in self.restoring(name, facts):
+            pass
+
+    def restoring(self, name: FeedName, facts: Mapping[str, bytes]) -> Iterator[None]:
+        """`restored`, in steps as of `steps`."""
+        return self.steps(name, Verdict(Outcome.NEWS, changed=facts, fresh=True))
 
     def dropped(self, author: PeerId) -> None:
         """An author is not kept any more."""

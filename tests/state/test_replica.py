@@ -13,6 +13,7 @@ from shoal.state.entry import FORKED, Entry, FeedName
 from shoal.state.errors import BadEntry, BadOrder, StateError
 from shoal.state.feed import Feed, Outcome, Verdict
 from shoal.state.gossip import Item, told
+from shoal.state.holding import Watcher
 from shoal.state.interest import Interest
 from shoal.state.kinds import all_parts
 from shoal.state.replica import Replica, Taken
@@ -23,7 +24,7 @@ from tests.state.fake_feeds import MEMBER, Writer, at_once, facts_of
 A, B, C = (Writer(number) for number in (11, 12, 13))
 
 
-class Seen:
+class Seen(Watcher):
     def __init__(self) -> None:
         self.changes: list[tuple[FeedName, dict[str, Any], bool]] = []
         self.gone: list[PeerId] = []
