@@ -31,7 +31,10 @@ class Writer:
 
     def write(self, plot: Plot = MEMBER, **facts: Mapping[str, Any]) -> Entry:
         """The next entry of a feed."""
-        changes = {key: msgpack.packb(value) for key, value in facts.items()}
+        return self.write_raw(plot, {key: msgpack.packb(value) for key, value in facts.items()})
+
+    def write_raw(self, plot: Plot, changes: Mapping[str, bytes]) -> Entry:
+        """The same with any bytes as values."""
         if plot not in self._heads:
             client = client_of(FeedName(self.peer, *plot), self.epoch)
             document = Document(KINDS[plot[0]], client)

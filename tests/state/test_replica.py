@@ -17,6 +17,7 @@ from shoal.state.holding import Watcher
 from shoal.state.interest import Interest
 from shoal.state.kinds import all_parts
 from shoal.state.replica import Replica, Taken
+from shoal.state.views.views import Views
 from shoal.state.vouches import VOUCHES, write_vouches
 from shoal.transport.identity import PeerId, peer_id_of
 from tests.state.fake_feeds import MEMBER, Writer, at_once, facts_of
@@ -527,6 +528,25 @@ def test_what_is_taken_is_shown_with_pauses() -> None:
     writer.next_epoch()
     take(it, one, writer.write(MEMBER, a={"x": 2}))
     assert len(counts) == 2 and counts[0] < counts[1]
+
+
+def test_who_is_dropped_while_it_is_shown_is_shown_no_further() -> None:
+    writer, pauses = fresh(11), Pauses()
+    it = keeping(writer, pause=pauses)
+    views = Views()
+    it.watchers.append(views)
+    many = {f"m{number}": b"\x80" for number in range(4 * defaults.SHOWN_AT_ONCE)}
+    entry = writer.write_raw(("models", 0), many)
+
+    def meanwhile() -> None:
+        if views.bad:
+            pauses.then = lambda: None
+            at_once(it._lose(writer.key))
+
+    pauses.then = meanwhile
+    taken = take(it, entry)
+    assert views.bad == defaults.SHOWN_AT_ONCE and not taken.news
+    assert it.head(writer.key, ("models", 0)) is None
 
 
 def test_a_document_that_was_not_read_to_the_end_is_read_again(

@@ -1,10 +1,12 @@
 """Feeds over links in memory, in virtual time."""
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any, cast
 
+import msgpack
 import pytest
 import trio
 from trio.testing import MockClock
@@ -16,10 +18,14 @@ from shoal.state.exchange import NEWS, PULL
 from shoal.state.gossip import Pulled
 from shoal.state.replica import Replica
 from shoal.state.replication import Replication
+from shoal.state.views.jobs import Job, job_fact, job_id
+from shoal.state.views.views import Views
 from shoal.state.vouches import VOUCHES, write_vouches
 from shoal.transport.calls import Refusal, Reply
 from shoal.transport.endpoint import Endpoint
 from shoal.transport.host import Host
+from shoal.transport.identity import PeerId
+from tests.bombs import SMALL_BOMBS
 from tests.state.fake_feeds import MEMBER, Writer, facts_of
 from tests.state.fake_net import FakeEndpoint, FakeHost, FakeNet
 
@@ -175,3 +181,56 @@ async def test_a_long_batch_lets_others_run(autojump_clock: MockClock) -> None:
             await one.replica.take(items)
             assert turns - before >= 35
             nursery.cancel_scope.cancel()
+
+
+class Steps(trio.abc.Instrument):
+    """How long tasks hold the event loop: CPU, which other programs of the machine do not take."""
+
+    def __init__(self) -> None:
+        self.longest, self._began = 0.0, time.thread_time()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.longest = max(self.longest, time.thread_time() - self._began)
+
+
+def bombs(peer: PeerId) -> dict[str, bytes]:
+    """A quarter of a megabyte of them."""
+    return dict.fromkeys(map(str, range(73)), SMALL_BOMBS["arrays that end too early"])
+
+
+def honest_jobs(peer: PeerId) -> dict[str, bytes]:
+    """As many as fit."""
+    nonces = [number.to_bytes(2) for number in range(2200)]
+    facts = {job_id(peer, n): job_fact(Job(job_id(peer, n), peer, "x", b""), n) for n in nonces}
+    return {key: msgpack.packb(fact) for key, fact in facts.items()}
+
+
+@pytest.mark.parametrize(("facts", "bad", "shown"), [(bombs, 73, 0), (honest_jobs, 0, 2200)])
+@pytest.mark.trio
+async def test_a_snapshot_of_many_facts_holds_nobody_up(
+    facts: Callable[[PeerId], dict[str, bytes]], bad: int, shown: int, autojump_clock: MockClock
+) -> None:
+    """Neither its author's peer nor one that has it from another. Facts that are none are passed
+    over: their author loses nothing else."""
+    async with nodes(3) as (net, (author, one, two)):
+        views = [Views(), Views()]
+        for node, shows in zip((one, two), views, strict=True):
+            node.replica.watchers.append(shows)
+        net.connect(author.endpoint, one.endpoint)
+        net.connect(one.endpoint, two.endpoint)
+        await one.write(**{VOUCHES: write_vouches([author.key])})
+        await trio.sleep(2.0)
+        entry = author.writer.write_raw(("jobs", 0), facts(author.peer))
+        assert entry.size > 200_000
+        await author.replication.write([entry])
+        trio.lowlevel.add_instrument(steps := Steps())
+        await trio.sleep(5.0)
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.longest < 0.05
+        for node, shows in zip((one, two), views, strict=True):
+            assert node.replica.head(author.key, ("jobs", 0)) == entry.head
+            assert shows.bad == bad and len(shows.jobs.of(author.peer)) == shown
+        assert one.endpoint.all_links.keys() == {author.peer, two.peer}

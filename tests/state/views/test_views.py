@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgpack
+import pytest
 
+from shoal.state import defaults
 from shoal.state.claims import claim_fact, new_claim
 from shoal.state.document import Document, snapshot
 from shoal.state.entry import NO_PARENT, Entry, FeedName, Proof, client_of, seal_entry
@@ -19,6 +21,7 @@ from shoal.state.views.usage import Count, usage_fact, usage_key
 from shoal.state.views.views import Views
 from shoal.state.writer import Writer
 from shoal.transport.identity import Identity
+from tests.bombs import SMALL_BOMBS
 
 ALICE = Identity.from_seed(b"a" * 32)
 PEER = ALICE.peer
@@ -196,3 +199,34 @@ def test_of_whom_nothing_counts_nothing_is_shown() -> None:
     shard = msgpack.packb(shard_fact(SHARD))
     views.restored(name, {shard_key(ROOT, 0): shard})
     assert views.placements.get(ROOT) is not None
+
+
+MANY = {f"model {number}": model_fact(MODEL) for number in range(3 * defaults.SHOWN_AT_ONCE)}
+
+
+def test_a_feed_of_many_facts_is_followed_in_steps() -> None:
+    """Between them others run; what stays is shown all the while."""
+    views, name = Views(), FeedName(PEER, "models", 0)
+    facts = {key: value for key, value in packed(MANY).items() if value is not None}
+    seen = [len(set(views.models.names())) for _ in views.restoring(name, facts)]
+    assert seen == [defaults.SHOWN_AT_ONCE * step for step in (1, 2, 3)]
+    kept = dict(list(facts.items())[: defaults.SHOWN_AT_ONCE // 2])
+    seen = [len(set(views.models.names())) for _ in views.restoring(name, kept)]
+    assert seen[0] == 2 * defaults.SHOWN_AT_ONCE and set(views.models.names()) == set(kept)
+
+
+def test_what_is_hidden_meanwhile_is_not_shown() -> None:
+    views, name = Views(), FeedName(PEER, "models", 0)
+    facts = {key: value for key, value in packed(MANY).items() if value is not None}
+    for _ in views.restoring(name, facts):
+        views.shows = lambda author, kind: False
+        views.hide(PEER, ["models"])
+    assert not set(views.models.names())
+
+
+@pytest.mark.parametrize("name", SMALL_BOMBS)
+def test_a_bomb_is_a_bad_fact(name: str) -> None:
+    views = Views()
+    feed = FeedName(PEER, "models", 0)
+    views.restored(feed, {"bomb": SMALL_BOMBS[name], "b": msgpack.packb(model_fact(MODEL))})
+    assert set(views.models.names()) == {"b"} and views.bad == 1
