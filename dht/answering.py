@@ -64,7 +64,7 @@ class Answering:
         try:
             find = Find.decode(bytes(call.payload))
         except BadMessage as error:
-            return self._refuse(error.code, error.message)
+            return self._blame(call.peer, error)
         places = (*find.keys, *find.near)
         if not self._places.take(call.peer, now, len(places)):
             return self._refuse("busy", "too many keys are asked for")
@@ -92,7 +92,7 @@ class Answering:
         except BadMessage as error:
             self._turns.took(began)
             self._stores.take(call.peer, self._host.now(), defaults.STORE_FAULT)
-            return self._refuse(error.code, error.message)
+            return self._blame(call.peer, error)
         if not self._serves():
             return self._refuse("not-serving", "this node keeps no records of others")
         self._note(call.peer, store.serves)
@@ -116,6 +116,12 @@ class Answering:
     def _refuse(self, code: str, message: str) -> Refusal:
         self.refused[code] += 1
         return Refusal(code, message)
+
+    def _blame(self, peer: PeerId, error: BadMessage) -> Refusal:
+        """It sent what is no message: it loses the link."""
+        if (link := self._link(peer)) is not None:
+            link.close(error.code, error.message)
+        return self._refuse(error.code, error.message)
 
     def _keep(self, sender: PeerId, source: str, age: int, sealed: bytes) -> str:
         now = self._host.now()

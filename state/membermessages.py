@@ -60,8 +60,9 @@ def read_digest(payload: bytes | memoryview) -> dict[PeerId, Offer]:
 def read_names(payload: bytes | memoryview) -> list[PeerId]:
     """Whose records a peer asks for, at most `BATCH` of them. Raises BadRecord."""
     names: list[Any] = unpack(payload, list, defaults.DIGEST_BYTES)
-    asked = names[: defaults.BATCH]
-    return list(dict.fromkeys(PeerId(name) for name in asked if isinstance(name, str)))
+    if not all(map(_is_name, names)):
+        raise BadRecord("a question for records names something else than members")
+    return list(dict.fromkeys(map(PeerId, names[: defaults.BATCH])))
 
 
 def read_links(payload: bytes | memoryview) -> tuple[bool, Sequence[PeerId], Sequence[PeerId]]:

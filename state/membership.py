@@ -25,7 +25,7 @@ from ..transport.host import Host
 from ..transport.identity import Identity, PeerId
 from ..transport.link import Link
 from ..transport.place import Nearness, nearness_at
-from ..transport.rates import Bucket, Rate
+from ..transport.rates import Bucket, Rate, Rates
 from . import defaults
 from .errors import BadRecord
 from .membermessages import Told, read_digest, read_names, read_told
@@ -64,7 +64,11 @@ class Membership:
         self._pace: Bucket | None = None
         self._unspread = False  # a change waits for its turn
         self._begun: dict[Link, None] = {}  # links over which records are exchanged
-        self._told: dict[Link, Bucket] = {}  # how often each may send a digest
+        self._rates = {
+            "member.push": Rates(Rate(*defaults.PUSHES)),
+            "member.digest": Rates(Rate(*defaults.DIGESTS)),
+            "member.pull": Rates(Rate(*defaults.PULLS_TAKEN)),
+        }
         self._pulls = RecordPulls(self._lacks, self._take)
         self._to_hand_on: dict[PeerId, PeerId] = {}  # author: who told us
         self._handed_on = -defaults.HAND_ON
@@ -178,7 +182,6 @@ class Membership:
         self._changed()
 
     def _link_lost(self, link: Link, code: str) -> None:
-        self._told.pop(link, None)
         self._probing.ended(link)
         if link not in self._begun:
             return
@@ -244,23 +247,21 @@ class Membership:
 
     async def _on_push(self, call: Call) -> Answer:
         """Records that are news to the sender; the first of a link that it dialled is answered."""
-        link = self._endpoint.link(call.peer)
-        if link is not None:
-            self._begin(link)
-            try:
-                await self._take(link, call.payload)
-            except BadRecord as error:
-                return self._blame(link, error)
+        link = self._asker(call, "member.push")
+        if isinstance(link, Refusal):
+            return link
+        self._begin(link)
+        try:
+            await self._take(link, call.payload)
+        except BadRecord as error:
+            return self._blame(link, error)
         return Reply()
 
     async def _on_digest(self, call: Call) -> Answer:
         """What the sender can tell: ask for what is lacking here."""
-        link, now = self._endpoint.link(call.peer), self._host.now()
-        if link is None:
-            return Refusal("no-link", "the link has ended")
-        pace = self._told.setdefault(link, Bucket(Rate(*defaults.DIGESTS), now))
-        if not pace.take(now):
-            return Refusal("too-often", "digests come too often")
+        link, now = self._asker(call, "member.digest"), self._host.now()
+        if isinstance(link, Refusal):
+            return link
         try:
             offers = read_digest(call.payload)
             wanted = self._roster.lacking(offers, _nearness(link), now, self._own.seq)
@@ -269,6 +270,15 @@ class Membership:
             return self._blame(link, error)
         return Reply()
 
+    def _asker(self, call: Call, method: str) -> Link | Refusal:
+        """The link of the peer that calls, unless it calls too often."""
+        link = self._endpoint.link(call.peer)
+        if link is None:
+            return Refusal("no-link", "the link has ended")
+        if not self._rates[method].take(call.peer, self._host.now()):
+            return Refusal("too-often", f"`{method}` comes too often")
+        return link
+
     def _lacks(self, author: PeerId, seq: int) -> bool:
         if author == self._own.peer:
             return seq > max(self._own.seq, self._roster.reclaimed or 0)
@@ -276,10 +286,13 @@ class Membership:
 
     def _on_pull(self, call: Call) -> Answer:
         """Records of the peers named, of those that are known."""
+        link = self._asker(call, "member.pull")
+        if isinstance(link, Refusal):
+            return link
         try:
             names = read_names(call.payload)
         except BadRecord as error:
-            return Refusal(error.code, error.message)
+            return self._blame(link, error)
         told: list[Told] = []
         for name in names:
             if name == self._own.peer:

@@ -155,8 +155,7 @@ class Probing:
         try:
             whole, has, lost = read_links(call.payload)
         except BadRecord as error:
-            link.close(error.code, error.message)
-            return Refusal(error.code, error.message)
+            return _blame(link, error)
         self.liveness.told(call.peer, has, lost, now, whole=whole)
         self.wake()
         return Reply()
@@ -237,7 +236,7 @@ class Probing:
         try:
             peer, nonce, further = read_find(call.payload)
         except BadRecord as error:
-            return Refusal(error.code, error.message)
+            return _blame(asker, error)
         proof = b""
         if (link := self._links.get(peer)) is not None:
             proof = await self._question(link, "live.prove", nonce, defaults.PROVE_S)
@@ -254,11 +253,17 @@ class Probing:
         if asker is None or not self._allows(asker, "prove", defaults.PROOFS, self._host.now()):
             return Refusal("too-often", "such questions come too often")
         if len(call.payload) != defaults.NONCE_BYTES:
-            return Refusal("bad-record", "a number to sign has a wrong size")
+            return _blame(asker, BadRecord("a number to sign has a wrong size"))
         return Reply(payload=self._identity.sign(DOMAIN, bytes(call.payload)))
 
 
 _LONG_S = 60.0
+
+
+def _blame(link: Link, error: BadRecord) -> Refusal:
+    """Its peer sent what nobody may: it loses the link."""
+    link.close(error.code, error.message)
+    return Refusal(error.code, error.message)
 
 
 def _place(link: Link) -> str:

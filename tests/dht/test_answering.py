@@ -1,5 +1,6 @@
 """What a node that serves does with what others bring: whose it counts as."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from shoal.dht.recordstore import RecordStore
 from shoal.dht.table import Table
 from shoal.transport.calls import Call, Refusal, Reply
 from shoal.transport.realhost import RealHost
+from tests.bombs import DECODER_BOMBS
 from tests.dht.nodes import WALL, blob, contact, entropy, identity, record
 
 
@@ -21,12 +23,12 @@ class Wall(RealHost):
         return WALL
 
 
-def serving(ip: str, store: RecordStore) -> Answering:
-    """Whoever asks is met at this address."""
+def serving(ip: str, store: RecordStore, closed: Callable[..., None] = print) -> Answering:
+    """Whoever asks is met at this address; `closed` is told when its link is ended."""
     own = contact(0)
     return Answering(
         cast(Any, Wall()),
-        lambda peer: cast(Any, SimpleNamespace(address=(ip, 1), peer=peer)),
+        lambda peer: cast(Any, SimpleNamespace(address=(ip, 1), peer=peer, close=closed)),
         Table(own.key, entropy()),
         store,
         serves=lambda: True,
@@ -63,6 +65,16 @@ async def test_what_was_refused_is_counted_by_code(autojump_clock: MockClock) ->
     reply = await served.on_store(Call(sender, {}, Store(listed).encode()))
     assert isinstance(reply, Reply)
     assert decode_codes(bytes(reply.payload), 3) == ("", "bad-signature", "bad-signature")
+    assert served.refused == {"bad-signature": 2}
+
+
+@pytest.mark.parametrize("name", ["nothing", "no msgpack", *DECODER_BOMBS])
+@pytest.mark.trio
+async def test_what_is_no_message_costs_the_link(name: str, autojump_clock: MockClock) -> None:
+    codes: list[str] = []
+    store = RecordStore(contact(0).key, entropy())
+    served = serving("1.2.3.4", store, lambda code, message: codes.append(code))
+    payload = {"nothing": b"", "no msgpack": b"\xc1", **DECODER_BOMBS}[name]
     for handler in (served.on_store, served.on_find):
-        assert isinstance(await handler(Call(sender, {}, b"\xc1")), Refusal)
-    assert served.refused == {"bad-signature": 2, "bad-request": 2}
+        assert isinstance(await handler(Call(identity(1).peer, {}, payload)), Refusal)
+    assert codes == ["bad-request"] * 2 and served.refused == {"bad-request": 2}

@@ -16,7 +16,7 @@ from shoal.dht.record import PeerBody, open_record, seal_record
 from shoal.dht.service import Dht
 from shoal.transport.address import Address
 from shoal.transport.endpoint import Endpoint
-from shoal.transport.errors import CallRefused, DialFailed
+from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
 from shoal.transport.hello import OpenSwarm, SwarmKey
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link import Link
@@ -312,13 +312,14 @@ HOSTILE = [
 
 @pytest.mark.trio
 @pytest.mark.parametrize("method", ["dht.find", "dht.store"])
-async def test_nonsense_is_refused_by_a_code(nursery: trio.Nursery, method: str) -> None:
+async def test_nonsense_costs_the_link(nursery: trio.Nursery, method: str) -> None:
     victim, liar, link = await linked(nursery)
     for payload in HOSTILE:
-        with pytest.raises(CallRefused) as refused:
+        with pytest.raises(LinkClosed) as closed:
             await link.call(method, payload=payload, timeout=5)
-        assert refused.value.code == "bad-request"
-    assert link.alive and len(victim.dht._store) == 0 and len(victim.dht._table) == 0
+        assert closed.value.code == "bad-request"
+        link = await liar.endpoint.dial(victim.address, timeout=5)
+    assert len(victim.dht._store) == 0 and len(victim.dht._table) == 0
     assert await link.call("dht.find", payload=Find(()).encode(), timeout=5)
     await stop(victim, liar)
     nursery.cancel_scope.cancel()
@@ -407,8 +408,9 @@ async def test_what_is_no_message_counts_for_several(
     for _ in range(8):
         try:
             await link.call("dht.store", payload=b"junk", timeout=5)
-        except CallRefused as refused:
+        except (CallRefused, LinkClosed) as refused:
             codes.append(refused.code)
+        link = await liar.endpoint.dial(victim.address, timeout=5)
     assert codes.count("bad-request") == (2 if defended else 8)
     await stop(victim, liar)
     nursery.cancel_scope.cancel()

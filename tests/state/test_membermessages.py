@@ -55,7 +55,9 @@ def test_what_a_peer_tells_is_clamped() -> None:
     assert read_told(msgpack.packb([[9, 3, b"sealed"]])) == [(Nearness.LOOPBACK, 3, b"sealed")]
     assert read_digest(msgpack.packb({"a": [7, -1, 3]})) == {"a": Offer(7, Nearness.PUBLIC, 3)}
     names = [f"{number}" for number in range(100)]
-    assert read_names(msgpack.packb(["0", 5, *names])) == names[: defaults.BATCH - 2]
+    assert read_names(msgpack.packb(["0", *names])) == names[: defaults.BATCH - 1]
+    with pytest.raises(BadRecord):
+        read_names(msgpack.packb(["0", 5]))
 
 
 def test_lists_of_links_and_questions() -> None:

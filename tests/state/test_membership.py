@@ -1,6 +1,7 @@
 """Nodes that share one address learn of each other, and notice who is gone."""
 
 from collections.abc import AsyncIterator, Sequence
+from inspect import isawaitable
 from typing import Any
 
 import msgpack
@@ -22,6 +23,7 @@ from shoal.transport.link import Link
 from shoal.transport.place import Nearness
 from shoal.transport.realhost import RealHost
 from shoal.transport.signed import seal
+from tests.bombs import SMALL_BOMBS
 from tests.state.fake_net import WALL, FakeNet, FakeNode
 
 ROOT = "ab" * 32
@@ -200,6 +202,7 @@ async def test_forged_and_foreign_records_cost_the_link(
         msgpack.packb({1: 1}),
         msgpack.packb({str(number): 1 for number in range(2000)}),
         b"x" * 300_000,
+        *SMALL_BOMBS.values(),
     ],
 )
 async def test_nonsense_is_answered_in_order(
@@ -208,10 +211,11 @@ async def test_nonsense_is_answered_in_order(
     victim, liar = start(net, 2)
     await trio.sleep(2)
     answer = liar.endpoint.net.by_peer[victim.peer].serve(liar.peer, method, payload)
-    if method != "member.pull":
-        await answer
-        assert victim.endpoint.link(liar.peer) is None
-    assert victim.members == {victim.peer} if method != "member.pull" else victim.members
+    if isawaitable(answer):
+        answer = await answer
+    assert isinstance(answer, Refusal) and answer.code == "bad-record"
+    assert victim.endpoint.link(liar.peer) is None
+    assert victim.members == {victim.peer}
 
 
 @pytest.mark.trio
@@ -288,16 +292,33 @@ async def test_the_last_word_is_ones_own_also_where_nobody_says_anything_more(
 
 
 @pytest.mark.trio
-async def test_digests_are_taken_at_a_pace(net: FakeNet, autojump_clock: MockClock) -> None:
-    victim, liar = start(net, 2)
+@pytest.mark.parametrize(
+    ("method", "rate", "empty"),
+    [
+        ("member.push", defaults.PUSHES, msgpack.packb([])),
+        ("member.digest", defaults.DIGESTS, msgpack.packb({})),
+        ("member.pull", defaults.PULLS_TAKEN, msgpack.packb([])),
+    ],
+)
+async def test_each_call_is_taken_at_a_pace(
+    method: str, rate: tuple[float, float], empty: bytes, net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """Also over a new link: who calls too often does not begin anew by dialling again."""
+    victim, liar, other = start(net, 3)
     await trio.sleep(2)
-    empty = msgpack.packb({})
-    answers = [await victim.endpoint.serve(liar.peer, "member.digest", empty) for _ in range(200)]
-    taken = [answer for answer in answers if isinstance(answer, Reply)]
-    assert len(taken) <= defaults.DIGESTS[0]
+
+    async def call(by: FakeNode) -> Any:
+        answer = victim.endpoint.serve(by.peer, method, empty)
+        return await answer if isawaitable(answer) else answer
+
+    answers = [await call(liar) for _ in range(200)]
+    assert sum(isinstance(answer, Reply) for answer in answers) <= rate[0]
     assert answers[-1].code == "too-often"
+    assert isinstance(await call(other), Reply)
+    net.connect(liar.endpoint, victim.endpoint)
+    assert (await call(liar)).code == "too-often"
     await trio.sleep(1)
-    assert isinstance(await victim.endpoint.serve(liar.peer, "member.digest", empty), Reply)
+    assert isinstance(await call(liar), Reply)
 
 
 @pytest.mark.trio

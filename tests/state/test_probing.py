@@ -14,6 +14,7 @@ from shoal.state.roster import Roster
 from shoal.transport.calls import Call, Refusal, Reply
 from shoal.transport.frame import Priority
 from shoal.transport.identity import PeerId
+from tests.bombs import SMALL_BOMBS
 from tests.state.fake_net import FakeNet, FakeNode
 
 
@@ -229,9 +230,10 @@ async def test_who_has_no_link_asks_a_witness_but_only_one_step_further(
         msgpack.packb([True, [], {}]),
         msgpack.packb(["x", b"short", True]),
         msgpack.packb({"a": "b"}),
+        *SMALL_BOMBS.values(),
     ],
 )
-async def test_nonsense_is_refused(
+async def test_nonsense_costs_the_link(
     method: str, payload: bytes, net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = await star(net, 1, 2)
@@ -239,6 +241,7 @@ async def test_nonsense_is_refused(
     if not isinstance(answer, (Reply, Refusal)):
         answer = await answer
     assert isinstance(answer, Refusal) and answer.code == "bad-record"
+    assert nodes[0].endpoint.link(nodes[1].peer) is None
 
 
 @pytest.mark.trio
