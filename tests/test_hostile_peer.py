@@ -43,8 +43,10 @@ from shoal.transport.identity import Identity
 from shoal.transport.link import Link
 from shoal.transport.path import PathLost
 from shoal.transport.realhost import RealHost
+from tests.bombs import SMALL_BOMBS
 from tests.state.fake_feeds import Writer
 
+BOMBS = tuple(SMALL_BOMBS.values())
 HOST = RealHost()
 LOOPBACK = "127.0.0.1"
 
@@ -319,8 +321,8 @@ class Words:
             lambda: msgpack.packb([[2, 0, msgpack.packb([dice.randbytes(32), b"", b"\x80"])]]),
             lambda: msgpack.packb(dict.fromkeys(self.known, 2**53)),
             lambda: msgpack.packb([*self.known, None]),
-            lambda: b"\xdd\x00\x01\x00\x00" + b"\x90" * 65536,
-            lambda: b"\x91" * 2000,
+            lambda: dice.choice(BOMBS),
+            lambda: b"\x91" + dice.choice(BOMBS),
             lambda: bytes(70_000),
         ]
         return dice.choice(kinds)()

@@ -116,7 +116,8 @@ def refused_each_with_its_code(world: World) -> None:
     large = msgpack.packb({"records": [[0, good], [0, bytes(3000)]]}).hex()  # one record too large
     for payload in (deep, large, "c1", "00" * 90_000):
         answer = world.foe.do("raw", to=world.peers[0], method="dht.store", payload=payload)
-        assert answer == {"refused": "bad-request"}
+        assert answer == {"failed": "bad-request"}, "its link has ended"
+        world.foe.do("link", to=str(world.nodes[0].address))
     counted = world.view(0)["refused"]
     assert counted == {**dict.fromkeys(bad, 1), "bad-signature": 2, "bad-request": 4}
     shown = shoal("dht", "--data", str(world.nodes[0].data)).stdout
