@@ -6,8 +6,9 @@ and a megabyte of history. Updates are what an honest author would write next, w
 writes of other kinds of content, snapshots, and the crashers; nearly all are mutated: bits
 flipped, bytes put in, left out, copied about, numbers blown up. What is taken has to be
 in pycrdt's document just as it was read, with nothing pending. At the end come the heaviest
-that the grammar lets through: snapshots of all keys there may be, and updates that change as
-many as one can, until the epoch is full.
+that the grammar lets through: snapshots of all keys there may be, updates that change as
+many as one can, until the epoch is full, and snapshots full of values that nest or announce more
+than they have. The views follow each entry in the steps in which a node lets them.
 
 `value` is the longest that the event loop is held by one entry, as CPU time in ms (the elapsed
 time stands beside it: on a machine that has other work it says less); goal 50. `ok` also asks
@@ -28,12 +29,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 from shoal.state.document import Document, snapshot
 from shoal.state.entry import NO_PARENT, FeedName, client_of, open_entry, seal_entry
-from shoal.state.feed import Feed, Outcome
+from shoal.state.feed import Feed, Outcome, Verdict
 from shoal.state.kinds import KINDS
+from shoal.state.views.views import Views
 from shoal.transport.identity import Identity
 
 GOAL_MS: Final = 50.0
@@ -42,6 +45,15 @@ UPDATES: Final = 1_000_000
 QUICK: Final = 60_000
 CRASHERS: Final = tuple(map(bytes.fromhex, ("8088debe01", "80c2d72f")))
 WIDE: Final = 500  # one update in so many is as large as its kind allows
+BOMBS: Final = (
+    b"\xdc\x0d\xac" * 1000 + b"\xc0" * 500,
+    b"\x91" * 1000 + b"\xc0",
+    b"\xde\x0d\xac\xa0" * 800,
+    b"\xdd\xff\xff\xff\xff" * 700,
+    b"\xdc\x13\x88" + b"\x80" * 5000,
+)
+"""Nested headers of long lists and maps, whole and cut off; empty maps by the thousand."""
+BOMBS_AMONG: Final = 0.02
 LIAR: Final = Identity.from_seed(b"l" * 32)
 
 
@@ -52,6 +64,7 @@ class Victim:
         self.rng = rng
         self.kind = KINDS[kind]
         self.feed = Feed(FeedName(LIAR.peer, kind, 0))
+        self.views = Views()
         self.keys = [f"{number}" for number in range(keys)]
         self.epoch = 0
         self.hold_ms: tuple[float, float] = (0.0, 0.0)
@@ -68,6 +81,12 @@ class Victim:
         facts = dict.fromkeys(self.rng.sample(self.keys, len(self.keys) * 9 // 10), b"v")
         return True, snapshot(self.kind, client, facts)
 
+    def value(self) -> bytes:
+        """A few bytes; seldom what makes a decoder of facts spend much."""
+        if self.rng.random() < BOMBS_AMONG:
+            return self.rng.choice(BOMBS)
+        return self.rng.randbytes(self.rng.choice((0, 1, 3, 9)))
+
     def next_update(self) -> tuple[bool, bytes]:
         """What an honest author might write next: a few changes, or as many as one may hold."""
         wide = self.rng.randrange(WIDE) == 0
@@ -76,7 +95,7 @@ class Victim:
         for key in self.rng.sample(self.keys, self.rng.randrange(1, most + 1)):
             here = self.document.get(key) is not None
             gone = here and self.rng.random() < 0.3
-            changes[key] = None if gone else self.rng.randbytes(self.rng.choice((0, 1, 3, 9)))
+            changes[key] = None if gone else self.value()
         return False, self.document.write(changes)
 
     def say(self, fresh: bool, update: bytes) -> Outcome:
@@ -99,9 +118,19 @@ class Victim:
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         self.hold_ms = (cpu * 1e3, wall * 1e3)
         if verdict.outcome is Outcome.NEWS:
+            self.show(verdict)
+        if verdict.outcome is Outcome.NEWS:
             self.epoch += fresh
             self.check(verdict.changed)
         return Outcome.OLD if verdict.code == "epoch-full" else verdict.outcome
+
+    def show(self, verdict: Verdict) -> None:
+        """Let the views follow, step by step; notes the longest."""
+        cpu, wall = time.process_time(), time.perf_counter()
+        for _ in chain(self.views.steps(self.feed.name, verdict), (None,)):
+            took = time.process_time() - cpu, time.perf_counter() - wall
+            self.hold_ms = max(self.hold_ms[0], took[0] * 1e3), max(self.hold_ms[1], took[1] * 1e3)
+            cpu, wall = time.process_time(), time.perf_counter()
 
     def check(self, changed: Any) -> None:
         """pycrdt holds what was read, and nothing is pending."""
@@ -230,7 +259,7 @@ def attack(count: int, seed: int) -> dict[str, Any]:
             victim.say(*victim.renewal())
         if turn % 500 == 0:
             most_mib = max(most_mib, rss_mib())
-    heavy = list(heaviest(rng, victims[2]))
+    heavy = [*heaviest(rng, victims[2]), *bombed(victims[2])]
     longest = tuple(max(each) for each in zip(longest, *heavy, strict=True))
     return {
         "cpu_ms": longest[0],
@@ -254,6 +283,15 @@ def heaviest(rng: random.Random, victim: Victim) -> Iterator[tuple[float, float]
             changes = {key: rng.randbytes(1) for key in rng.sample(keys, 3000)}
             outcome = victim.say(False, victim.document.write(changes))
         assert outcome is Outcome.OLD
+
+
+def bombed(victim: Victim) -> Iterator[tuple[float, float]]:
+    """How long snapshots full of bombs hold the loop: as many as fit."""
+    for bomb in BOMBS:
+        facts = dict.fromkeys(victim.keys[: victim.kind.live_bytes // (len(bomb) + 32)], bomb)
+        client = client_of(victim.feed.name, victim.epoch + 1)
+        assert victim.say(True, snapshot(victim.kind, client, facts)) is Outcome.NEWS
+        yield victim.hold_ms
 
 
 def chosen(rng: random.Random, victim: Victim, turn: int) -> tuple[bool, bytes]:

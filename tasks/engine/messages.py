@@ -11,7 +11,7 @@ import msgpack
 
 from ...transport.decoding import decode
 from ...transport.errors import Undecodable
-from .defaults import LOAD_ITEMS, PAYLOAD_BYTES, STOP_IDS
+from .defaults import LOAD_DEPTH, LOAD_ITEMS, PAYLOAD_BYTES, STOP_IDS
 from .errors import EngineError
 from .interface import (
     EngineEvent,
@@ -126,7 +126,7 @@ def load_payload(shard: LoadShard) -> bytes:
 def parse_load(payload: memoryview) -> LoadShard:
     """Raises EngineError `bad-config`."""
     try:
-        fields: Any = decode(payload, limit=PAYLOAD_BYTES // 4, items=LOAD_ITEMS)
+        fields: Any = decode(payload, limit=PAYLOAD_BYTES // 4, depth=LOAD_DEPTH, items=LOAD_ITEMS)
         embedding, start, stop, head = fields["parts"]
         shard = LoadShard(
             root=fields["root"],

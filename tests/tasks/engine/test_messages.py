@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shoal.dht.defaults import CONFIG_DEPTH
 from shoal.tasks.engine.defaults import STOP_IDS
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
@@ -81,6 +82,14 @@ def test_every_field_of_a_span_is_typed() -> None:
 
 def test_a_shard_survives_the_way() -> None:
     assert parse_load(memoryview(load_payload(SHARD))) == SHARD
+
+
+def test_a_config_as_deep_as_a_manifest_allows_survives_the_way() -> None:
+    config: dict[str, Any] = {}
+    for _ in range(CONFIG_DEPTH - 1):
+        config = {"a": config}
+    shard = replace(SHARD, config=config)
+    assert parse_load(memoryview(load_payload(shard))) == shard
 
 
 @pytest.mark.parametrize(
