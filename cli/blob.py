@@ -1,6 +1,5 @@
 """`shoal blob add | get | list`: files of any kind, under the hash of their content."""
 
-import json
 import os
 import shlex
 import sys
@@ -38,7 +37,7 @@ def add(file: Path, data: Path, as_json: bool) -> None:
             on_event=lambda event: bar.show(event["done"], event["total"]),
         )
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
         return
     click.echo(f"added {render.safe(answer['root'], 64)}, {render.size(answer['size'])}")
     name = shlex.quote(render.safe(file.name))
@@ -83,7 +82,7 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
                 hint=f"`{again}` goes on from there",
             ) from None
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
         return
     whence = "it was here already"
     if answer["fetched"]:
@@ -116,7 +115,7 @@ def list_(data: Path, as_json: bool) -> None:
 
     answer = request(data, "blobs")
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
     elif not answer["blobs"]:
         click.echo("no blob is here; add one with `shoal blob add FILE`")
     else:

@@ -1,6 +1,5 @@
 """`shoal demo`: real daemons on this machine that answer one prompt together."""
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -165,7 +164,7 @@ def _print_json(prompt: str, answer: dict[str, Any], statuses: Sequence[dict[str
     nodes = [{"peer": status["peer"], "layers": _layers(status)} for status in statuses]
     words = ("text", "reason", "tokens", "ttft_ms", "tokens_per_s", "hop_ms")
     found = {word: answer[word] for word in words}
-    click.echo(json.dumps({"nodes": nodes, "prompt": prompt, **found}))
+    click.echo(render.as_json({"nodes": nodes, "prompt": prompt, **found}))
 
 
 def _print_kept(swarm: "LocalSwarm") -> None:

@@ -1,6 +1,5 @@
 """`shoal dht`: this node's part in the index of who holds what."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ def dht(data: Path, as_json: bool) -> None:
     from .client import request
 
     answer = request(data, "dht")
-    click.echo(json.dumps(answer) if as_json else report(answer))
+    click.echo(render.as_json(answer) if as_json else report(answer))
 
 
 def report(answer: dict[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """`shoal doctor`: how this node reaches others and they it, and what its owner could change."""
 
-import json
 import shutil
 import sys
 import textwrap
@@ -34,7 +33,7 @@ def doctor(data: Path, again: bool, as_json: bool) -> None:
 
     answer = request(data, "doctor", again=again, on_event=_tell)
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
         return
     width = min(max(shutil.get_terminal_size().columns, 40), defaults.TEXT_WIDTH)
     click.echo("\n".join(report(answer, width)))

@@ -1,6 +1,5 @@
 """`shoal find`: what the swarm's records say about a peer, a model, a name or a key."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def find(key: str, path: bool, data: Path, as_json: bool) -> None:
     from .client import request
 
     answer = request(data, "find", key=key)
-    click.echo(json.dumps(answer) if as_json else report(answer, path=path))
+    click.echo(render.as_json(answer) if as_json else report(answer, path=path))
 
 
 def report(answer: dict[str, Any], *, path: bool) -> str:
@@ -81,7 +80,7 @@ def says(record: dict[str, Any]) -> str:
         case "blob":
             return blob(body)
         case "name":
-            return f"{body['name']} is {body['root'][:16]}, {body['layers']} layers"
+            return f"{render.name(body['name'])} is {body['root'][:16]}, {body['layers']} layers"
         case "kv":
             start, stop = body["layers"]
             return f"{body['blocks']} blocks, layers {start}:{stop} ({body['precision']})"

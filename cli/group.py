@@ -1,6 +1,5 @@
 """`shoal group [role | revoke | uninvite | rotate]`: who is in a private swarm, and as what."""
 
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def group(context: click.Context, data: Path, as_json: bool) -> None:
 
     answer = request(data, "group")
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
         return
     click.echo(group_text(answer))
 
@@ -109,7 +108,12 @@ def group_text(answer: dict[str, Any]) -> str:
         )
     if answer["invitations"]:
         rows = [
-            [render.safe(item["ident"]), item["role"], str(item["uses"]), _time(item["expires"])]
+            [
+                render.safe(item["ident"]),
+                render.safe(item["role"]),
+                str(item["uses"]),
+                _time(item["expires"]),
+            ]
             for item in answer["invitations"]
         ]
         parts += ["", render.table(INVITATION_HEADS, rows)]
@@ -119,11 +123,12 @@ def group_text(answer: dict[str, Any]) -> str:
 def member_row(member: dict[str, Any], own: str) -> list[str]:
     """A member as a line of the table."""
     who = _short(member["peer"]) + (" (this node)" if member["peer"] == own else "")
+    role = render.safe(member["role"])
     if member["founder"]:
-        return [who, member["role"], "founder", "", "answers" if member["live"] else ""]
+        return [who, role, "founder", "", "answers" if member["live"] else ""]
     since = _time(member["since"])
     live = "answers" if member["live"] else ""
-    return [who, member["role"], _short(member["by"]), since, live]
+    return [who, role, _short(member["by"]), since, live]
 
 
 def _head(answer: dict[str, Any]) -> str:
@@ -133,7 +138,7 @@ def _head(answer: dict[str, Any]) -> str:
 
 
 def _say(answer: dict[str, Any], as_json: bool, text: str) -> None:
-    click.echo(json.dumps(answer) if as_json else text)
+    click.echo(render.as_json(answer) if as_json else text)
 
 
 def _peer(answer: dict[str, Any]) -> str:

@@ -84,11 +84,11 @@ def submit(
     sender.send(prompts)
     if not wait:
         if as_json:
-            click.echo(json.dumps({"jobs": sender.jobs}))
+            click.echo(render.as_json({"jobs": sender.jobs}))
         return
     found = sender.results()
     if as_json:
-        click.echo(json.dumps({"jobs": found}))
+        click.echo(render.as_json({"jobs": found}))
     if any(result["error"] for result in found):
         click.get_current_context().exit(1)
 
@@ -104,7 +104,7 @@ def list_(mine: bool, state: str | None, data: Path, as_json: bool) -> None:
 
     answer = request(data, "job_list", wait=True, mine=mine, state=state)
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
         return
     kept = mine or answer.get("kept", True)
     if not answer["jobs"]:
@@ -131,13 +131,13 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
 
     answer = request(data, "job_show", job=job_id.lower(), wait=True)
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
         return
     rows = [
         ("job", render.safe(answer["job"], 64)),
         ("state", _state(answer)),
         ("author", render.safe(answer["author"])),
-        ("model", render.safe(answer["model"] or "-", 64)),
+        ("model", render.name(answer["model"] or "-", 64)),
         ("prompt", render.safe(answer["abstract"], 300)),
     ]
     if answer["came"]:
@@ -159,7 +159,7 @@ def result(job_id: str, wait: bool, data: Path, as_json: bool) -> None:
     """
     found = _result(data, job_id, wait=wait)
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(render.as_json(found))
     elif not found["error"]:
         click.echo(render.safe_text(found["text"]))
     if not found["error"]:
@@ -182,7 +182,7 @@ def cancel(job_id: str, data: Path, as_json: bool) -> None:
 
     answer = request(data, "job_cancel", job=job_id.lower(), wait=True)
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
     else:
         click.echo(f"taken out: {render.safe(answer['job'], 64)}")
 
@@ -327,7 +327,7 @@ def _row(item: dict[str, Any], own: str) -> list[str]:
     return [
         render.safe(item["job"][:LETTERS]),
         _state(item),
-        render.safe((item["model"] or item["kind"])[:24]),
+        render.name(item["model"] or item["kind"], 24),
         by,
         render.safe(item["abstract"], ABSTRACT),
     ]

@@ -1,6 +1,5 @@
 """`shoal model add | list | pull | show`: the models of this node and of its swarm."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,13 +47,13 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
     with Bar("reading") as bar:
         answer = _add(data, folder, name, bar)
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
         return
-    click.echo(f"added {render.safe(answer['name'])}: {_summary(answer)}")
+    click.echo(f"added {render.name(answer['name'])}: {_summary(answer)}")
     if old := answer.get("replaced"):
         root = render.safe(old[:16])
         click.echo(f"the name meant {root} here before; that stays, and is called by its root")
-    name = render.safe(answer["name"])
+    name = render.name(answer["name"])
     click.echo(f"serve it with `shoal node --model {name}{data_flag(data)}`")
     pulled = f"{name}@{render.safe(answer['root'][:16])}"
     click.echo(f"while a node runs here, others get it with `shoal model pull {pulled}`")
@@ -87,7 +86,7 @@ def list_(data: Path, as_json: bool) -> None:
     """List the models of this node and, while its daemon runs, of the swarm."""
     answer = _ask(data, "models")
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
     elif not answer["models"]:
         click.echo("no model is known; add one with `shoal model add FOLDER`")
     else:
@@ -98,7 +97,7 @@ def list_(data: Path, as_json: bool) -> None:
 def _row(item: dict[str, Any]) -> list[str]:
     served = item["complete"]
     return [
-        render.safe(item["name"]),
+        render.name(item["name"]),
         str(item["layers"]),
         render.size(item["weight_bytes"]),
         _here(item),
@@ -128,7 +127,7 @@ def _by(vouchers: list[dict[str, Any]]) -> str:
 def show(name: str, data: Path, as_json: bool) -> None:
     """Show one model: what it is, what it needs, who serves which layers. NAME may be a root."""
     answer = _ask(data, "model_show", name=name)
-    click.echo(json.dumps(answer) if as_json else render.fields(_show_rows(answer)))
+    click.echo(render.as_json(answer) if as_json else render.fields(_show_rows(answer)))
 
 
 def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
@@ -159,7 +158,7 @@ def _summary(item: dict[str, Any]) -> str:
 
 def _show_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
-        ("name", render.safe(answer["name"])),
+        ("name", render.name(answer["name"])),
         ("root", render.safe(answer["root"])),
         ("layers", str(answer["layers"])),
         ("weights", render.size(answer["weight_bytes"])),

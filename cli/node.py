@@ -70,14 +70,13 @@ def invite(data: Path, uses: int, role: str | None, address: str | None, as_json
     This node has to run when it is used. `shoal group` lists the codes that are outstanding in a
     private swarm, `shoal group uninvite CODE` takes one back.
     """
-    import json
     import sys
 
     from .client import request
 
     answer = request(data, "invite", uses=uses, role=role, address=address)
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
         return
     click.echo(answer["code"])
     for note in (f"on the other machine: shoal join {answer['code']}", *_narrow(answer)):

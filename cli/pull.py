@@ -1,6 +1,5 @@
 """`shoal model pull`: a whole model from whoever in the swarm holds it."""
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -44,7 +43,7 @@ def pull(name: str, data: Path, as_json: bool) -> None:
             answer = request(data, "model_pull", name=name, wait=True, on_event=on_event)
         except KeyboardInterrupt:
             raise seen.interrupted(name, data) from None
-    click.echo(json.dumps(answer) if as_json else report(answer, data))
+    click.echo(render.as_json(answer) if as_json else report(answer, data))
 
 
 class Seen:
@@ -61,7 +60,7 @@ class Seen:
         if not self._quiet:
             name = event["name"] or "the model"
             print(
-                f"{render.safe(name)} is {render.safe(self._root)}, {vouched(event['vouchers'])}",
+                f"{render.name(name)} is {render.safe(self._root)}, {vouched(event['vouchers'])}",
                 file=sys.stderr,
             )
 
@@ -79,7 +78,7 @@ class Seen:
 
 def report(answer: dict[str, Any], data: Path) -> str:
     """What was got, for a person."""
-    name, peers = render.safe(answer["name"]), answer["peers"]
+    name, peers = render.name(answer["name"]), answer["peers"]
     if not peers:
         got = "was here already"
     else:

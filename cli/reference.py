@@ -23,8 +23,9 @@ SHOAL_DATA, chooses the data folder; without it the platform's convention does
 Answers go to standard output; progress, notes and errors to standard error. An error is one line
 `error: …` and one line `hint: …`. Colours appear on terminals only, and not where NO_COLOR is set.
 With `--json`, standard output is one JSON object on one line. What comes from peers is shown with
-control characters escaped and cut to 64 characters (keys of facts to 256); JSON has it whole, in
-ASCII.
+characters escaped that would steer the terminal, reorder or hide text, and cut to 64 characters
+(keys of facts to 256); JSON has it whole, in ASCII. `shoal state export` without `--json` leaves
+letters of all scripts as they are, and escapes the same as the rest. A name that looks like another says so: `t\\u0456ny (looks like "tiny")`.
 
 ## Exit codes
 

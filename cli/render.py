@@ -4,47 +4,56 @@ Nothing that came from elsewhere reaches the terminal unescaped: a control seque
 could otherwise rewrite the screen.
 """
 
+import json
 import os
 import shutil
 import sys
-import unicodedata
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from ..transport import naming
 from . import defaults
 
+_WRITTEN = "\n\t\u00a0\u00ad\u200c\u200d\u202f\u3000\ufe0e\ufe0f"
 COLOURS = {"red": 31, "green": 32, "cyan": 36, "dim": 2, "bold": 1}
 
 
 def safe(value: object, width: int = defaults.NAME_WIDTH) -> str:
-    """A peer's word for a person's eyes: unprintable characters escaped, cut to `width`."""
-    text = str(value)
-    shown = "".join(c if c.isprintable() else _escape(c) for c in text[: width + 1])
+    """A peer's word for a person's eyes: what steers, reorders or hides is escaped, cut to
+    `width`."""
+    return _cut(naming.escaped(str(value)[: width + 1]), width)
+
+
+def name(value: object, width: int = defaults.NAME_WIDTH) -> str:
+    """A name that somebody gave, as by `safe`; one that looks like another says so."""
+    text = str(value)[: width + 1]
+    doubt = naming.doubt(text)
+    return _cut(naming.spelled(text), width) + (f" ({doubt})" if doubt else "")
+
+
+def _cut(shown: str, width: int) -> str:
     return shown if len(shown) <= width else shown[: width - 1] + "…"
 
 
 def safe_text(text: str) -> str:
-    """A model's text for the terminal: whole, new lines and tabs kept, control characters not.
+    """A model's text for the terminal: whole, as by `safe`. New lines, tabs and spaces stay, and
+    the joiners and selectors that scripts and emoji need."""
+    return naming.escaped(text, keep=_WRITTEN)
 
-    Joiners and other invisible letters that scripts and emoji need stay; direction overrides
-    (which make text lie about its order) do not.
-    """
-    if text.isprintable():
+
+def as_json(value: object) -> str:
+    """One line of JSON in ASCII. That leaves one character that JSON need not escape, and a
+    terminal may obey."""
+    return json.dumps(value).replace("\x7f", "\\u007f")
+
+
+def as_readable_json(value: object) -> str:
+    """JSON for people: indented, letters of all scripts as they are, and what `safe` escapes
+    escaped."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    if text.replace("\n", "").isprintable() and text.isascii():
         return text
-    return "".join(_escape(c) if _is_control(c) else c for c in text)
-
-
-def _is_control(character: str) -> bool:
-    if character in "\n\t":
-        return False
-    return unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or (
-        unicodedata.bidirectional(character)
-        in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-    )
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return "".join(as_json(c)[1:-1] if c != "\n" and naming.is_hidden(c) else c for c in text)
 
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:
@@ -66,7 +75,9 @@ def _line(word: str, colour: str, text: str) -> None:
 
 
 def fields(rows: Sequence[tuple[str, str]]) -> str:
-    """Names and values in two columns; a repeated name is left blank."""
+    """Names and values in two columns; a repeated name is left blank. Escaped once more, as in
+    `table`, in case a command forgot it."""
+    rows = [(naming.escaped(name), naming.escaped(value)) for name, value in rows]
     width = max((len(name) for name, _ in rows), default=0)
     lines, before = [], ""
     for name, value in rows:
@@ -78,7 +89,8 @@ def fields(rows: Sequence[tuple[str, str]]) -> str:
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns under their heads, each as wide as its widest cell. On a terminal so narrow that it
     would break each line twice, the cells of a row stand below each other."""
-    cells = [list(heads), *(list(row) for row in rows)]
+    rows = [list(map(naming.escaped, row)) for row in rows]
+    cells = [list(heads), *rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     if columns and sum(widths) + 2 * (len(widths) - 1) > 2 * columns:

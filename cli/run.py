@@ -53,9 +53,7 @@ def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> No
     printer = None if as_json else _Printer()
     answer = request(data, "run", model=name, prompt=prompt, wait=True, on_event=printer, **options)
     if as_json:
-        import json
-
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
     elif printer is not None:
         printer.finish(answer)
 

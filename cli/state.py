@@ -1,6 +1,5 @@
 """`shoal state show | log | verify | export`: what the swarm agrees on, as this node has it."""
 
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ def show(kind: str | None, author: str | None, data: Path, as_json: bool) -> Non
     feeds, answer = _feeds("state_show", data, kind, author)
     if as_json:
         click.echo(
-            json.dumps({"feeds": feeds, **{k: v for k, v in answer.items() if k != "feeds"}})
+            render.as_json({"feeds": feeds, **{k: v for k, v in answer.items() if k != "feeds"}})
         )
         return
     kept = kept_line(answer.get("keeps"), answer.get("alone"))
@@ -84,7 +83,9 @@ def log(key: str | None, kind: str | None, author: str | None, data: Path, as_js
     )
     said.sort(key=lambda each: each["made"])
     if as_json:
-        click.echo(json.dumps([{k: v for k, v in each.items() if k != "event"} for each in said]))
+        click.echo(
+            render.as_json([{k: v for k, v in each.items() if k != "event"} for each in said])
+        )
         return
     if not said:
         click.echo(NOT_SINCE if key else _nothing(kind))
@@ -104,7 +105,7 @@ def verify(data: Path, as_json: bool) -> None:
 
     answer = request(data, "state_verify", wait=True)
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
     else:
         whole = answer["feeds"] - len(answer["damaged"])
         entries = "1 entry" if answer["entries"] == 1 else f"{answer['entries']} entries"
@@ -128,9 +129,9 @@ def export(kind: str | None, author: str | None, data: Path, as_json: bool) -> N
     """
     feeds, _ = _feeds("state_export", data, kind, author)
     if as_json:
-        click.echo(json.dumps({"feeds": feeds}))
+        click.echo(render.as_json({"feeds": feeds}))
         return
-    click.echo(json.dumps({"feeds": feeds}, indent=1, ensure_ascii=False))
+    click.echo(render.as_readable_json({"feeds": feeds}))
 
 
 def kept_line(keeps: dict[str, list[int]] | None, alone: dict[str, list[int]] | None) -> str:
@@ -196,7 +197,7 @@ def _said_line(each: dict[str, Any]) -> str:
 
 def _key(key: str) -> str:
     """Whole, to be copied."""
-    return render.safe(key, defaults.KEY_WIDTH)
+    return render.name(key, defaults.KEY_WIDTH)
 
 
 def _author(peer: str) -> str:

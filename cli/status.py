@@ -1,6 +1,5 @@
 """`shoal status` and `shoal peers`: what this node is doing, and who it knows."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def status(data: Path, links: bool, as_json: bool) -> None:
     if links:
         answer |= request(data, "links")
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
         return
     click.echo(render.fields(status_rows(answer)))
     if links:
@@ -149,7 +148,7 @@ def serving_line(serving: dict[str, Any]) -> str:
 def shard_line(shard: dict[str, Any]) -> str:
     """`tiny layers 0:2 (float32)`."""
     return (
-        f"{render.safe(shard['model'])} layers {render.safe(shard['layers'], 16)} "
+        f"{render.name(shard['model'])} layers {render.safe(shard['layers'], 16)} "
         f"({render.safe(shard['dtype'], 16)})"
     )
 
@@ -157,7 +156,7 @@ def shard_line(shard: dict[str, Any]) -> str:
 def model_line(model: dict[str, Any]) -> str:
     """A model's name, layers, and what is missing."""
     state = "complete" if model["complete"] else render.safe(model["missing"], 200)
-    return f"{render.safe(model['name'])}: {model['layers']} layers, {state}"
+    return f"{render.name(model['name'])}: {model['layers']} layers, {state}"
 
 
 def _machine_line(capacity: dict[str, Any]) -> str:
@@ -179,7 +178,7 @@ def peers(data: Path, as_json: bool) -> None:
 
     answer = request(data, "peers")
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
     elif not answer["peers"]:
         click.echo(f"no other node is known; {NEXT[answer.get('may_invite', True)]}")
     else:

@@ -1,6 +1,5 @@
 """`shoal usage`: what users had of others' computers."""
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ def usage(data: Path, as_json: bool) -> None:
 
     answer = request(data, "usage", wait=True)
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(render.as_json(answer))
         return
     rows = answer["usage"]
     if not rows:
@@ -87,4 +86,4 @@ def _peer(peer: str | None, own: str) -> str:
 def _model(row: dict[str, Any]) -> str:
     if row["root"] is None:
         return "-"
-    return render.safe(row["model"] or row["root"][:16])
+    return render.name(row["model"] or row["root"][:16])

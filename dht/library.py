@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..transport import naming
 from ..transport.host import Host
 from . import canonical
 from .blobs import Blobs
@@ -24,7 +25,6 @@ from .folder import CheckConfig, import_folder
 from .manifest import Manifest, Tensor, is_digest
 from .usage import Usage
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HEX = re.compile(r"[0-9a-f]{8,64}")
 _CACHE_NAME = re.compile(r"models--(?:.+?--)?(.+)")
 
@@ -164,7 +164,7 @@ class Library:
 
         Raises ModelError, for the folder's faults and for a name that cannot be one.
         """
-        name = slug(folder) if name is None else name
+        name = slug(folder) if name is None else naming.normal(name)
         check_new_name(name)
         manifest = await import_folder(
             self._host,
@@ -323,7 +323,7 @@ def _read_names(data: bytes, path: Path) -> dict[str, str]:
         raise _bad_library(path, f"is not valid JSON: {error}") from None
     names = value.get("names") if isinstance(value, dict) else None
     if not isinstance(names, dict) or not all(
-        _NAME.fullmatch(name) and is_digest(root) for name, root in names.items()
+        not naming.problem(name) and is_digest(root) for name, root in names.items()
     ):
         raise _bad_library(path, "is no list of model names")
     return names
@@ -338,12 +338,10 @@ def _bad_library(path: Path, what: str) -> ModelError:
 
 
 def check_name(name: str) -> None:
-    """Raises ModelError `bad-name`."""
-    if not _NAME.fullmatch(name):
+    """Raises ModelError `bad-name`. The rule is that of all names: `transport/naming.py`."""
+    if why := naming.problem(name):
         raise ModelError(
-            "bad-name",
-            f"{ascii(name)[:80]} cannot be a model's name",
-            hint="use up to 64 letters, digits, `.`, `_` and `-`, a letter or digit first",
+            "bad-name", f"{ascii(name)[:80]} cannot be a model's name: {why}", hint=naming.HINT
         )
 
 
@@ -365,7 +363,9 @@ def slug(folder: Path) -> str:
     for part in folder.parts:
         if found := _CACHE_NAME.fullmatch(part):
             text = found[1]
-    text = re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-")[:64]
+    text = naming.normal(text)
+    if naming.problem(text):
+        text = re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-")[: naming.MOST]
     return text or "model"
 
 
@@ -393,7 +393,7 @@ def resolve(text: str, known: Iterable[tuple[str, str]]) -> str:
 
 def _unknown(text: str, names: Iterable[str]) -> ModelError:
     near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
-    meant = f", did you mean `{near[0]}`?" if near else ""
+    meant = f", did you mean `{naming.shown(near[0])}`?" if near else ""
     return ModelError(
         "unknown-model",
         f"no model {ascii(text)[:80]} is known{meant}",

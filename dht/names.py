@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
+from ..transport import naming
 from ..transport.identity import PeerId
 from . import defaults
 from .errors import ModelError
@@ -134,6 +135,7 @@ class Names:
 
     def _read(self, text: str) -> Asked:
         """Names given here may look like the beginning of a hash."""
+        text = naming.normal(text)
         return Asked(text, "") if text in self._here() else read(text)
 
     def _near(self) -> Iterable[Said]:
@@ -225,7 +227,10 @@ def spelled(meaning: Meaning, others: Iterable[Meaning] = ()) -> str:
     digits = defaults.PREFIX_MIN
     while digits < 64 and any(root.startswith(meaning.root[:digits]) for root in roots):
         digits += 1
-    return f"{meaning.name}@{meaning.root[:digits]}" if meaning.name else meaning.root[:digits]
+    if not meaning.name:
+        return meaning.root[:digits]
+    doubt = naming.doubt(meaning.name)
+    return f"{naming.spelled(meaning.name)}@{meaning.root[:digits]}" + (doubt and f" ({doubt})")
 
 
 def ambiguous(text: str, meanings: list[Meaning]) -> ModelError:
@@ -253,7 +258,7 @@ def _vouched(vouchers: tuple[Voucher, ...]) -> str:
 def unknown(text: str, names: Iterable[str]) -> ModelError:
     """Nobody who can be asked has heard of it; `names` are what it may have been meant for."""
     near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
-    meant = f", did you mean `{near[0]}`?" if near else ""
+    meant = f", did you mean `{naming.shown(near[0])}`?" if near else ""
     return ModelError(
         "unknown-model",
         f"no model {ascii(text)[:80]} is known {KNOWN}{meant}",

@@ -15,6 +15,7 @@ from ..dht.names import Meaning
 from ..state.defaults import MODELS
 from ..state.directory import Directory
 from ..state.record import ModelName, ShardRecord
+from ..transport import naming
 from ..transport.errors import ShoalError
 from ..transport.guard import Guard
 from ..transport.host import Host
@@ -300,7 +301,8 @@ class Serving:
         """Who serves a model names it too: its name outlives the node that it came from."""
         names = self._library.names()
         given = [model for r in self._directory.members().values() for model in r.models]
-        model = next((model for model in given if model.root == root), self._meant_name(root))
+        fine = (model for model in given if model.root == root and not naming.problem(model.name))
+        model = next(fine, self._meant_name(root))
         own = self._directory.own().models
         if model is None or root in names.values() or model.name in names or len(own) >= MODELS:
             return

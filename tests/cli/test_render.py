@@ -1,6 +1,7 @@
 """Nothing a peer says reaches the terminal unescaped, whatever command shows it."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,21 +9,28 @@ import pytest
 from shoal.cli import render
 from shoal.cli.main import invoke
 
-from .conftest import STATUS
+from .conftest import ANSWER, DHT, DOCTOR, FIND, LINK, PEER, STATUS
 
 # Sequences that would recolour, move, retitle, paste, hide or reorder what a terminal shows.
 NASTY = [
     "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "\x1b[2J", "\x9b31m", "a\rb", "a\nb", "a\x08b",
     "\x1bP$q\x1b\\", "\u202egnp.exe", "\u2066x\u2069", "\x00", "\x7f", "\u2028", "\ud800",
-    "\u200bzero", "\ufeff", "\x1b]52;c;ZWNobw==\x07",
+    "\u200bzero", "\ufeff", "\x1b]52;c;ZWNobw==\x07", "\x7f\x80\x9f", "\u061cx", "\u200fx\u200e",
+    "\u2029", "\U000e0041\U000e007f", "x\ufe0f", "x\U000e0100", "x\u3164y", "\u2060", "\u206a",
+    "e" + "\u0301" * 40,
 ]  # fmt: skip
+HARMFUL = {*map(chr, (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F)))} - {"\n", "\t"} | {
+    *map(chr, (*range(0x2066, 0x2070), *range(0xE0000, 0xE0200), *range(0xD800, 0xE000))),
+    *"\u061c\u200b\u200e\u200f\u2028\u2029\u2060\u3164\ufeff",
+}
 
 
 @pytest.mark.parametrize("text", NASTY)
 def test_safe(text: str) -> None:
     shown = render.safe(text)
-    assert shown.isprintable()
+    assert shown.isprintable() and not HARMFUL & set(shown) and "\ufe0f" not in shown
     assert shown.encode()
+    assert shown.count("\u0301") <= 4  # more reach into the lines above
 
 
 def test_safe_keeps_what_is_printable_and_cuts() -> None:
@@ -35,7 +43,7 @@ def test_safe_keeps_what_is_printable_and_cuts() -> None:
 @pytest.mark.parametrize("text", NASTY)
 def test_safe_text(text: str) -> None:
     shown = render.safe_text(text)
-    assert not set("\x1b\x9b\x00\x07\x08\r\x7f\u202e\u2066\u2028\ud800") & set(shown)
+    assert not HARMFUL & set(shown)
 
 
 def test_safe_text_keeps_scripts_and_emoji() -> None:
@@ -52,36 +60,146 @@ def poisoned(value: Any, text: str) -> Any:
     return text if isinstance(value, str) else value
 
 
-SHOWN = [
-    ["status"],
-    ["status", "--links"],
-    ["doctor"],
-    ["peers"],
-    ["model", "list"],
-    ["model", "show", "x"],
-    ["run", "m", "p"],
-]
+def said(*events: dict[str, Any], **answer: Any) -> list[dict[str, Any]]:
+    """What a daemon says to one request: events, then the answer."""
+    return [*events, answer]
 
 
-@pytest.mark.parametrize("line", SHOWN, ids=lambda line: " ".join(line))
-@pytest.mark.parametrize("text", NASTY[:4] + NASTY[8:9] + NASTY[12:13])
+MODEL = STATUS["models"][0]
+FEED = {
+    "event": "feed", "author": "x", "kind": "models", "part": 0, "epoch": 5, "entries": 2,
+    "bytes": 2048, "hash": "x", "forked": False, "facts": {"x": {"x": "x"}, "y": "x"},
+}  # fmt: skip
+SAID = {
+    "event": "said", "author": "x", "kind": "x", "part": 0, "epoch": 5, "seq": 1, "made": 1.0,
+    "earlier": False, "key": "x", "value": {"x": "x"},
+}  # fmt: skip
+ITEM = {
+    "job": "x", "author": "x", "kind": "x", "state": "done", "error": None, "message": "x",
+    "model": "x", "abstract": "x", "claimant": "x", "attempt": 2, "step": 7, "came": None,
+    "read": False, "spec": None, "text": "x", "tokens": 3, "reason": "x",
+    "claims": [{"claimant": "x", "attempt": 1, "step": 1, "done": False, "refused": False}],
+}  # fmt: skip
+USED = {
+    "client": "x", "provider": "x", "root": "x", "model": "x", "requests": 2, "tokens_in": 10,
+    "tokens_out": 20, "busy_s": 90.0,
+}  # fmt: skip
+VOUCHER = {"peer": "x", "source": "dht", "age_s": 1.0}
+MEMBER = {"peer": "x", "role": "x", "by": "x", "since": 0.0, "founder": False, "live": True}
+NAMED = {"kind": "name", "author": "x", "age_s": 3.0, "by": "x", "source": "x",
+         "says": {"name": "x", "root": "x", "layers": 6, "size": 1}}  # fmt: skip
+SHOWN: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
+    "status": (["status"], said(**STATUS)),
+    "links": (["status", "--links"], said(**STATUS, links=[LINK], span_s=1.0)),
+    "doctor": (["doctor"], said(**DOCTOR)),
+    "peers": (["peers"], said(peers=[PEER])),
+    "models": (["model", "list"], said(models=[MODEL])),
+    "model": (["model", "show", "x"], said(**MODEL, config={"x": "x"}, others=[
+        {"name": "x", "vouchers": [VOUCHER]}], holders=[
+        {"peer": "x", "layers": "x", "dtype": "x"}])),
+    "run": (["run", "m", "p"], said({"event": "text", "text": "x"}, **ANSWER)),
+    "find": (["find", "x", "--path"], said(searches=[
+        FIND["searches"][0] | {"records": [*FIND["searches"][0]["records"], NAMED]}])),
+    "dht": (["dht"], said(**DHT)),
+    "feeds": (["state", "show"], said(FEED, own="x", feeds=1, keeps=None, alone=None)),
+    "log": (["state", "log"], said(SAID, changes=1)),
+    "verify": (["state", "verify"], said(feeds=2, entries=1, bytes=1, damaged=[])),
+    "export": (["state", "export"], said(FEED, own="x", feeds=1)),
+    "usage": (["usage"], said(usage=[USED], more=3, own="x", kept=True)),
+    "jobs": (["job", "list"], said(jobs=[ITEM], more=5, own="x")),
+    "job": (["job", "show", "x"], said(**ITEM, own="x")),
+    "result": (["job", "result", "x"], said(**ITEM)),
+    "group": (["group"], said(group="x", founder="x", own="x", key=3, key_known=True,
+        members=[MEMBER], revoked=[{"peer": "x", "by": "x", "since": 1.0}],
+        invitations=[{"ident": "x", "role": "x", "uses": 2, "expires": 1.0}])),
+    "blobs": (["blob", "list"], said(blobs=[
+        {"root": "x", "size": 1, "chunks": 1, "missing": 0, "added": 1.0, "own": True}])),
+    "pull": (["model", "pull", "x"], said({"event": "resolved", "name": "x", "root": "x",
+        "vouchers": [VOUCHER]}, name="x", root="x", layers=6, weight_bytes=1, size=1, fetched=1,
+        peers=1, seconds=0.5, liars=["x"], vouchers=[VOUCHER])),
+}  # fmt: skip
+KEPT = {"event", "state", "kind", "source", "phase", "code"}  # words of our own that choose
+
+
+def poisoned_all(value: Any, text: str) -> Any:
+    """The same with every text replaced that a peer may choose, keys of facts as well."""
+    if isinstance(value, dict):
+        return {
+            (key if key != "x" else text): item if key in KEPT else poisoned_all(item, text)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [poisoned_all(item, text) for item in value]
+    return text if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("name", SHOWN)
 def test_every_command(
-    line: list[str], text: str, fake_daemon: Any, answers: dict[str, Any],
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    holders = [{"peer": text, "layers": text, "dtype": text}]
-    shown = {**answers["models"]["models"][0], "config": {text: text}, "holders": holders}
-    answers = poisoned({**answers, "model_show": shown}, text)
-    answers["run"] = [{"event": "text", "text": text}, answers["run"][-1]]
-    with fake_daemon(answers):
-        assert invoke(line) == 0
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line, told = SHOWN[name]
+    for text in [*NASTY, "t\u0456ny"]:
+        *events, answer = poisoned_all(told, text)
+
+        def request(
+            data: Any, op: str, on_event: Any = None, *, events: Any = events,
+            answer: Any = answer, **more: Any
+        ) -> Any:  # fmt: skip
+            for event in events:
+                if on_event is not None:
+                    on_event(event)
+            return answer
+
+        monkeypatch.setattr("shoal.cli.client.request", request)
+        assert invoke(line) == 0, name
         out, err = capfd.readouterr()
-        assert err == ""
-        assert all(c.isprintable() or c in "\n\t" for c in out), ascii(out)
+        for shown in (out, err):
+            assert not HARMFUL & set(shown), ascii(shown)
         assert invoke([*line, "--json"]) == 0
         out, _ = capfd.readouterr()
         json.loads(out)
         assert out.isascii() and out.count("\n") == 1 and out.rstrip("\n").isprintable()
+
+
+SHOW_NAMES = ("models", "model", "find", "feeds", "log", "usage", "jobs", "job", "pull", "status")
+
+
+@pytest.mark.parametrize("command", SHOW_NAMES)
+def test_a_name_that_looks_like_another_says_so(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, told = SHOWN[command]
+    *events, answer = poisoned_all(told, "t\u0456ny")
+
+    def request(data: Any, op: str, *, on_event: Any = None, **more: Any) -> Any:
+        for event in events:
+            on_event(event)
+        return answer
+
+    monkeypatch.setattr("shoal.cli.client.request", request)
+    assert invoke(line) == 0
+    assert r't\u0456ny (looks like "tiny")' in capsys.readouterr().out
+
+
+def test_an_export_is_readable_and_steers_nothing() -> None:
+    facts = {"\x9b": "Grüße 漢字\u202e\x7f\U000e0041\ud800\n", "emoji": "🐟"}
+    shown = render.as_readable_json(facts)
+    assert json.loads(shown) == facts
+    assert "Grüße 漢字" in shown and "🐟" in shown and not HARMFUL & set(shown)
+    assert render.as_json("\x7f\x9b") == r'"\u007f\u009b"'
+
+
+def test_commands_write_json_by_the_one_function() -> None:
+    """Another `json.dumps` would print DEL as it is."""
+    free = {"render.py", "client.py", "swarm.py", "job.py"}  # those to a socket or a file
+    folder = Path(render.__file__).parent
+    found = {
+        path.name
+        for path in folder.glob("*.py")
+        if "json.dumps" in path.read_text() and not path.name.startswith("sim")
+    }
+    assert found <= free
+    assert (folder / "job.py").read_text().count("json.dumps") == 1  # measures a request
 
 
 @pytest.mark.parametrize("text", NASTY)

@@ -90,7 +90,9 @@ async def test_own_names_come_first(tmp_path: Path) -> None:
     assert library.resolve("other", [("other", B)]) == B
 
 
-@pytest.mark.parametrize("name", ["", "-x", ".x", "a/b", "a b", "x" * 65, "é", "a\n", "../x"])
+@pytest.mark.parametrize(
+    "name", ["", "-x", ".x", "a/b", "a b", "x" * 65, "t\u0456ny", "a\n", "../x"]
+)
 def test_bad_names(name: str) -> None:
     with pytest.raises(ModelError) as error:
         check_name(name)
@@ -106,7 +108,10 @@ def test_bad_names(name: str) -> None:
         ("/cache/models--gpt2/snapshots/0123abcd", "gpt2"),
         ("/models/..hidden", "hidden"),
         ("/models/" + "x" * 100, "x" * 64),
-        ("/models/日本", "model"),
+        ("/models/日本", "日本"),
+        ("/models/e\u0301te\u0301", "été"),
+        ("/models/t\u0456ny", "t-ny"),
+        ("/models/🐟", "model"),
         ("/", "model"),
     ],
 )
