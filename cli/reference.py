@@ -25,7 +25,8 @@ Answers go to standard output; progress, notes and errors to standard error. An 
 With `--json`, standard output is one JSON object on one line. What comes from peers is shown with
 characters escaped that would steer the terminal, reorder or hide text, and cut to 64 characters
 (keys of facts to 256); JSON has it whole, in ASCII. `shoal state export` without `--json` leaves
-letters of all scripts as they are, and escapes the same as the rest. A name that looks like another says so: `t\\u0456ny (looks like "tiny")`.
+letters of all scripts as they are, and escapes the same as the rest. A name that looks like another
+says so: `t\\u0456ny (looks like "tiny")`.
 
 ## Exit codes
 

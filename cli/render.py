@@ -19,13 +19,12 @@ COLOURS = {"red": 31, "green": 32, "cyan": 36, "dim": 2, "bold": 1}
 
 
 def safe(value: object, width: int = defaults.NAME_WIDTH) -> str:
-    """A peer's word for a person's eyes: what steers, reorders or hides is escaped, cut to
-    `width`."""
+    """Escape a peer's text for the terminal (`naming.escaped`) and cut it to `width`."""
     return _cut(naming.escaped(str(value)[: width + 1]), width)
 
 
 def name(value: object, width: int = defaults.NAME_WIDTH) -> str:
-    """A name that somebody gave, as by `safe`; one that looks like another says so."""
+    """Escape a peer's name as `safe` does, and append a warning if it looks like another."""
     text = str(value)[: width + 1]
     doubt = naming.doubt(text)
     return _cut(naming.spelled(text), width) + (f" ({doubt})" if doubt else "")
@@ -36,20 +35,18 @@ def _cut(shown: str, width: int) -> str:
 
 
 def safe_text(text: str) -> str:
-    """A model's text for the terminal: whole, as by `safe`. New lines, tabs and spaces stay, and
-    the joiners and selectors that scripts and emoji need."""
+    """Escape a model's text for the terminal, without cutting it. New lines, tabs and spaces stay,
+    and so do the joiners and selectors that scripts and emoji need."""
     return naming.escaped(text, keep=_WRITTEN)
 
 
 def as_json(value: object) -> str:
-    """One line of JSON in ASCII. That leaves one character that JSON need not escape, and a
-    terminal may obey."""
+    """Encode as one line of ASCII JSON. `json` leaves DEL unescaped, which terminals may obey."""
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def as_readable_json(value: object) -> str:
-    """JSON for people: indented, letters of all scripts as they are, and what `safe` escapes
-    escaped."""
+    """Encode as indented JSON that keeps letters of all scripts and escapes what `safe` does."""
     text = json.dumps(value, indent=1, ensure_ascii=False)
     if text.replace("\n", "").isprintable() and text.isascii():
         return text
@@ -75,8 +72,8 @@ def _line(word: str, colour: str, text: str) -> None:
 
 
 def fields(rows: Sequence[tuple[str, str]]) -> str:
-    """Names and values in two columns; a repeated name is left blank. Escaped once more, as in
-    `table`, in case a command forgot it."""
+    """Names and values in two columns; a repeated name is left blank. Cells are escaped here as
+    well, as in `table`, in case a command forgot one."""
     rows = [(naming.escaped(name), naming.escaped(value)) for name, value in rows]
     width = max((len(name) for name, _ in rows), default=0)
     lines, before = [], ""

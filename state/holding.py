@@ -37,8 +37,8 @@ class Watcher(ABC):
         gone, as they are where the feed has forked."""
 
     def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
-        """`changed`, in steps between which others may run; whoever has gone meanwhile is told of
-        by `dropped`, and the rest is left out."""
+        """Follow a change in steps, between which other tasks run. The caller abandons the rest if
+        the author is dropped meanwhile."""
         self.changed(name, verdict)
         return iter(())
 
@@ -137,8 +137,8 @@ class Holding:
             self._feeds.keep(key, plot_of(name), size)
 
     async def _show(self, feed: Feed, verdict: Verdict) -> None:
-        """The feed is what it is now, for everybody. Thousands of facts take some 20 ms, so that
-        others run in between."""
+        """Publish what the feed is now. Thousands of facts take some 20 ms, so other tasks run in
+        between."""
         key, plot = public_key_of(feed.name.author), plot_of(feed.name)
         self.digest.set(key, plot, feed.head)
         if feed.head is not None:

@@ -261,7 +261,7 @@ _LONG_S = 60.0
 
 
 def _blame(link: Link, error: BadRecord) -> Refusal:
-    """Its peer sent what nobody may: it loses the link."""
+    """Close a link whose peer broke the protocol."""
     link.close(error.code, error.message)
     return Refusal(error.code, error.message)
 

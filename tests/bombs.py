@@ -1,4 +1,4 @@
-"""Bytes that make a decoder spend more than they are worth. Whatever decodes is run on them."""
+"""Short inputs that cost a naive decoder much memory or time. Tests run every decoder on them."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ DECODER_BOMBS: Final[dict[str, bytes]] = {
     + b"".join(b"\xcd%c%c\x80" % divmod(i, 256) for i in range(0x2000)),
     "deeper than the decoder's own stack": b"\x91" * 3000,
 }
-"""By what is in them; the shapes were found by attacking nodes."""
+"""Bombs by content. Attacks on nodes found these shapes."""
 
 SMALL_BOMBS: Final = {name: bomb for name, bomb in DECODER_BOMBS.items() if len(bomb) <= 2**14}
-"""Those that fit into a fact."""
+"""Bombs small enough for a fact."""

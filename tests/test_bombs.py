@@ -1,5 +1,4 @@
-"""Every decoder of what others send, or the disk keeps, on the bombs: alone, and inside what it
-reads."""
+"""Runs every decoder of network and disk input on the bombs, alone and inside its own format."""
 
 import time
 import tracemalloc

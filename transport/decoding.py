@@ -1,10 +1,10 @@
-"""The one place that turns msgpack into objects, whether it came from a peer, the disk or a child.
+"""Decodes msgpack from peers, the disk and child processes. No other module may.
 
-A decoder believes the lengths that it reads. msgpack makes the list that a header announces before
-it looks for its items, so 3.5 kB of nested headers cost it 28 MB; an empty map is one byte here and
-64 in memory. So what a value announces is counted before anything of it is built. A value of n
-bytes has n elements at most, and nests no deeper than it has bytes that may begin a container:
-that alone clears nearly all that travels, in 0.1 microseconds. The rest is walked.
+msgpack allocates the list that a header announces before it looks for its items: 3.5 kB of nested
+headers allocate 28 MB. An empty map takes one byte on the wire and 64 in memory. So this module
+counts depth and elements before it builds anything. A value of n bytes has at most n elements, and
+it nests no deeper than the number of its bytes that can begin a container. Counting those bytes
+takes 0.1 microseconds and clears nearly all values. The others are walked.
 """
 
 from collections.abc import Callable
@@ -32,16 +32,17 @@ def decode(
     once: bool = False,
     tuples: bool = False,
 ) -> Any:
-    """The one value that the bytes are. Keys of maps are texts or bytes; there are no extension
-    types.
+    """Return the one value in `data`. Raises Undecodable.
 
-    At most `limit` bytes, `depth` containers in each other and `items` elements in all. `once`:
-    no key may stand twice in a map. `tuples`: arrays become these. Raises Undecodable.
+    `limit` bounds its bytes, `depth` its nested containers, `items` its elements in all. `once`
+    refuses a map with a repeated key. `tuples` makes tuples of arrays. Map keys are text or
+    bytes, and extension types are refused.
     """
     size = len(data)
     if size > limit:
         raise _too_long(limit, size)
-    # Long ones are not cleared this way: what they announce is at most depth * size * 8 bytes.
+    # A short value can make msgpack allocate depth * size * 8 bytes at most, so only those skip
+    # the walk.
     short = size <= ITEMS and size <= items
     if not short or size - len(bytes(data).translate(None, _CONTAINERS)) > depth:
         _walk(data, depth, items)
@@ -58,11 +59,11 @@ def decode(
 
 
 class Reader:
-    """Steps through a value whose form its reader knows: nothing is built but what it asks for.
-    Every step raises Undecodable."""
+    """Reads a value step by step and builds only what its caller asks for. Every step raises
+    Undecodable."""
 
     def __init__(self, data: bytes | memoryview, *, limit: int, text: int | None = None) -> None:
-        """At most `limit` bytes; texts of at most `text` bytes where that is given."""
+        """`limit` bounds the bytes of `data`, `text` those of each text."""
         if len(data) > limit:
             raise _too_long(limit, len(data))
         self._data = memoryview(data)
@@ -78,42 +79,44 @@ class Reader:
         self._unpacker.feed(data)
 
     def array(self) -> int:
-        """Enter an array: how many items follow. The caller bounds them."""
-        return self._step(self._unpacker.read_array_header)
+        """Enter an array and return its number of items, which the caller bounds."""
+        count: int = self._step(self._unpacker.read_array_header)
+        return count
 
     def map(self) -> int:
-        """Enter a map: how many pairs follow. The caller bounds them."""
-        return self._step(self._unpacker.read_map_header)
+        """Enter a map and return its number of pairs, which the caller bounds."""
+        count: int = self._step(self._unpacker.read_map_header)
+        return count
 
     def flat(self) -> Any:
-        """A value that is no container. An empty one is read as well: check the type."""
+        """Read a value that is no container. Empty containers pass, so check the type."""
         return self._step(self._unpacker.unpack)
 
     def value(self, *, depth: int = DEPTH, items: int = ITEMS) -> Any:
-        """A value of any form, bounded as by `decode`."""
+        """Read a value of any form, bounded as in `decode`."""
         skipped = self.skip()
         return decode(skipped, limit=len(skipped), depth=depth, items=items)
 
     def skip(self) -> memoryview:
-        """Pass over a value, unbuilt; its bytes."""
+        """Skip a value and return its bytes."""
         start = self._unpacker.tell()
         self._step(self._unpacker.skip)
         return self._data[start : self._unpacker.tell()]
 
     def at_array(self) -> bool:
-        """Whether an array comes next."""
+        """Return whether an array comes next."""
         return self._next() in _ARRAYS
 
     def at_map(self) -> bool:
-        """Whether a map comes next."""
+        """Return whether a map comes next."""
         return self._next() in _MAPS
 
     def at_nil(self) -> bool:
-        """Whether nil comes next."""
+        """Return whether nil comes next."""
         return self._next() == 0xC0
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Check that no bytes are left."""
         if self._unpacker.tell() != len(self._data):
             raise Undecodable("bytes follow its end")
 
@@ -132,9 +135,9 @@ class Reader:
 
 
 def _walk(data: bytes | bytearray | memoryview, depth: int, items: int) -> None:
-    """Raise Undecodable unless one value within these bounds is all there is.
+    """Raise Undecodable unless `data` is exactly one value within these bounds.
 
-    One step an element; a container that announces too much ends it before its first item.
+    Takes one step for each element, and stops at a container that announces too many.
     """
     at, left, around = 0, 1, list[int]()  # items to come in this container, and in those around it
     try:
@@ -165,8 +168,8 @@ def _walk(data: bytes | bytearray | memoryview, depth: int, items: int) -> None:
         raise Undecodable("it ends too early, or bytes follow its end")
 
 
-# By the first byte of a value. Bytes of it, where that alone says how many. An extension type
-# counts as one byte: the decoder stops at the first, and until there both read the same.
+# The size of a value by its first byte, where that byte alone determines it. An extension type
+# counts as one byte, because the decoder stops at the first one, and both read alike until there.
 _SIZES: Final = [1] * 256
 for _first, _size in {
     0xCA: 5,
@@ -183,7 +186,7 @@ for _first, _size in {
     **dict.fromkeys((*_CONTAINERS, 0xC4, 0xC5, 0xC6, 0xD9, 0xDA, 0xDB), 0),
 }.items():
     _SIZES[_first] = _size
-# Bytes that say how many bytes or items follow; none where the first byte says it.
+# The width of the number of bytes or items that follow. It is 0 where the first byte holds it.
 _WIDTHS: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4} | {
     **dict.fromkeys((*range(0x80, 0xA0),), 0),
     0xDC: 2,

@@ -1,10 +1,10 @@
-"""Names that people read and type: which are made here, and how those that others made are shown.
+"""Checks names that this node creates, and renders the names and texts of peers.
 
-One rule for all of them, after Unicode's UTS 39 (highly restrictive): letters, marks and digits of
-one script, or of Latin beside Chinese, Japanese or Korean, with `.`, `_` and `-`. What looks like
-ASCII and is not is refused here, and shown as such where it came from elsewhere. The table has the
-letters that fonts draw alike; that is no library's worth of them, but those of the scripts that
-people take for Latin. Spec: docs/spec/model.md, Names.
+The rule follows Unicode's UTS 39 (highly restrictive): letters, marks and digits of one script, or
+of Latin beside Chinese, Japanese or Korean, with `.`, `_` and `-`. This node creates no name that
+looks like an ASCII one and is none, and marks such names of peers. The table below has the letters
+of common scripts that fonts draw like Latin ones. Unicode's whole list would need a dependency that
+follows it, and adds letters that nobody meets in a name. Spec: docs/spec/model.md, 4.2.
 """
 
 import unicodedata
@@ -38,21 +38,21 @@ _TOGETHER: Final = (
     frozenset(("Latin", "Cjk", "Ideographic", "Bopomofo")),
 )
 _INNER: Final = "._-"
-_STACKED: Final = 4  # marks on one letter; more reach into the lines around it
-# What is drawn as nothing, though it counts as a letter, a mark or a symbol (UAX 44,
-# Default_Ignorable_Code_Point), and the blank of braille.
+_STACKED: Final = 4  # marks on one letter; more overwrite the lines around it
+# Invisible characters that Unicode classes as letters, marks or symbols (UAX 44,
+# Default_Ignorable_Code_Point), and the braille blank.
 _BLANK: Final = frozenset(
     map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0))
 ) | frozenset(map(chr, (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0000, 0xE1000))))
 
 
 def normal(name: str) -> str:
-    """A name that somebody typed, in the one form (NFC): keyboards and disks differ in it."""
+    """Normalise a typed name to NFC: keyboards and file systems differ."""
     return unicodedata.normalize("NFC", name)
 
 
 def problem(name: str) -> str:
-    """Why a name may not be made here; "" where it may."""
+    """Return why this node refuses to create a name, or ""."""
     if not name or len(name) > MOST or len(name.encode(errors="replace")) > MOST_BYTES:
         return f"it has not 1 to {MOST} characters in at most {MOST_BYTES} bytes"
     if name.isascii():
@@ -66,8 +66,8 @@ def problem(name: str) -> str:
 
 
 def doubt(name: str) -> str:
-    """What a person would want to know of somebody's name: what it looks like, or that its letters
-    are of scripts that nobody writes together; "" for nothing."""
+    """Return a warning about a peer's name, or "": it looks like an ASCII name, or it mixes scripts
+    that are not written together."""
     if name.isascii():
         return ""
     bare = "".join(each for each in unicodedata.normalize("NFKC", name) if not is_hidden(each))
@@ -82,20 +82,20 @@ def doubt(name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """Somebody's name for a person, with what is doubtful about it."""
+    """Render a peer's name, followed by the warning of `doubt`."""
     found = doubt(name)
     return f"{spelled(name)} ({found})" if found else spelled(name)
 
 
 def spelled(name: str) -> str:
-    """Somebody's name as it is, or, where it is doubtful, with its letters spelled out."""
+    """Render a peer's name. A doubtful one has its non-ASCII letters escaped."""
     text = escaped(name)
     return text.encode("ascii", "backslashreplace").decode() if doubt(name) else text
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """A text in which nothing steers a terminal, reorders, or hides: such characters are spelled
-    out, but for those of `keep`."""
+    """Escape characters that steer a terminal, reorder text or are invisible, except those in
+    `keep`."""
     if text.isascii() and text.isprintable():
         return text
     out, stacked = [], 0
@@ -108,13 +108,13 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 def is_hidden(character: str) -> bool:
-    """Whether it is drawn as nothing, or does something else than being drawn: controls, marks of
-    direction, joiners, fillers, tags, variation selectors."""
+    """Return whether a character is invisible or controls others: controls, marks of direction,
+    joiners, fillers, tags, variation selectors."""
     return not character.isprintable() or character in _BLANK
 
 
 def spelled_out(character: str) -> str:
-    """As in Python and JSON: `\\x1b`, `\\u202e`."""
+    """Escape one character as Python does: `\\x1b`, `\\u202e`."""
     return character.encode("unicode_escape").decode()
 
 
@@ -125,7 +125,7 @@ def _is_odd(character: str) -> bool:
 
 
 def _script(character: str) -> str:
-    """The first word of what Unicode calls a letter, which is its script; "" for what all use."""
+    """Return the script of a letter (the first word of its Unicode name), or "" for common ones."""
     if character.isascii() and not character.isalpha():
         return ""
     word = unicodedata.name(character, "").split(" ")[0].split("-")[0]

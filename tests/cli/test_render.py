@@ -61,7 +61,7 @@ def poisoned(value: Any, text: str) -> Any:
 
 
 def said(*events: dict[str, Any], **answer: Any) -> list[dict[str, Any]]:
-    """What a daemon says to one request: events, then the answer."""
+    """Build a daemon's reply to one request: events, then the answer."""
     return [*events, answer]
 
 
@@ -122,7 +122,7 @@ KEPT = {"event", "state", "kind", "source", "phase", "code"}  # words of our own
 
 
 def poisoned_all(value: Any, text: str) -> Any:
-    """The same with every text replaced that a peer may choose, keys of facts as well."""
+    """Replace every text that a peer may choose, also keys of facts."""
     if isinstance(value, dict):
         return {
             (key if key != "x" else text): item if key in KEPT else poisoned_all(item, text)
@@ -190,7 +190,7 @@ def test_an_export_is_readable_and_steers_nothing() -> None:
 
 
 def test_commands_write_json_by_the_one_function() -> None:
-    """Another `json.dumps` would print DEL as it is."""
+    """`json.dumps` prints DEL unescaped."""
     free = {"render.py", "client.py", "swarm.py", "job.py"}  # those to a socket or a file
     folder = Path(render.__file__).parent
     found = {

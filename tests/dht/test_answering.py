@@ -24,7 +24,7 @@ class Wall(RealHost):
 
 
 def serving(ip: str, store: RecordStore, closed: Callable[..., None] = print) -> Answering:
-    """Whoever asks is met at this address; `closed` is told when its link is ended."""
+    """Every asker has this address; `closed` is called when its link is closed."""
     own = contact(0)
     return Answering(
         cast(Any, Wall()),

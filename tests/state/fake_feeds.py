@@ -34,7 +34,7 @@ class Writer:
         return self.write_raw(plot, {key: msgpack.packb(value) for key, value in facts.items()})
 
     def write_raw(self, plot: Plot, changes: Mapping[str, bytes]) -> Entry:
-        """The same with any bytes as values."""
+        """Write the next entry with any bytes as values."""
         if plot not in self._heads:
             client = client_of(FeedName(self.peer, *plot), self.epoch)
             document = Document(KINDS[plot[0]], client)

@@ -303,7 +303,7 @@ async def test_the_last_word_is_ones_own_also_where_nobody_says_anything_more(
 async def test_each_call_is_taken_at_a_pace(
     method: str, rate: tuple[float, float], empty: bytes, net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Also over a new link: who calls too often does not begin anew by dialling again."""
+    """A peer that dials again does not get a fresh budget."""
     victim, liar, other = start(net, 3)
     await trio.sleep(2)
 

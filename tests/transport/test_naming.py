@@ -1,4 +1,4 @@
-"""Which names are made here, and how those that others made are shown."""
+"""Checks on names that this node creates, and how it renders those of peers."""
 
 import unicodedata
 
