@@ -26,7 +26,6 @@ from .engine.interface import DType, Engine, Parts
 from .errors import ServingError
 from .models import Find, Restore, holders, manifest_of, no_other_copy, resolve
 from .placement import choose_model, choose_parts, idle_members, parts_of
-from .session import printable
 from .shard import DTypeSetting, choose_dtype, held_of, shard_of
 from .stage import Stage
 
@@ -367,7 +366,7 @@ class Serving:
         names = {other: name for name, other in self._library.names().items()}
         for record in self._directory.members().values():
             names |= {model.root: model.name for model in record.models if model.root not in names}
-        return printable(names.get(root, root[:12]))
+        return naming.shown(names.get(root, root[:12]))
 
 
 def _kv_token_bytes(plan: Plan) -> int:

@@ -132,6 +132,22 @@ async def test_it_waits_for_a_model_fetches_loads_and_publishes(autojump_clock: 
 
 
 @pytest.mark.trio
+async def test_a_name_that_looks_like_another_is_shown_so_and_not_vouched_for(
+    autojump_clock: object,
+) -> None:
+    """The library refuses such a name, so keeping it would fail the serving."""
+    world = World()
+
+    async def body() -> None:
+        world.other_has_it("sm\u0430ll")
+        said = await world.settle("serving")
+        assert said == r'serving layers 0:2 of sm\u0430ll (looks like "small")'
+        assert world.library.named == {} and world.directory.own().models == ()
+
+    await world.run(body)
+
+
+@pytest.mark.trio
 async def test_without_the_owners_word_it_takes_what_fits_and_is_missing(
     autojump_clock: object,
 ) -> None:
