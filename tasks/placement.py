@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from ..state.record import MemberRecord, ModelName, ShardRecord
+from ..transport import naming
 from ..transport.identity import PeerId
 from .defaults import KV_TOKENS_LEAST, NAMED_NODES
 from .engine.families import Architecture, kv_token_bytes, weight_bytes
@@ -132,7 +133,7 @@ def missing_sentence(members: Members, root: str, layers: int, holes: Sequence[H
     """Which layers are served by nobody, the memory they take, and what each node offers."""
     ranges = " and ".join(f"{hole.start}:{hole.stop}" for hole in holes[:8])
     model = _named(members, root)
-    name = f"`{model.name}`" if model else f"model {root[:16]}"
+    name = f"`{naming.shown(model.name)}`" if model else f"model {root[:16]}"
     sentence = f"layers {ranges} of {name} ({layers} layers) are served by no node that answers"
     if model:
         count = sum(hole.stop - hole.start for hole in holes)
