@@ -63,6 +63,7 @@ STOP_STRING_CHARACTERS = 256  # of one stop string
 HELD_TOKENS = 32  # without finished text before an unfinished character is given out as it is
 
 # Placement and the probe.
+AHEAD_STEPS = 2000  # segments looked at for those that choose their layers before this node
 NAMED_NODES = 8  # in a sentence about what is missing
 MEMORY_SHARE = 0.5  # of the memory available at start, offered where the owner says nothing
 PROBE_FILE = "machine.json"  # in the data folder

@@ -4,14 +4,15 @@ The embedding goes with layer 0 and the head with the last layer. Because a chai
 exactly (routing.py), a range begins and ends where others do wherever it can.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from ..state.record import MemberRecord, ModelName, ShardRecord
 from ..transport import naming
 from ..transport.identity import PeerId
-from .defaults import KV_TOKENS_LEAST, NAMED_NODES
+from .coverage import Coverage, Sizes
+from .defaults import AHEAD_STEPS, KV_TOKENS_LEAST, NAMED_NODES
 from .engine.families import Architecture, kv_token_bytes, weight_bytes
 from .engine.interface import DType, Parts
 from .errors import NoFit
@@ -76,18 +77,24 @@ def choose_parts(
 
     All of the model if it fits. Else as much as fits of a hole, and without holes the aligned
     range whose layers have the fewest replicas. Members in `ahead` (of `idle_members`) are taken
-    to choose by the same rule first, so that nodes starting together take different layers.
+    to choose by the same rule first, so that nodes starting together take different layers. The
+    work for them is bounded: of the choices that are left this node takes another one for each
+    that is beyond it.
     Raises NoFit.
     """
     others = _without(members, own)
+    sizes, coverage = Sizes.of(arch, dtype), Coverage(arch.layers, _shards(others, root))
+    known = 0
     for peer in ahead:
-        record = others[peer]
-        taken = _best_range(others, root, arch, dtype, record.capacity.memory_bytes)
+        if coverage.steps > AHEAD_STEPS:
+            break
+        taken = coverage.choose(sizes, others[peer].capacity.memory_bytes)
+        known += 1
         if taken is not None:
-            others[peer] = replace(record, shards=(_shard(root, taken, arch.layers, dtype),))
-    found = _best_range(others, root, arch, dtype, memory)
+            coverage.add(*taken)
+    found = coverage.choose(sizes, memory, turn=len(ahead) - known)
     if found is None:
-        raise _no_fit(arch, dtype, memory)
+        raise _no_fit(sizes, memory)
     return parts_of(*found, arch.layers)
 
 
@@ -107,26 +114,12 @@ def idle_members(members: Members, own: PeerId) -> list[PeerId]:
 def replicas(members: Members, root: str, layers: int) -> list[int]:
     """How many members serve each layer. Layer 0 counts only with the embedding, the last only
     with the head."""
-    counts = [0] * layers
-    for shard in _shards(members, root, layers):
-        start = shard.start + (shard.start == 0 and not shard.embedding)
-        stop = shard.stop - (shard.stop == layers and not shard.head)
-        for layer in range(start, stop):
-            counts[layer] += 1
-    return counts
+    return Coverage(layers, _shards(members, root)).replicas()
 
 
 def holes_of(members: Members, root: str, layers: int) -> list[Hole]:
     """The ranges that nobody serves, in order."""
-    holes: list[Hole] = []
-    for layer, count in enumerate(replicas(members, root, layers)):
-        if count:
-            continue
-        if holes and holes[-1].stop == layer:
-            holes[-1] = Hole(holes[-1].start, layer + 1)
-        else:
-            holes.append(Hole(layer, layer + 1))
-    return holes
+    return [Hole(*span) for span in Coverage(layers, _shards(members, root)).holes()]
 
 
 def missing_sentence(members: Members, root: str, layers: int, holes: Sequence[Hole]) -> str:
@@ -146,105 +139,20 @@ def _without(members: Members, own: PeerId) -> dict[PeerId, MemberRecord]:
     return {peer: record for peer, record in members.items() if peer != own}
 
 
-def _shards(members: Members, root: str, layers: int) -> Iterable[ShardRecord]:
+def _shards(members: Members, root: str) -> Iterator[ShardRecord]:
     for record in members.values():
         for shard in record.shards:
-            if shard.root == root and shard.stop <= layers:
+            if shard.root == root:
                 yield shard
 
 
-def _shard(root: str, taken: tuple[int, int], layers: int, dtype: DType) -> ShardRecord:
-    parts = parts_of(*taken, layers)
-    return ShardRecord(root, parts.embedding, parts.start, parts.stop, parts.head, dtype, 0)
-
-
-def _best_range(
-    others: Members, root: str, arch: Architecture, dtype: DType, memory: int
-) -> tuple[int, int] | None:
-    layers = arch.layers
-
-    size = _sizes(arch, dtype)
-
-    def fits(start: int, stop: int) -> bool:
-        return size(start, stop) <= memory
-
-    def reach(start: int, most: int) -> int:
-        """The largest stop up to `most` that fits; `start` itself where not one layer does."""
-        low, high = start, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if fits(start, middle) else (low, middle - 1)
-        return low
-
-    if fits(0, layers):
-        return 0, layers
-    holes = holes_of(others, root, layers)
-    for inner in (False, True):  # from an end of a hole: cut in its middle it would be two
-        spans = [span for hole in holes for span in _spans(hole, reach, fits, inner=inner)]
-        if spans:
-            return max(spans, key=lambda span: (span[1] - span[0], -span[0]))
-    counts = replicas(others, root, layers)
-    cuts = sorted({0, layers, *_cuts(others, root, layers)})
-    aligned = [(a, b) for i, a in enumerate(cuts) for b in cuts[i + 1 :] if fits(a, b)]
-    loose = [(start, reach(start, layers)) for start in range(layers)]
-    choices = aligned or [(start, stop) for start, stop in loose if stop > start]
-    return min(
-        choices,
-        key=lambda span: (min(counts[slice(*span)]), span[0] - span[1], span[0]),
-        default=None,
-    )
-
-
-def _sizes(arch: Architecture, dtype: DType) -> Callable[[int, int], int]:
-    """`needed_bytes` of any range, without walking over its tensors each time."""
-    layers = arch.layers
-    each = [
-        needed_bytes(arch, Parts(False, layer, layer + 1, False), dtype) for layer in range(layers)
-    ]
-    sums = [0, *accumulate(each)]
-    first = needed_bytes(arch, Parts(True, 0, 1, False), dtype) - each[0]
-    last = needed_bytes(arch, Parts(False, layers - 1, layers, True), dtype) - each[-1]
-    everything = needed_bytes(arch, Parts(True, 0, layers, True), dtype)
-
-    def size(start: int, stop: int) -> int:
-        if start == 0 and stop == layers:
-            return everything  # tied weights count once
-        return sums[stop] - sums[start] + first * (start == 0) + last * (stop == layers)
-
-    return size
-
-
-def _spans(
-    hole: Hole,
-    reach: Callable[[int, int], int],
-    fits: Callable[[int, int], bool],
-    *,
-    inner: bool,
-) -> Iterator[tuple[int, int]]:
-    """What fits of a hole: from its beginning and to its end, or from anywhere inside."""
-    starts = range(hole.start, hole.stop) if inner else [hole.start]
-    for start in starts:
-        if (stop := reach(start, hole.stop)) > start:
-            yield start, stop
-    if not inner:
-        last = [start for start in range(hole.start, hole.stop) if fits(start, hole.stop)]
-        if last:
-            yield last[0], hole.stop
-
-
-def _cuts(members: Members, root: str, layers: int) -> set[int]:
-    return {cut for shard in _shards(members, root, layers) for cut in (shard.start, shard.stop)}
-
-
-def _no_fit(arch: Architecture, dtype: DType, memory: int) -> NoFit:
+def _no_fit(sizes: Sizes, memory: int) -> NoFit:
     smallest = min(
-        needed_bytes(arch, parts_of(layer, layer + 1, arch.layers), dtype)
-        for layer in range(arch.layers)
+        sizes.of_span(layer, layer + 1) for layer in {0, sizes.layers // 2, sizes.layers - 1}
     )
-    everything = needed_bytes(arch, parts_of(0, arch.layers, arch.layers), dtype)
     return NoFit(
-        f"not one of the model's {arch.layers} layers fits: the smallest shard takes "
-        f"{_size(smallest)} of memory, all of it {_size(everything)}, "
+        f"not one of the model's {sizes.layers} layers fits: the smallest shard takes "
+        f"{_size(smallest)} of memory, all of it {_size(sizes.everything)}, "
         f"and this node offers {_size(memory)}",
         hint=f"offer more: `shoal node --memory {-(-smallest // 2**20)}MiB`",
     )

@@ -212,7 +212,7 @@ class Serving:
         manifest = await manifest_of(root, self._library, self._exchange, self._directory)
         arch = architecture(manifest.config)
         dtype = choose_dtype(manifest, self._settings.dtype)
-        return Plan(manifest, arch, self._parts(manifest, arch, dtype), dtype)
+        return Plan(manifest, arch, await self._parts(manifest, arch, dtype), dtype)
 
     async def _choose_model(self) -> str:
         """The owner's model, or one that there is; waits until one is known."""
@@ -247,12 +247,14 @@ class Serving:
         await trio.lowlevel.checkpoint()
         return Meaning("", resolve(name, self._library, self._directory))
 
-    def _parts(self, manifest: Manifest, arch: Architecture, dtype: DType) -> Parts:
+    async def _parts(self, manifest: Manifest, arch: Architecture, dtype: DType) -> Parts:
         if self._settings.layers is None:
             members, own = self._directory.members(), self._directory.own().peer
             ahead = idle_members(members, own)
             root, memory = manifest.root, self._settings.memory
-            return choose_parts(members, own, root, arch, dtype, memory, ahead)
+            return await self._host.offload(
+                choose_parts, members, own, root, arch, dtype, memory, ahead
+            )
         start, stop = self._settings.layers
         if not 0 <= start < stop <= arch.layers:
             raise ServingError(

@@ -12,7 +12,6 @@ from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import NoFit
 from shoal.tasks.placement import (
     Hole,
-    _sizes,
     choose_model,
     choose_parts,
     holes_of,
@@ -116,12 +115,6 @@ def test_without_a_hole_the_weakest_layers_get_a_replica(arch: Architecture) -> 
 def test_its_own_shard_is_no_reason_against_itself(arch: Architecture) -> None:
     members = swarm(member("a", shard(0, 8)), member(OWN, shard(8, LAYERS)))
     assert choose(arch, members, room_for(arch, 6)) == (8, LAYERS)
-
-
-@pytest.mark.parametrize("span", [(0, LAYERS), (0, 1), (3, 7), (LAYERS - 1, LAYERS), (0, 5)])
-def test_sizes_are_those_of_the_tensors(span: tuple[int, int]) -> None:
-    exact = needed_bytes(MODEL, parts_of(*span, LAYERS), "float32")
-    assert _sizes(MODEL, "float32")(*span) == exact
 
 
 def test_nothing_fits(arch: Architecture) -> None:
