@@ -46,6 +46,7 @@ def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("relaying", relaying_line(answer["relaying"])),
         ("swarm", f"{swarm}, {answer['peers']} other {_plural('node', answer['peers'])}"),
         ("serving", serving_line(answer["serving"])),
+        *(("chosen", safe(why, 200)) for why in [answer["serving"].get("why")] if why),
         *(("models", model_line(model)) for model in answer["models"]),
         ("machine", _machine_line(answer["capacity"])),
     ]

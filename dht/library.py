@@ -98,6 +98,10 @@ class Library:
         """The names given here, each with its root."""
         return dict(sorted(self._names.items()))
 
+    def is_named(self, root: str) -> bool:
+        """Whether a name was given here: to what was added, pulled by name, or served."""
+        return root in self._names.values()
+
     def roots(self) -> frozenset[str]:
         """The models whose manifest is on this disk."""
         return frozenset(self._roots)

@@ -78,6 +78,10 @@ class DataFolder:
         return self.path / "peers"
 
     @property
+    def inviter(self) -> Path:
+        return self.path / "inviter"
+
+    @property
     def swarm_key(self) -> Path:
         return self.path / "swarm.key"
 

@@ -46,6 +46,7 @@ from .bloboperations import BlobOperations
 from .bootstrap import Bootstrap, join
 from .browsers import serve_browsers
 from .config import NodeConfig
+from .consent import backing_of
 from .control import ControlServer
 from .credentials import Credentials
 from .diagnosis import Diagnosis
@@ -53,7 +54,13 @@ from .discovery import Discovery
 from .draining import drain
 from .embedded import EmbeddedModel
 from .fetchprogress import FetchProgress
-from .folder import disk_error, disk_errors, open_folder
+from .folder import (
+    disk_error,
+    disk_errors,
+    open_folder,
+    remember_inviter,
+    remembered_inviter,
+)
 from .grouping import Grouping
 from .groupoperations import GroupOperations
 from .health import Condition, Health
@@ -149,6 +156,8 @@ class Node:
         self.began = host.now()
         self.health = Health(self._tell)
         self.stalls = StallGuard(host, defaults.STALL)
+        self.inviter: PeerId | None = None
+        """By whose code it joined."""
         self._say = say
         self._bar: ShowFetch | None = None
         self._stop = trio.Event()
@@ -249,7 +258,9 @@ class Node:
             library = Library(host, config.folder.library, check_config=check_model)
             await library.open()
             capacity = await probe(host, config.data, memory=config.memory)
+            inviter = await remembered_inviter(host, config.folder)
         node = cls(host, config, identity, credentials, library, capacity, say)
+        node.inviter = inviter
         if known is None:
             node.state.hold = 0.0  # nobody can have more of its feeds than it has
         return node
@@ -290,6 +301,7 @@ class Node:
             self.exchange,
             self.directory,
             settings,
+            backing=partial(backing_of, self),
             no_engine=NO_TORCH if factory is None else NO_ENGINE,
             restore=self.embedded.restore,
             find=self.names.resolve,
@@ -397,6 +409,9 @@ class Node:
             self.endpoint.admission = await self.credentials.adopt(handed)
             if not before:
                 await self.grouping.enter()
+            self.inviter = link.peer
+            with disk_errors(config.folder):
+                await remember_inviter(self.host, config.folder, link.peer)
             self._say(f"joined the swarm of {link.peer}")
         known = await self.remembering.known()
         bootstrap = Bootstrap(self.host, self.ladder, self.health)
@@ -437,9 +452,12 @@ class Node:
 
     async def _watch_serving(self) -> None:
         """Says what serving comes to, and keeps its condition in the registry."""
-        said, progress = "", FetchProgress(self.host)
+        said, chosen, progress = "", None, FetchProgress(self.host)
         while True:
             status = self.serving.status()
+            if status["why"] != chosen:
+                chosen = status["why"]
+                self._say(f"chose {chosen}")
             if status["phase"] == "failed":
                 self.health.report("serving", status["text"], hint=status["hint"])
             elif status["text"] == NO_TORCH:

@@ -30,6 +30,7 @@ JOINED = 4096  # members that are remembered to have come in by a code
 
 SMALL_FILE_LIMIT = 8192  # bytes of the port, pid, peers and control path files
 EMBEDDED_MODEL = "tiny"
+EMBEDDED_ROOT = "3c9fb63286f9ac5cb688ca64b92f7a15ecada07d32c2ccc1b35e4ae1deee98dc"
 EMBEDDED_PAUSE = 30.0  # seconds until it is tried again where there was no room for it
 
 BOOTSTRAP_PAUSE = 0.5  # seconds until an address that does not answer is tried again, doubled to
@@ -49,6 +50,9 @@ ALONE = 5.0  # seconds after its start that a node without a link is taken to be
 NEEDED_LOOK = 1.0  # seconds between two looks at what of the state is needed
 STATE_MEMORY = 4 * 2**30  # bytes: a machine with less keeps what it needs of the state
 STATE_DISK = 4 * 2**30  # bytes that are free: the same
+
+DEMAND_BITS = (24, 48)  # of an IPv4 and an IPv6 address, which make one network
+DEMAND_JOBS = 16  # of one author that are looked at for which models are wanted
 
 STALL = 0.05  # seconds a step of a task may hold the event loop before it is counted
 

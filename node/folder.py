@@ -8,6 +8,7 @@ from pathlib import Path
 from ..transport.address import Address
 from ..transport.errors import AlreadyLocked, TransportError
 from ..transport.host import FileLock, Host
+from ..transport.identity import PeerId
 from . import defaults
 from .config import DataFolder
 from .errors import DataFolderInUse, NodeError
@@ -117,3 +118,14 @@ async def remember_peers(host: Host, folder: DataFolder, addresses: Sequence[str
     """Keep some addresses of others, one in a line."""
     text = "\n".join(addresses[: defaults.REMEMBERED_PEERS])
     await host.offload(host.files.write, folder.peers, text.encode())
+
+
+async def remembered_inviter(host: Host, folder: DataFolder) -> PeerId | None:
+    """The node by whose code this one joined last."""
+    text = await host.offload(read_small, host, folder.inviter)
+    return PeerId(text) if text else None
+
+
+async def remember_inviter(host: Host, folder: DataFolder, peer: PeerId) -> None:
+    """Keep whose code this node joined by."""
+    await host.offload(host.files.write, folder.inviter, peer.encode())

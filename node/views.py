@@ -149,6 +149,7 @@ def serving_view(
     return {
         "phase": status["phase"],
         "state": status["text"],
+        "why": status["why"],
         "done_bytes": status["done_bytes"],
         "total_bytes": status["total_bytes"],
         "shard": shard_view(shard, names) if shard else None,

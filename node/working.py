@@ -45,7 +45,13 @@ class Working:
         node.stage.user_of = self._user_of
         self._accounting = Accounting(state, own, node.stage.meter)
         turn = IdleTime(lambda: node.gateway.waited_for + node.stage.waited_for)
-        prompts = Prompts(node.gateway, turn, node.directory.members, host.now)
+        prompts = Prompts(
+            node.gateway,
+            turn,
+            node.directory.members,
+            host.now,
+            works_for=lambda root: node.serving.is_for(root) or node.library.is_named(root),
+        )
         wanted = node.config.jobs
         self.worker = Worker(
             host,

@@ -63,6 +63,9 @@ STOP_STRING_CHARACTERS = 256  # of one stop string
 HELD_TOKENS = 32  # without finished text before an unfinished character is given out as it is
 
 # Placement and the probe.
+DEMAND_NETWORKS = 3  # in which members want a model, then a node serves it unasked
+DEMAND_LOOK = (0.2, 30.0)  # seconds until it is looked at again: with news, without
+DEMAND_TIME = 20.0  # seconds for that to be seen, before the embedded model is served instead
 AHEAD_STEPS = 2000  # segments looked at for those that choose their layers before this node
 NAMED_NODES = 8  # in a sentence about what is missing
 MEMORY_SHARE = 0.5  # of the memory available at start, offered where the owner says nothing

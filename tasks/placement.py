@@ -47,23 +47,6 @@ def needed_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
     return weight_bytes(arch, parts, dtype) + kv
 
 
-def choose_model(members: Members, own: PeerId) -> str | None:
-    """The root to serve where the owner named none: of all models that members name, the one
-    whose weakest layer has the fewest replicas; then the one most members name; then by root."""
-    layers: dict[str, int] = {}
-    named: dict[str, int] = {}
-    for record in members.values():
-        for model in {model.root: model for model in record.models}.values():
-            layers.setdefault(model.root, model.layers)
-            named[model.root] = named.get(model.root, 0) + 1
-    others = _without(members, own)
-    return min(
-        (root for root, count in layers.items() if count),
-        key=lambda root: (min(replicas(others, root, layers[root])), -named[root], root),
-        default=None,
-    )
-
-
 def choose_parts(
     members: Members,
     own: PeerId,

@@ -1,6 +1,7 @@
 """What this node serves: choose, fetch, load, publish; again after a crash of the engine."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -19,13 +20,14 @@ from ..transport import naming
 from ..transport.errors import ShoalError
 from ..transport.guard import Guard
 from ..transport.host import Host
-from .defaults import MODEL_PATIENCE, RESOLVE_PAUSE, SERVE_RETRY
+from .defaults import DEMAND_LOOK, DEMAND_TIME, MODEL_PATIENCE, RESOLVE_PAUSE, SERVE_RETRY
+from .demand import Backing, Choice, choose_model, waiting_sentence
 from .engine.errors import EngineError
 from .engine.families import Architecture, architecture, kv_token_bytes
 from .engine.interface import DType, Engine, Parts
 from .errors import ServingError
 from .models import Find, Restore, holders, manifest_of, no_other_copy, resolve
-from .placement import choose_model, choose_parts, idle_members, parts_of
+from .placement import choose_parts, idle_members, parts_of
 from .shard import DTypeSetting, choose_dtype, held_of, shard_of
 from .stage import Stage
 
@@ -77,7 +79,7 @@ class Serving:
     """One shard on one engine. Without an engine the node is a member all the same.
 
     `no_engine` then says why it has none. `find` says which model a name means, beyond what this
-    node and its members know.
+    node and its members know; `backing` what speaks for a model where the owner names none.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Serving:
         directory: Directory,
         settings: ServingSettings,
         *,
+        backing: Callable[[], Backing],
         no_engine: str = NO_TORCH,
         restore: Restore = no_other_copy,
         find: Find | None = None,
@@ -106,6 +109,8 @@ class Serving:
         self._directory = directory
         self._guard = guard or Guard()
         self._settings = settings
+        self._backing = backing
+        self._why = ""
         self._plan: Plan | None = None
         self._restarted = trio.Event()
         self._barred: str | None = None
@@ -125,6 +130,11 @@ class Serving:
         """What it is doing, for a person."""
         return self._state.text
 
+    def is_for(self, root: str) -> bool:
+        """Whether this is the model that the owner named, or that this node has chosen."""
+        plan, meant = self._plan, self._meant
+        return root in (plan and plan.manifest.root, meant and meant.root)
+
     def status(self) -> dict[str, Any]:
         """For `shoal status`: `phase`, a sentence, bytes fetched. The shard is in the record."""
         state = self._state
@@ -132,6 +142,7 @@ class Serving:
             "phase": state.phase,
             "text": state.text,
             "hint": state.hint,
+            "why": self._why or None,
             "done_bytes": state.done,
             "total_bytes": state.total,
         }
@@ -140,6 +151,7 @@ class Serving:
         """Serve until cancelled. What fails is shown by `status` and tried again later."""
         task_status.started()
         if self._engine is None:
+            await self._learn()
             await trio.sleep_forever()
         pause, longest = SERVE_RETRY
         while True:
@@ -215,16 +227,38 @@ class Serving:
         return Plan(manifest, arch, await self._parts(manifest, arch, dtype), dtype)
 
     async def _choose_model(self) -> str:
-        """The owner's model, or one that there is; waits until one is known."""
+        """The owner's model, or one that is wanted; waits until there is one."""
         if self._settings.model is not None:
-            return await self._named_model(self._settings.model)
+            root = await self._named_model(self._settings.model)
+            self._why = f"{self._name(root)}: its owner named it"
+            return root
+        began = self._host.now()
         while True:
             version = self._directory.version
-            members = self._directory.members()
-            if root := choose_model(members, self._directory.own().peer):
-                return root
-            self._say("choosing", "no model is known yet; `shoal model add FOLDER` adds one")
-            await self._directory.changed(version)
+            choice = await self._wanted()
+            if choice is not None and (choice.settled or self._since(began) >= DEMAND_TIME):
+                self._why = f"{self._name(choice.root)}: {choice.why}"
+                return choice.root
+            with trio.move_on_after(DEMAND_TIME if choice is not None else DEMAND_LOOK[1]):
+                await self._directory.changed(version)
+            await trio.sleep(DEMAND_LOOK[0])
+
+    def _since(self, began: float) -> float:
+        return self._host.now() - began
+
+    async def _wanted(self) -> Choice | None:
+        """The model that is wanted, as far as is known. What strangers name takes a while."""
+        members, own, backing = (
+            self._directory.members(),
+            self._directory.own().peer,
+            self._backing(),
+        )
+        choice = await self._host.offload(choose_model, members, own, backing)
+        if choice is None:
+            self._say("choosing", await self._host.offload(waiting_sentence, members, own, backing))
+        elif not choice.settled:
+            self._say("choosing", "looking which models members want")
+        return choice
 
     async def _named_model(self, name: str) -> str:
         """Its root, once somebody knows it; raises ModelError when nobody does for a while."""
@@ -242,6 +276,18 @@ class Serving:
                     await self._directory.changed(version)
         self._meant = await self._find(name)
         return self._meant.root
+
+    async def _learn(self) -> None:
+        """Without an engine the owner's model is still the one that jobs are done for here."""
+        name = self._settings.model
+        while name is not None and self._meant is None:
+            version = self._directory.version
+            with suppress(ModelError):
+                self._meant = await self._find(name)
+                return
+            await trio.sleep(RESOLVE_PAUSE)
+            with trio.move_on_after(SERVE_RETRY[1]):
+                await self._directory.changed(version)
 
     async def _find_near(self, name: str) -> Meaning:
         await trio.lowlevel.checkpoint()

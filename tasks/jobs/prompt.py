@@ -22,7 +22,7 @@ from ...transport.identity import PeerId
 from ..defaults import MAX_STAGES, STOP_STRING_CHARACTERS, STOP_STRINGS
 from ..engine.families import DTYPE_BYTES
 from ..engine.interface import Sampling
-from ..errors import SessionError, TextError
+from ..errors import NoRoute, SessionError, TextError
 from ..generation import Emit, GatewayEvent, GenerateRequest, Summary, Turn
 from ..routing import Members
 from ..text.process import Message, TextDelta
@@ -170,11 +170,16 @@ class Prompts:
         turn: Turn,
         members: Callable[[], Members],
         now: Callable[[], float],
+        *,
+        works_for: Callable[[str], bool],
     ) -> None:
+        """`works_for`: whether a root is a model that this node has for a reason of its own. For
+        any other, a job would have it fetch a stranger's files and read them."""
         self._gateway = gateway
         self._turn = turn
         self._members = members
         self._now = now
+        self._works_for = works_for
         self._served: set[str] = set()
         self._looked = -math.inf  # when it was seen what is served
         self._unserved: OrderedDict[str, float] = OrderedDict()  # since when, by root
@@ -185,7 +190,7 @@ class Prompts:
             root = root_of(job.spec)
         except BadSpec:
             return True
-        return self._is_served(root) or self._waited(root)
+        return self._works_for(root) if self._is_served(root) else self._waited(root)
 
     async def run(self, job: Job, progress: Callable[[int], None]) -> Outcome:
         """Do it; `progress` hears how many tokens there are. Raises ShoalError where it might do
@@ -197,6 +202,8 @@ class Prompts:
         if not self._is_served(spec.root) and self._waited(spec.root):
             minutes = defaults.MODEL_PATIENCE / 60
             return failed("no-route", f"nobody has served this model for {minutes:g} minutes")
+        if not self._works_for(spec.root):
+            raise NoRoute("this node does jobs for its own models")
         try:
             return await self._answered(job.id, spec, progress)
         except SessionError as error:

@@ -12,7 +12,6 @@ from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import NoFit
 from shoal.tasks.placement import (
     Hole,
-    choose_model,
     choose_parts,
     holes_of,
     idle_members,
@@ -167,17 +166,6 @@ def test_the_outer_layers_count_only_with_embedding_and_head() -> None:
 
 def test_a_shard_beyond_the_model_counts_nothing() -> None:
     assert replicas(swarm(member("a", shard(0, 13))), ROOT, LAYERS) == [0] * LAYERS
-
-
-def test_the_model_with_the_weakest_layer_is_chosen() -> None:
-    names = [ModelName("one", ROOT, LAYERS, GIB), ModelName("two", OTHER, 4, GIB)]
-    members = swarm(member("a", shard(0, LAYERS), models=names), member(OWN, models=names[:1]))
-    assert choose_model(members, OWN) == OTHER
-    members |= swarm(member("b", shard(0, 4, OTHER)))
-    assert choose_model(members, OWN) == OTHER  # without its head
-    assert choose_model({}, OWN) is None
-    alone = swarm(member(OWN, models=names[:1]))
-    assert choose_model(alone, OWN) == ROOT
 
 
 def test_the_sentence_names_layers_memory_and_nodes() -> None:

@@ -14,7 +14,8 @@ from shoal.dht.library import Library
 from shoal.dht.names import Meaning
 from shoal.state.record import ModelName, ShardRecord
 from shoal.tasks.courier import Courier
-from shoal.tasks.defaults import RESOLVE_PAUSE
+from shoal.tasks.defaults import DEMAND_LOOK, DEMAND_TIME, RESOLVE_PAUSE
+from shoal.tasks.demand import Backing
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import LoadShard, Parts
@@ -52,6 +53,7 @@ class World:
 
     def __init__(self, *, engine: bool = True, find: Find | None = None, **settings: Any) -> None:
         wire, host = Wire(), cast(Host, FakeHost())
+        self.backing = Backing(trusted={OTHER: "which invited this node"})
         self.manifest = small_manifest()
         self.directory = FakeDirectory()
         self.library = FakeLibrary()
@@ -68,6 +70,7 @@ class World:
             self.directory,
             ServingSettings(**{"memory": 2**30, "layers": (0, 2), **settings}),
             find=find,
+            backing=lambda: self.backing,
         )
 
     def other_has_it(self, name: str = "small") -> None:
@@ -109,6 +112,7 @@ async def test_it_waits_for_a_model_fetches_loads_and_publishes(autojump_clock: 
         assert "no model is known yet" in await world.settle("choosing")
         world.exchange.hold = trio.Event()
         world.other_has_it()
+        await trio.sleep(2 * DEMAND_LOOK[0])
         assert await world.settle("fetching") == "fetching layers 1:2 of small"
         status = world.serving.status()
         assert (status["done_bytes"], status["total_bytes"]) == (1, 3)
@@ -140,9 +144,53 @@ async def test_a_name_that_looks_like_another_is_shown_so_and_not_vouched_for(
 
     async def body() -> None:
         world.other_has_it("sm\u0430ll")
+        await trio.sleep(2 * DEMAND_LOOK[0])
         said = await world.settle("serving")
         assert said == r'serving layers 0:2 of sm\u0430ll (looks like "small")'
         assert world.library.named == {} and world.directory.own().models == ()
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_what_a_stranger_names_is_not_fetched(autojump_clock: object) -> None:
+    world = World()
+    world.backing = Backing(networks={OTHER: "11.0.1.0/24"})
+
+    async def body() -> None:
+        world.other_has_it()
+        await trio.sleep(3600)
+        assert await world.settle("choosing") == (
+            "`small` is wanted in 1 of the 3 networks that it takes to serve a model unasked; "
+            "`shoal node --model small` serves it"
+        )
+        assert not world.exchange.asked and not world.library.kept
+        world.backing = Backing(trusted={OTHER: "which invited this node"})
+        await trio.sleep(DEMAND_LOOK[1] + 1)  # a peer may have become trusted without other news
+        await world.settle("serving")
+        assert world.serving.status()["why"] == (
+            f"small: {OTHER}, which invited this node, names or serves it"
+        )
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_the_embedded_model_waits_until_it_is_seen_what_is_wanted(
+    autojump_clock: object,
+) -> None:
+    world = World()
+    world.backing = Backing(embedded=world.manifest.root)
+
+    async def body() -> None:
+        other = ModelName("other", "ee" * 32, 2, 100)
+        world.directory.put(record_of(peer_of(3), models=(other,)))
+        world.other_has_it()
+        await trio.sleep(DEMAND_TIME / 2)
+        assert await world.settle("choosing") == "looking which models members want"
+        await trio.sleep(DEMAND_TIME)
+        await world.settle("serving")
+        assert world.serving.status()["why"] == "small: every node ships with it"
 
     await world.run(body)
 

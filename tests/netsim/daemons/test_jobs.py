@@ -14,6 +14,7 @@ from shoal.netsim.world import World
 from shoal.node.errors import ControlError
 from shoal.state.claims import claim_fact, new_claim
 from shoal.state.entry import FeedName
+from shoal.state.record import ModelName, ShardRecord
 from shoal.state.views.jobs import Job, State, job_fact, job_id
 from shoal.tasks.defaults import USAGE_PACE
 from shoal.tasks.jobs.defaults import INLINE_BYTES
@@ -104,6 +105,34 @@ def test_a_job_is_done_by_another_node_and_says_what_run_says() -> None:
         with pytest.raises(ControlError) as raised:
             await asker.ask("job_result", job=job)
         assert raised.value.code == "unknown-job"
+
+    run(body)
+
+
+def test_a_strangers_model_is_neither_fetched_nor_read_for_its_job() -> None:
+    async def body(world: World) -> None:
+        stranger = await world.host("stranger").start(engine=False)
+        worker = await world.host("worker").start(bootstrap=[stranger], model="tiny", layers=(0, 6))
+        await worker.serving()
+        library, directory = stranger.node.library, stranger.node.directory
+        real = await library.manifest(ROOT)
+        made = replace(real, config={**real.config, "max_position_embeddings": 77})
+        root = (await library.save(made.encode())).root
+        assert root != ROOT
+        false = ShardRecord(root, True, 0, real.layers, True, "float32", 4096)
+        directory.publish(
+            models=(ModelName("mine", root, real.layers, 9),), holdings=(root,), shards=(false,)
+        )
+        await library.set_name("mine", root)
+        await trio.sleep(20)
+        (job,) = await submit(stranger, model="mine")
+        (other,) = await submit(stranger)
+        assert (await result(stranger, other))["state"] == "done"
+        await trio.sleep(60)
+        assert worker.node.working.worker.at is None and done([worker]) == 1
+        assert worker.node.library.roots() == {ROOT}
+        listed = {each["job"]: each["state"] for each in (await stranger.ask("job_list"))["jobs"]}
+        assert listed[job] == "open"
 
     run(body)
 
@@ -235,7 +264,9 @@ def test_a_stage_takes_no_job_while_somebody_waits_for_it() -> None:
     async def body(world: World) -> None:
         nodes = await servers(world, 1, profile=SLOW, jobs=False)
         asker = await client(world, nodes)
-        other = await world.host("other").start(bootstrap=nodes, engine=False, jobs=True)
+        other = await world.host("other").start(
+            bootstrap=nodes, engine=False, jobs=True, model="tiny"
+        )
         await trio.sleep(20)
         async with trio.open_nursery() as nursery:
 

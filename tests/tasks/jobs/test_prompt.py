@@ -170,7 +170,14 @@ class Desk:
         self.members = {SERVER: record(SERVER, (0, 6))}
         self.looks = 0
         self.gateway = Gateway(answer or said)
-        self.prompts = Prompts(self.gateway, IdleTime(lambda: 0), self._members, lambda: self.now)
+        self.own = {ROOT}
+        self.prompts = Prompts(
+            self.gateway,
+            IdleTime(lambda: 0),
+            self._members,
+            lambda: self.now,
+            works_for=lambda root: root in self.own,
+        )
 
     def _members(self) -> dict[PeerId, MemberRecord]:
         self.looks += 1
@@ -250,6 +257,21 @@ def test_a_model_that_nobody_serves_is_waited_for_and_then_given_up() -> None:
     desk.members.clear()
     desk.now += defaults.SERVED_FOR
     assert not desk.prompts.able(asked), "it is waited for again"
+
+
+def test_a_model_that_is_not_this_nodes_own_is_left_to_others() -> None:
+    desk, asked = Desk(), job(pack_spec(PromptSpec(ROOT, "x")))
+    desk.own.clear()
+    assert not desk.prompts.able(asked), "however well strangers serve it"
+    with pytest.raises(NoRoute):
+        desk.run(asked.spec)
+    assert not desk.gateway.requests
+    desk.members.clear()
+    desk.now += defaults.SERVED_FOR
+    assert not desk.prompts.able(asked)
+    desk.now += defaults.MODEL_PATIENCE
+    assert desk.prompts.able(asked), "what nobody serves is given up by any node"
+    assert desk.run(asked.spec).error == "no-route" and not desk.gateway.requests
 
 
 def test_thousands_of_jobs_of_one_model_are_one_look() -> None:

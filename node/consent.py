@@ -1,0 +1,76 @@
+"""What speaks for a model at this node: its owner's word, that of peers it trusts, and where the
+others are met. `tasks/demand.py` decides by it."""
+
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ..state.group.facts import Role
+from ..tasks.demand import Backing
+from ..tasks.jobs.errors import BadSpec
+from ..tasks.jobs.prompt import root_of
+from ..transport.identity import PeerId
+from ..transport.link import Link
+from ..transport.pipe import Way
+from ..transport.place import network
+from . import defaults
+
+if TYPE_CHECKING:
+    from .daemon import Node
+
+RELAYED = "relayed"
+"""The network of all that are met through others: any number of them may be one's own."""
+
+
+def backing_of(node: "Node") -> Backing:
+    """What is known now."""
+    links = {link.peer: link for link in node.endpoint.links()}
+    return Backing(
+        named=frozenset(node.library.names().values()),
+        embedded=defaults.EMBEDDED_ROOT,
+        trusted=_neighbours(node, links) | _group(node) | _inviter(node),
+        networks={peer: _met_at(link) for peer, link in links.items()},
+        asked=_asked(node, links),
+    )
+
+
+def _inviter(node: "Node") -> dict[PeerId, str]:
+    peer = node.inviter
+    return {} if peer is None else {peer: "which invited this node"}
+
+
+def _group(node: "Node") -> dict[PeerId, str]:
+    """Those whom the owners of this node's private group let serve."""
+    upkeep = node.state.upkeep
+    if upkeep is None:
+        return {}
+    members = (each for each in upkeep.group.order.members() if each.role is not Role.CLIENT)
+    return {each.peer: "a member of this node's group" for each in members}
+
+
+def _neighbours(node: "Node", links: dict[PeerId, Link]) -> dict[PeerId, str]:
+    """Peers on the own network. A router or a container may make strangers that connect look as
+    if they were there, so this node dialled them, or found them by multicast."""
+    return {
+        peer: "on the same network"
+        for peer, link in links.items()
+        if link.way in (Way.LAN, Way.LOOPBACK)
+        and (link.identities.dialled or node.ladder.knowledge.found_at(peer))
+    }
+
+
+def _met_at(link: Link) -> str:
+    ip = link.address[0]
+    return network(ip, *defaults.DEMAND_BITS) if ip else RELAYED
+
+
+def _asked(node: "Node", links: dict[PeerId, Link]) -> dict[str, set[PeerId]]:
+    """The models that linked peers have jobs for, as far as a few jobs of each show."""
+    jobs, found = node.state.views.jobs, dict[str, set[PeerId]]()
+    for peer in links:
+        for job in islice(jobs.waiting.get(peer, ()), defaults.DEMAND_JOBS):
+            standing = jobs.get(job)
+            if standing is not None and standing.job is not None:
+                with suppress(BadSpec):
+                    found.setdefault(root_of(standing.job.spec), set()).add(peer)
+    return found

@@ -1,0 +1,137 @@
+"""Which model a node serves whose owner named none: only one that its owner, or many, stand for.
+
+Anybody may name any model, and make any number of members that do. So a model counts by the
+networks in which this node itself meets members that stand for it, or by the word of those that its
+owner trusts. Sans-I/O. Why: docs/adr/0025-what-a-stranger-may-ask.md.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ..state.record import MemberRecord
+from ..transport import naming
+from ..transport.identity import PeerId
+from .defaults import DEMAND_NETWORKS
+from .placement import Members, replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Backing:
+    """What this node knows of its members beside their own word."""
+
+    named: frozenset[str] = frozenset()
+    """Roots that have a name here: the owner added or got them, or had them served before."""
+    embedded: str = ""
+    """The root of the model that every node ships with."""
+    trusted: Mapping[PeerId, str] = field(default_factory=dict)
+    """Peers that the owner trusts to say what is needed, and what each is to this node."""
+    networks: Mapping[PeerId, str] = field(default_factory=dict)
+    """Where this node meets the peers that it has links to."""
+    asked: Mapping[str, Collection[PeerId]] = field(default_factory=dict)
+    """Roots that peers have jobs for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model that members name."""
+
+    root: str
+    name: str
+    layers: int
+    networks: int
+    """In how many of them members stand for it."""
+    why: str
+    """What is reason enough to serve it; "": nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to serve, why, and whether another model may yet turn out to be wanted more."""
+
+    root: str
+    why: str
+    settled: bool
+
+
+def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | None:
+    """Of the models with a reason to serve them the one whose weakest layer has the fewest
+    replicas, then the one that is wanted in most networks, then by root.
+
+    The embedded model is for where there is no other.
+    """
+    found = candidates(members, own, backing)
+    others = {peer: record for peer, record in members.items() if peer != own}
+    wanted = [each for each in found if each.why and each.root != backing.embedded]
+    if wanted:
+        best = min(
+            wanted,
+            key=lambda each: (
+                min(replicas(others, each.root, each.layers)),
+                -each.networks,
+                each.root,
+            ),
+        )
+        return Choice(best.root, best.why, True)
+    if any(each.root == backing.embedded for each in found):
+        return Choice(backing.embedded, "every node ships with it", len(found) == 1)
+    return None
+
+
+def candidates(members: Members, own: PeerId, backing: Backing) -> list[Candidate]:
+    """All models that members name, in the order of their roots."""
+    standing = {root: set(peers) for root, peers in backing.asked.items()}
+    said: dict[str, dict[_Words, set[str]]] = {}
+    for peer, record in members.items():
+        trusted = "" if peer == own or peer in backing.trusted else None
+        network = trusted if trusted is not None else backing.networks.get(peer)
+        for model in record.models:
+            if model.layers:
+                words = said.setdefault(model.root, {}).setdefault(
+                    (model.layers, model.name), set()
+                )
+                words |= {network} if network is not None else set()
+        for root in _stood_for(record):
+            standing.setdefault(root, set()).add(peer)
+    return [
+        _candidate(root, said[root], standing.get(root, set()) - {own}, backing)
+        for root in sorted(said)
+    ]
+
+
+_Words = tuple[int, str]
+"""How many layers a model has, and what it is called."""
+
+
+def _candidate(
+    root: str, said: Mapping[_Words, set[str]], standing: set[PeerId], backing: Backing
+) -> Candidate:
+    """`said`: the networks of those that say so; "" is that of those that are trusted."""
+    layers, name = min(said, key=lambda words: ("" not in said[words], -len(said[words]), words))
+    networks = {backing.networks[peer] for peer in standing if peer in backing.networks}
+    trusted = min(standing & backing.trusted.keys(), default=None)
+    why = ""
+    if root in backing.named:
+        why = "it has a name on this node"
+    elif trusted is not None:
+        why = f"{trusted}, {backing.trusted[trusted]}, names or serves it"
+    elif len(networks) >= DEMAND_NETWORKS:
+        why = f"members in {len(networks)} networks name, serve or ask for it"
+    return Candidate(root, naming.shown(name), layers, len(networks), why)
+
+
+def waiting_sentence(members: Members, own: PeerId, backing: Backing) -> str:
+    """Why no model is served, and what would change that."""
+    found = [each for each in candidates(members, own, backing) if not each.why]
+    if not found:
+        return "no model is known yet; `shoal model add FOLDER` adds one"
+    best = min(found, key=lambda each: (-each.networks, each.root))
+    return (
+        f"`{best.name}` is wanted in {best.networks} of the {DEMAND_NETWORKS} networks that it "
+        f"takes to serve a model unasked; `shoal node --model {best.name}` serves it"
+    )
+
+
+def _stood_for(record: MemberRecord) -> Iterator[str]:
+    """What a member serves and what it names."""
+    yield from (model.root for model in record.models)
+    yield from (shard.root for shard in record.shards)

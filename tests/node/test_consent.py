@@ -1,0 +1,141 @@
+"""Which models whole daemons serve unasked, on simulated hosts."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import trio
+
+from shoal.netsim.daemons.daemon import DaemonHandle
+from shoal.netsim.world import World
+from shoal.node.consent import backing_of
+from shoal.node.defaults import EMBEDDED_ROOT
+from shoal.node.invite import decode
+from shoal.state.record import ModelName
+from shoal.tasks.defaults import DEMAND_NETWORKS
+from shoal.tasks.demand import Backing
+from shoal.transport.place import network
+
+Body = Callable[[World], Awaitable[Any]]
+
+
+def run(body: Body, *, seed: int = 1) -> Any:
+    world = World(seed=seed)
+
+    async def main() -> Any:
+        with trio.fail_after(1000):
+            return await body(world)
+
+    return world.run(main)
+
+
+async def has_another(node: DaemonHandle) -> str:
+    """Give a node a model of its own: the embedded one under another root."""
+    await node.until(lambda status: status["models"])
+    library = node.node.library
+    real = await library.manifest(EMBEDDED_ROOT)
+    made = replace(real, config={**real.config, "max_position_embeddings": 77})
+    root = (await library.save(made.encode())).root
+    await library.set_name("other", root)
+    node.node.directory.publish(
+        models=(ModelName("other", root, real.layers, 9),), holdings=(root,)
+    )
+    return root
+
+
+def test_a_stranger_chooses_nothing_and_an_invitation_is_consent() -> None:
+    async def body(world: World) -> None:
+        first = await world.host("first").start(engine=False)
+        root = await has_another(first)
+        stranger = await world.host("stranger").start(bootstrap=[first])
+        await trio.sleep(120)
+        status = (await stranger.ask("status"))["serving"]
+        assert (status["phase"], status["why"]) == ("choosing", None)
+        assert "`other` is wanted in 1 of the 3 networks" in status["state"]
+        assert not stranger.node.library.roots()
+
+        code = (await first.ask("invite"))["code"]
+        guest = await world.host("guest").start(invitation=decode(code))
+        shard = await guest.serving()
+        assert shard["root"] == root
+        why = f"other: {first.peer}, which invited this node, names or serves it"
+        assert (await guest.ask("status"))["serving"]["why"] == why
+        assert f"chose {why}" in guest.said
+
+    run(body)
+
+
+def test_what_is_served_in_several_networks_is_served_by_newcomers() -> None:
+    """A swarm of volunteers grows by itself."""
+
+    async def body(world: World) -> None:
+        first = await world.host("first").start(engine=False)
+        root = await has_another(first)
+        some = [
+            await world.host(f"server{n}").start(bootstrap=[first], model="other")
+            for n in range(DEMAND_NETWORKS - 1)
+        ]
+        for node in some:
+            assert (await node.serving())["root"] == root
+        newcomer = await world.host("newcomer").start(bootstrap=[first])
+        assert (await newcomer.serving())["root"] == root
+        assert newcomer.node.serving.status()["why"] == (
+            f"other: members in {DEMAND_NETWORKS} networks name, serve or ask for it"
+        )
+
+    run(body)
+
+
+def test_the_inviter_is_trusted_after_a_restart() -> None:
+    async def body(world: World) -> None:
+        first = await world.host("first").start(engine=False)
+        code = (await first.ask("invite"))["code"]
+        host = world.host("guest")
+        guest = await host.start(invitation=decode(code), engine=False)
+        await guest.until(lambda status: status["peers"] == 1)
+        assert backing_of(guest.node).trusted == {first.peer: "which invited this node"}
+        await guest.stop()
+        guest = await host.start(engine=False)
+        assert backing_of(guest.node).trusted == {first.peer: "which invited this node"}
+
+    run(body)
+
+
+def test_neighbours_are_trusted_and_others_are_known_by_their_networks() -> None:
+    async def body(world: World) -> None:
+        home = world.gateway("home")
+        a = await world.host("a", behind=home).start(engine=False)
+        b = await world.host("b", behind=home).start(engine=False, bootstrap=[a])
+        far = await world.host("far").start(engine=False)
+        c = await world.host("c").start(engine=False, bootstrap=[far])
+        await b.until(lambda status: status["peers"] == 1)
+        await trio.sleep(10)  # they have heard each other's multicasts
+        await c.until(lambda status: status["peers"] == 1)
+        assert backing_of(b.node).trusted == {a.peer: "on the same network"}
+        assert backing_of(c.node) == Backing(
+            embedded=EMBEDDED_ROOT, networks={far.peer: network(world.names["far"][0], 24)}
+        )
+
+    run(body)
+
+
+def test_jobs_of_linked_peers_are_demand() -> None:
+    async def body(world: World) -> None:
+        first = await world.host("first").start(engine=False)
+        other = await world.host("other").start(engine=False, bootstrap=[first])
+        await other.until(lambda status: status["peers"] == 1)
+        await first.until(lambda status: status["models"])
+        await first.ask("job_submit", prompts=["x"], model="tiny")
+        await trio.sleep(20)
+        assert backing_of(other.node).asked == {EMBEDDED_ROOT: {first.peer}}
+
+    run(body)
+
+
+def test_the_embedded_models_root_is_the_one_that_is_imported() -> None:
+    async def body(world: World) -> None:
+        first = await world.host("first").start(engine=False)
+        await first.until(lambda status: status["models"])
+        assert first.node.library.names() == {"tiny": EMBEDDED_ROOT}
+
+    run(body)

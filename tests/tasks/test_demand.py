@@ -1,0 +1,160 @@
+"""Which model is served unasked: what strangers name is not, however many they are."""
+
+import time
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.state.defaults import MODELS
+from shoal.state.record import Capacity, MemberRecord, ModelName, ShardRecord
+from shoal.tasks.defaults import DEMAND_NETWORKS
+from shoal.tasks.demand import Backing, choose_model, waiting_sentence
+from shoal.tasks.placement import Members
+from shoal.transport.identity import PeerId
+
+ROOT, EVIL, TINY = "ab" * 32, "00" * 32, "cd" * 32
+LAYERS = 12
+OWN = PeerId("own")
+
+
+def named(root: str, layers: int = LAYERS, name: str = "model") -> ModelName:
+    return ModelName(name, root, layers, 2**30)
+
+
+def member(peer: str, *roots: str, serves: str = "", layers: int = LAYERS) -> MemberRecord:
+    shards = (ShardRecord(serves, True, 0, layers, True, "float32", 9),) if serves else ()
+    capacity = Capacity(2, 2**30, True, 1e9, 1e9)
+    models = tuple(named(root, layers) for root in roots)
+    return MemberRecord(PeerId(peer), 1, capacity=capacity, models=models, shards=shards)
+
+
+def swarm(*records: MemberRecord) -> dict[PeerId, MemberRecord]:
+    return {record.peer: record for record in (MemberRecord(OWN, 1), *records)}
+
+
+def apart(members: Iterable[PeerId]) -> dict[PeerId, str]:
+    """A network for each."""
+    return {peer: f"11.0.{number}.0/24" for number, peer in enumerate(members)}
+
+
+def chosen(members: Members, backing: Backing) -> str | None:
+    found = choose_model(members, OWN, backing)
+    return None if found is None else found.root
+
+
+FIFTY = swarm(*(member(f"member{n}", ROOT, serves=ROOT) for n in range(50)))
+
+
+def test_one_stranger_does_not_beat_fifty_members() -> None:
+    members = FIFTY | swarm(member("stranger", EVIL))
+    backing = Backing(networks=apart(members))
+    assert chosen(members, backing) == ROOT
+    found = choose_model(members, OWN, backing)
+    assert found is not None and found.settled
+    assert found.why == "members in 50 networks name, serve or ask for it"
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    count=st.integers(1, 50),
+    networks=st.integers(1, DEMAND_NETWORKS - 1),
+    serve=st.booleans(),
+    ask=st.booleans(),
+    honest=st.booleans(),
+)
+def test_no_number_of_sybils_in_few_networks_is_enough(
+    count: int, networks: int, serve: bool, ask: bool, honest: bool
+) -> None:
+    sybils = swarm(*(member(f"sybil{n}", EVIL, serves=EVIL if serve else "") for n in range(count)))
+    del sybils[OWN]
+    where = {peer: f"12.0.{number % networks}.0/24" for number, peer in enumerate(sybils)}
+    members = (FIFTY if honest else swarm()) | sybils
+    backing = Backing(
+        networks=apart(FIFTY) | where, asked={EVIL: set(sybils)} if ask else {}, embedded=TINY
+    )
+    assert chosen(members, backing) == (ROOT if honest else None)
+
+
+def test_members_that_were_never_met_count_nothing() -> None:
+    assert chosen(FIFTY, Backing()) is None
+    assert chosen(FIFTY, Backing(networks=dict.fromkeys(FIFTY, "relayed"))) is None
+
+
+@pytest.mark.parametrize("how", ["serve", "name", "ask"])
+def test_honest_demand_is_enough(how: str) -> None:
+    """That few members want a model that nobody serves yet is as good as serving it."""
+    some = [PeerId(f"member{n}") for n in range(DEMAND_NETWORKS)]
+    first = member("first", ROOT)  # somebody has to know how many layers it has
+    others = [
+        member(peer, *([ROOT] if how == "name" else []), serves=ROOT if how == "serve" else "")
+        for peer in some
+    ]
+    members = swarm(first, *others)
+    asked = {ROOT: set(some)} if how == "ask" else {}
+    assert chosen(members, Backing(networks=apart(some), asked=asked)) == ROOT
+    few = some[:-1]
+    assert chosen(members, Backing(networks=apart(few), asked=asked)) is None
+
+
+def test_those_that_the_owner_trusts_are_enough() -> None:
+    members = swarm(member("inviter", ROOT), member("stranger", EVIL))
+    backing = Backing(trusted={PeerId("inviter"): "which invited this node"})
+    found = choose_model(members, OWN, backing)
+    assert found is not None
+    assert (found.root, found.why) == (
+        ROOT,
+        "inviter, which invited this node, names or serves it",
+    )
+
+
+def test_what_has_a_name_here_is_the_owners_word() -> None:
+    members = swarm(member("stranger", EVIL)) | {OWN: member(OWN, ROOT)}
+    assert chosen(members, Backing(named=frozenset({ROOT}))) == ROOT
+
+
+def test_of_those_that_are_wanted_the_weakest_is_chosen() -> None:
+    other = "ef" * 32
+    members = FIFTY | swarm(*(member(f"more{n}", other) for n in range(3)))
+    assert chosen(members, Backing(networks=apart(members))) == other
+
+
+def test_the_embedded_model_is_for_where_there_is_no_other() -> None:
+    alone = swarm(member("a", TINY))
+    found = choose_model(alone, OWN, Backing(embedded=TINY))
+    assert found is not None and found.settled and found.root == TINY
+    members = alone | swarm(member("stranger", EVIL))
+    found = choose_model(members, OWN, Backing(embedded=TINY))
+    assert found is not None and not found.settled, "the other may be wanted"
+    assert chosen(FIFTY | members, Backing(embedded=TINY, networks=apart(FIFTY))) == ROOT
+    assert chosen(swarm(), Backing(embedded=TINY)) is None
+
+
+def test_sybils_do_not_say_how_many_layers_a_model_has() -> None:
+    """With one more than there are its weakest layer would be served by nobody, always."""
+    other = "ef" * 32
+    honest = swarm(*(member(f"other{n}", other, serves=other) for n in range(3)))
+    members = FIFTY | honest | swarm(*(member(f"sybil{n}", ROOT, layers=99) for n in range(90)))
+    where = apart([*FIFTY, *honest])
+    assert chosen(members, Backing(networks=where)) == other
+    where |= {PeerId(f"sybil{n}"): "12.0.0.0/24" for n in range(90)}
+    assert chosen(members, Backing(networks=where)) == other
+
+
+def test_a_person_reads_what_is_missing() -> None:
+    assert waiting_sentence(swarm(), OWN, Backing()).startswith("no model is known yet")
+    evil = member("a", EVIL)
+    evil = MemberRecord(evil.peer, 1, models=(named(EVIL, name="\x1b[31mred"),))
+    said = waiting_sentence(swarm(evil), OWN, Backing(networks={PeerId("a"): "11.0.0.0/24"}))
+    assert "wanted in 1 of the 3 networks" in said and said.isprintable()
+
+
+def test_a_thousand_members_that_name_all_they_may_take_little_time() -> None:
+    records = [
+        member(f"sybil{n}", *(f"{n * MODELS + m:064x}" for m in range(MODELS))) for n in range(300)
+    ]
+    members = FIFTY | swarm(*records)
+    began = time.process_time()
+    assert chosen(members, Backing(networks=apart(FIFTY))) == ROOT
+    assert time.process_time() - began < 1.0
