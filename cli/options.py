@@ -141,9 +141,12 @@ def node_options(command: Command) -> Command:
                      help="Serve layers A to B-1 (default: chosen by memory and need)."),
         click.option("--memory", type=_Parsed("memory"), metavar="SIZE",
                      help="Memory to offer, e.g. 4GiB (default: measured)."),
-        click.option("--disk", type=_Parsed("disk"), metavar="SIZE",
+        click.option("--disk", type=_Parsed("disk"), metavar="SIZE", default="auto",
+                     show_default=True,
                      help="Let models and blobs take so much of the disk, e.g. 200GiB; what was "
-                     "fetched and is not used makes room (default: no limit)."),
+                     "fetched and is not used makes room. none: no limit. auto: half of what is "
+                     "free, at most 100 GiB, and 5 % or 1 GiB stay free; what you add or ask for "
+                     "by name may take more."),
         click.option("--threads", type=click.IntRange(1, 1024), metavar="N",
                      help="Threads of the engine (default: one a core)."),
         click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]),

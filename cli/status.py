@@ -48,6 +48,7 @@ def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("serving", serving_line(answer["serving"])),
         *(("chosen", safe(why, 200)) for why in [answer["serving"].get("why")] if why),
         *(("models", model_line(model)) for model in answer["models"]),
+        ("disk", disk_line(answer["disk"])),
         ("machine", _machine_line(answer["capacity"])),
     ]
     conditions = answer["health"]
@@ -152,6 +153,16 @@ def shard_line(shard: dict[str, Any]) -> str:
         f"{render.name(shard['model'])} layers {render.safe(shard['layers'], 16)} "
         f"({render.safe(shard['dtype'], 16)})"
     )
+
+
+def disk_line(disk: dict[str, Any]) -> str:
+    """What models and blobs take of the disk, and what they may take."""
+    if disk["limit_bytes"] is None:
+        limit = "no limit"
+    else:
+        limit = f"of at most {render.size(disk['limit_bytes'])}"
+        limit += "" if disk["set"] else ", by what is free (`--disk` sets it)"
+    return f"{render.size(disk['used_bytes'])} by models and blobs, {limit}"
 
 
 def model_line(model: dict[str, Any]) -> str:

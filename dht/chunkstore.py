@@ -264,12 +264,16 @@ class ChunkStore:
         the owner's limit forbids them."""
         if self.limit is not None and self.used_bytes + needed > self.limit:
             raise QuotaFull(self.limit, needed, self.used_bytes)
-        try:
-            free = max(0, self._files.free_space(self._folder) - self._reserve)
-        except OSError as error:
-            raise unwritable(self._folder, error) from error
+        free = max(0, self.free() - self._reserve)
         if needed > free:
             raise DiskFull(self._folder, needed, free, self._reserve)
+
+    def free(self) -> int:
+        """Bytes that are free on the disk. Raises ModelError `unwritable`."""
+        try:
+            return self._files.free_space(self._folder)
+        except OSError as error:
+            raise unwritable(self._folder, error) from error
 
     def size_of(self, digests: Iterable[str]) -> int:
         """Bytes of those that are here."""

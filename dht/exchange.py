@@ -205,13 +205,15 @@ class Exchange:
         *,
         patience: float = PATIENCE,
         on_full: Callable[[DiskFull], None] | None = None,
+        asked: bool = False,
     ) -> FetchReport:
         """Store those chunks of a content that is known here; those on disk are not fetched.
 
         `peers` is called again and again; who has nothing yet is asked again. Raises DiskFull
         (what arrived is kept), FetchFailed `no-source` after `patience` seconds without a new
         chunk, ModelError `unknown-model`, `not-of-model`. With `on_full`, a disk that fills in
-        the middle is told to it, and the fetch goes on once there is space.
+        the middle is told to it, and the fetch goes on once there is space. `asked`: by the
+        owner, by name, so that it may go beyond a limit that nobody set.
         """
         content = await self._library.content(root)
         sizes = content.chunks
@@ -224,7 +226,7 @@ class Exchange:
         wanted = {digest: sizes[digest] for digest in missing}
         self._library.usage.note_used(root)
         if self.quota is not None:
-            await self.quota.make_room(sum(wanted.values()))
+            await self.quota.make_room(sum(wanted.values()), asked=asked)
         if on_full is None:
             await self._host.offload(store.require_space, sum(wanted.values()))
         total = sum(sizes[digest] for digest in set(digests))
@@ -275,12 +277,19 @@ class Exchange:
         *,
         patience: float = PATIENCE,
         on_full: Callable[[DiskFull], None] | None = None,
+        asked: bool = False,
     ) -> FetchReport:
         """The whole blob `root`: its tree, then its chunks. Raises as `fetch_tree`, `fetch`."""
         await self.fetch_tree(root, peers, patience=patience)
         content = await self._library.content(root)
         return await self.fetch(
-            root, content.order, peers, progress, patience=patience, on_full=on_full
+            root,
+            content.order,
+            peers,
+            progress,
+            patience=patience,
+            on_full=on_full,
+            asked=asked,
         )
 
 

@@ -198,6 +198,7 @@ class Library:
         """Let `name` mean `root` from now on, whatever it meant before."""
         check_name(name)
         await self._save_names({**self._names, name: root})
+        self.usage.note_kept(root)
 
     async def _save_names(self, names: dict[str, str]) -> None:
         data = canonical.dump_json({"names": names}) + b"\n"
@@ -262,6 +263,11 @@ class Library:
                 "`shoal model add FOLDER`",
             )
         return Manifest.decode(data)
+
+    async def manifest_size(self, root: str) -> int:
+        """Bytes of a manifest on this disk; 0 where it is not."""
+        path = self._folder / "manifests" / root
+        return await self._host.offload(self._host.files.size, path) or 0
 
     async def manifest_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
         """Bytes of an encoded manifest on this disk, and how many it has; not verified."""

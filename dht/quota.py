@@ -1,4 +1,4 @@
-"""The owner's limit on the library, and what goes when it is reached.
+"""The limit on the library, and what goes when it is reached: the owner's, or one by what is free.
 
 Only what was fetched goes, never what this node added itself nor what is in use: first what others
 hold as well, least recently used first, and the last known replica in the swarm only where nothing
@@ -13,7 +13,15 @@ import trio
 
 from ..transport.host import Host
 from ..transport.identity import PeerId
-from .defaults import PROOF_NETWORKS, PROOFS_S, QUOTA_SAVE
+from .defaults import (
+    DISK_KEPT,
+    DISK_MOST,
+    DISK_SHARE,
+    FILES_MOST,
+    PROOF_NETWORKS,
+    PROOFS_S,
+    QUOTA_SAVE,
+)
 from .errors import ModelError, QuotaFull
 from .library import Library
 
@@ -54,8 +62,28 @@ def order_of_eviction(stored: Iterable[Stored], needed: int) -> list[str]:
     return chosen if room >= needed else []
 
 
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How many bytes the library may take; None: no limit but the disk's. `kept` bytes of the disk
+    stay free. An allowance that nobody set (not `firm`) holds for what a node fetches by itself;
+    what its owner asks for by name may go beyond it."""
+
+    limit: int | None
+    kept: int = 0
+    firm: bool = True
+
+
+def allowance_of(free: int, used: int, least: int) -> Allowance:
+    """The allowance where the owner sets none: a share of the disk's `free` bytes and of the `used`
+    ones, so that it does not grow with what is taken."""
+    there = free + used
+    kept = max(int(DISK_KEPT[0] * there), DISK_KEPT[1])
+    limit = min(int(DISK_SHARE * there), DISK_MOST, there - kept)
+    return Allowance(max(limit, least), kept, firm=False)
+
+
 class Quota:
-    """Keeps `library` within `limit` bytes; None: no limit but the disk's.
+    """Keeps `library` within an `allowance`.
 
     `in_use` are roots that must stay now; `withdraw(root)` is told of each that went.
     """
@@ -64,7 +92,7 @@ class Quota:
         self,
         host: Host,
         library: Library,
-        limit: int | None,
+        allowance: Allowance,
         *,
         claims: Claims,
         proof: Proof,
@@ -78,7 +106,8 @@ class Quota:
         self._in_use = in_use
         self._withdraw = withdraw
         self._deciding = trio.Lock()
-        self.limit = library.store.limit = limit
+        self.allowance = allowance
+        library.store.limit = allowance.limit if allowance.firm else None
 
     async def run(self) -> None:
         """Keep when things were used, so that the next start knows."""
@@ -86,17 +115,61 @@ class Quota:
             await trio.sleep(QUOTA_SAVE)
             await self._library.usage.save()
 
-    async def make_room(self, needed: int) -> list[str]:
+    async def make_room(self, needed: int, *, asked: bool = False) -> list[str]:
         """Room for `needed` bytes more; the roots that went. Raises QuotaFull, and then nothing
-        has gone."""
+        has gone. `asked`: the owner asked for this by name."""
         async with self._deciding:
-            used = self._library.store.used_bytes
-            if self.limit is None or used + needed <= self.limit:
+            used, limit = self._library.store.used_bytes, await self._limit()
+            if limit is None or used + needed <= limit or not needed:
                 return []
             try:
-                return await self._go(used + needed - self.limit, needed)
+                return await self._go(used + needed - limit, needed, limit)
+            except QuotaFull:
+                if asked and not self.allowance.firm:
+                    return []
+                raise
             finally:
                 self._proof.over()
+
+    async def _limit(self) -> int | None:
+        """Bytes that the library may take now: others fill the disk as well."""
+        allowed, store = self.allowance, self._library.store
+        if allowed.limit is None or not allowed.kept:
+            return allowed.limit
+        free = await self._host.offload(store.free)
+        return min(allowed.limit, max(0, store.used_bytes + free - allowed.kept))
+
+    async def pass_through(self, root: str, needed: int) -> None:
+        """Of this model, whose manifest was just fetched, `needed` bytes come for prompts alone.
+        The models that were so used longest ago make the room. Raises QuotaFull."""
+        async with self._deciding:
+            await self._library.usage.note_passing(root)
+            found = [await self._stored(each) for each in self._passing()]
+            lacking = sum(item.size for item in found) + needed - FILES_MOST
+            others = sorted((i for i in found if i.root != root), key=lambda item: item.used)
+            for item in others:
+                if lacking <= 0:
+                    return
+                await self._evict(item.root)
+                lacking -= item.size
+            if lacking > 0:
+                await self._evict(root)
+                raise QuotaFull(FILES_MOST, needed, FILES_MOST - needed + lacking)
+
+    def _passing(self) -> list[str]:
+        """Models that are here for prompts alone, and may go."""
+        library, in_use = self._library, self._in_use()
+        return [
+            root
+            for root in sorted(library.usage.passing)
+            if root not in in_use and library.knows(root) and not library.is_named(root)
+        ]
+
+    async def _stored(self, root: str) -> Stored:
+        used = self._library.usage.fetched.get(root, 0.0)
+        own = await self._only_of(root)
+        size = await self._host.offload(self._library.store.size_of, own)
+        return Stored(root, size + await self._library.manifest_size(root), used)
 
     async def drop(self, root: str) -> None:
         """A content that was fetched and is no good: nothing of it stays. What the owner added
@@ -105,11 +178,10 @@ class Quota:
             if root in self._library.usage.fetched and self._library.knows(root):
                 await self._evict(root)
 
-    async def _go(self, lacking: int, needed: int) -> list[str]:
-        assert self.limit is not None
+    async def _go(self, lacking: int, needed: int, limit: int) -> list[str]:
         candidates = await self._candidates()
         if sum(item.size for item in candidates) < lacking:
-            raise QuotaFull(self.limit, needed, self._library.store.used_bytes)
+            raise QuotaFull(limit, needed, self._library.store.used_bytes)
         going = order_of_eviction(await self._proven(candidates, lacking), lacking)
         for root in going:
             await self._evict(root)

@@ -23,6 +23,8 @@ class Usage:
         self._path = path
         self._changed = False
         self.fetched: dict[str, float] = {}
+        self.passing: set[str] = set()
+        """Of these the models of which only what prompts need was asked for."""
 
     def open(self) -> None:
         """Blocking: read what an earlier life kept."""
@@ -35,6 +37,9 @@ class Usage:
                     for root, when in found["fetched"].items()
                     if is_digest(root) and type(when) in (int, float)
                 }
+                passing = found.get("passing")
+                if isinstance(passing, list):
+                    self.passing = self.fetched.keys() & set(filter(is_digest, passing))
 
     def note_used(self, root: str) -> None:
         """It is used now."""
@@ -47,8 +52,21 @@ class Usage:
         self.fetched[root] = self._host.wall()
         await self._save()
 
+    async def note_passing(self, root: str) -> None:
+        """Only what prompts need of it was fetched. Raises DiskFull, ModelError."""
+        if root in self.fetched and root not in self.passing:
+            self.passing.add(root)
+            await self._save()
+
+    def note_kept(self, root: str) -> None:
+        """It is here for its own sake."""
+        if root in self.passing:
+            self.passing.remove(root)
+            self._changed = True
+
     async def note_added(self, root: str) -> None:
         """Its owner added it, or it is gone. Raises DiskFull, ModelError."""
+        self.passing.discard(root)
         if self.fetched.pop(root, None) is not None:
             await self._save()
 
@@ -60,7 +78,8 @@ class Usage:
 
     async def _save(self) -> None:
         self._changed = False
-        data = canonical.dump_json({"fetched": self.fetched}) + b"\n"
+        told = {"fetched": self.fetched, "passing": sorted(self.passing)}
+        data = canonical.dump_json(told) + b"\n"
         try:
             await self._host.offload(write, self._host.files, self._path, data)
         except BaseException:

@@ -33,7 +33,8 @@ class NodeConfig:
     invitation: Invitation | None = None  # join by it
     model: str | None = None  # serve this one; None: what the swarm needs
     layers: tuple[int, int] | None = None  # start:stop, stop exclusive; None: chosen
-    disk: int | None = None  # bytes that models and blobs may take; None: without limit
+    disk: int | Literal["auto"] | None = "auto"  # bytes that models and blobs may take; "auto": by
+    # what is free; None: without limit
     memory: int | None = None  # bytes offered for weights and KV; None: measured
     threads: int | None = None  # of the engine; None: one per core
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -153,8 +154,12 @@ def parse_memory(text: str) -> int:
     return int(float(found[1]) * UNITS[found[2]])
 
 
-def parse_disk(text: str) -> int:
-    """As `parse_memory`, and at least `DISK_LEAST`. Raises BadSetting."""
+def parse_disk(text: str) -> int | Literal["auto"] | None:
+    """As `parse_memory`, and at least `DISK_LEAST`; or `auto`, or `none`. Raises BadSetting."""
+    if text == "auto":
+        return "auto"
+    if text == "none":
+        return None
     try:
         size = parse_memory(text)
     except BadSetting:
@@ -162,7 +167,7 @@ def parse_disk(text: str) -> int:
     if size < defaults.DISK_LEAST:
         raise BadSetting(
             f"`{text}` is not a size of at least {defaults.DISK_LEAST // 2**20} MiB",
-            hint="`--disk 200GiB`",
+            hint="`--disk 200GiB`, or `--disk none` for no limit",
         )
     return size
 

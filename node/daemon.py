@@ -16,7 +16,7 @@ from ..dht.exchange import Exchange
 from ..dht.kvindex import KvIndex
 from ..dht.library import Library
 from ..dht.proving import Proving
-from ..dht.quota import Quota
+from ..dht.quota import Allowance, Quota, allowance_of
 from ..dht.scrub import Scrub
 from ..state.errors import StateError, StoreRefused
 from ..state.group.sealing import box_of
@@ -103,6 +103,13 @@ def _capped(config: NodeConfig, now: float) -> Shaper | None:
     if config.up is None and config.down is None:
         return None
     return Shaper(Caps(up=Cap(node=config.up), down=Cap(node=config.down)), now)
+
+
+def _allowed(host: Host, config: NodeConfig, library: Library) -> Allowance:
+    if config.disk != "auto":
+        return Allowance(config.disk)
+    free = host.files.free_space(config.data)
+    return allowance_of(free, library.store.used_bytes, defaults.DISK_LEAST)
 
 
 def worker_process(host: Host, threads: int, memory: int) -> ManagedEngine:
@@ -217,7 +224,7 @@ class Node:
         self.exchange.quota = self.quota = Quota(
             host,
             library,
-            config.disk,
+            _allowed(host, config, library),
             claims=self.holdings.claims,
             proof=Proving(
                 host, library, self.exchange.holder, connect=self.providers.connect, guard=guard
@@ -244,6 +251,8 @@ class Node:
             restore=self.embedded.restore,
             find=self.names.resolve,
             guard=guard,
+            pass_through=self.quota.pass_through,
+            memory=lambda: self.capacity.memory_bytes - self.serving.loaded_bytes,
         )
 
     @classmethod

@@ -64,9 +64,12 @@ class ModelOperations:
         node = self._node
         asked = text_of(request, "name", NAME_LIMIT)
         meaning = await self._meant(asked)
+        known = meaning.root in node.library.roots()
         manifest: Manifest = await manifest_of(
             meaning.root, node.library, node.exchange, node.directory
         )
+        if not known:
+            await node.quota.pass_through(meaning.root, 0)
         all_meant = await node.names.meanings(asked, timeout=defaults.SHOW_TIME)
         members = node.directory.members()
         names = [model.name for model in views.named_models(members) if model.root == meaning.root]
@@ -102,6 +105,7 @@ class ModelOperations:
         await emit({"event": "resolved", **meaning_view(meaning)})
         await self._find_holders(meaning)
         began = node.host.now()
+        node.library.usage.note_kept(root)
         try:
             manifest = await self._manifest(root)
             report = await self._fetch(manifest, emit)
@@ -136,6 +140,7 @@ class ModelOperations:
                 lambda: self._linked(root),
                 note,
                 patience=defaults.PULL_PATIENCE,
+                asked=True,
             )
 
     async def _find_holders(self, meaning: Meaning) -> None:

@@ -80,6 +80,7 @@ class Operations:
             "serving": views.serving_view(node.serving.status(), shard, names),
             "models": views.swarm_models(node.directory, node.library),
             "capacity": views.capacity_view(own.capacity),
+            "disk": views.disk_view(node.quota.allowance, node.library.store.used_bytes),
             "sessions": {"stage": node.stage.sessions, "gateway": node.gateway.sessions},
             "stalls": views.stall_view(node.stalls),
             "health": [

@@ -5,6 +5,7 @@ from typing import Any
 
 from ..dht.library import Library
 from ..dht.manifest import Manifest
+from ..dht.quota import Allowance
 from ..state.directory import Directory
 from ..state.record import Capacity, MemberRecord, ModelName, ShardRecord
 from ..tasks.errors import NoRoute
@@ -154,6 +155,11 @@ def serving_view(
         "total_bytes": status["total_bytes"],
         "shard": shard_view(shard, names) if shard else None,
     }
+
+
+def disk_view(allowance: Allowance, used: int) -> dict[str, Any]:
+    """What models and blobs take and may take, in bytes; `limit_bytes` None: no limit."""
+    return {"used_bytes": used, "limit_bytes": allowance.limit, "set": allowance.firm}
 
 
 def capacity_view(capacity: Capacity) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 A gateway needs a model's manifest, config and text files, a few megabytes: what is not on
 this disk is fetched from members that have it. One limited text process a model is kept
-while it is in use, and a few afterwards.
+while it is in use, and a few afterwards, as far as the memory that the owner offers has room.
 """
 
 from collections import OrderedDict
@@ -22,8 +22,9 @@ from ..transport.errors import ShoalError
 from ..transport.guard import Guard
 from ..transport.host import Host
 from ..transport.identity import PeerId
-from .defaults import ASK_PATIENCE, TEXT_PROCESSES
+from .defaults import ASK_PATIENCE, TEXT_MEMORY, TEXT_PROCESSES
 from .engine.families import Architecture, architecture
+from .errors import SessionError
 from .generation import Model
 from .text.process import ModelFiles, TextInfo, TextProcess
 
@@ -33,6 +34,14 @@ Restore = Callable[[str, Sequence[str]], Awaitable[None]]
 
 Find = Callable[[str], Awaitable[Meaning]]
 """Which model a name means, beyond what this node and its members know. Raises ModelError."""
+
+
+Pass = Callable[[str, int], Awaitable[None]]
+"""Makes room for so many bytes of a model that is here for prompts alone. Raises ModelError."""
+
+
+async def without_bound(_root: str, _needed: int) -> None:
+    """The `Pass` of a library that may grow."""
 
 
 async def no_other_copy(_root: str, _digests: Sequence[str]) -> None:
@@ -128,8 +137,13 @@ class Models:
         restore: Restore = no_other_copy,
         find: Find | None = None,
         guard: Guard | None = None,
+        pass_through: Pass = without_bound,
+        memory: Callable[[], int] = lambda: TEXT_PROCESSES * TEXT_MEMORY,
     ) -> None:
+        """`memory`: bytes that all text processes may take now; one may run in any case."""
         self._host = host
+        self._memory = memory
+        self._pass_through = pass_through
         self._restore = restore
         self._find = find
         self._guard = guard or Guard()
@@ -149,7 +163,8 @@ class Models:
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Model]:
-        """A model by name or root, while the block lasts; raises ModelError, TextError."""
+        """A model by name or root, while the block lasts; raises ModelError, TextError,
+        SessionError."""
         root = await self._root(name)
         loaded = self._loaded.get(root) or self._begin(root, name)
         self._loaded.move_to_end(root)
@@ -173,15 +188,41 @@ class Models:
     def _begin(self, root: str, name: str) -> _Loaded:
         if self._nursery is None:
             raise RuntimeError("Models.run is not running")
+        self._make_memory()
         loaded = self._loaded[root] = _Loaded(root, name)
         self._nursery.start_soon(self._load, loaded)
         return loaded
 
     def _evict(self) -> None:
-        idle = [loaded for loaded in self._loaded.values() if loaded.users == 0]
-        for loaded in idle[: max(0, len(idle) - self._kept)]:
-            loaded.scope.cancel()
-            del self._loaded[loaded.root]
+        idle = self._idle()
+        for loaded in idle[: max(0, len(idle) - min(self._kept, self._most()))]:
+            self._end(loaded)
+
+    def _idle(self) -> list[_Loaded]:
+        """Those that nobody uses, least lately used first."""
+        return [loaded for loaded in self._loaded.values() if loaded.users == 0]
+
+    def _end(self, loaded: _Loaded) -> None:
+        loaded.scope.cancel()
+        del self._loaded[loaded.root]
+
+    def _most(self) -> int:
+        """How many processes may run; each is held to `TEXT_MEMORY`."""
+        return max(1, self._memory() // TEXT_MEMORY)
+
+    def _make_memory(self) -> None:
+        """Room for one process more, at the cost of idle ones. Raises SessionError `no-memory`."""
+        most = self._most()
+        for loaded in self._idle()[: max(0, len(self._loaded) + 1 - most)]:
+            self._end(loaded)
+        if len(self._loaded) >= most:
+            raise SessionError(
+                "no-memory",
+                f"the texts of {len(self._loaded)} models are being read already, and the memory "
+                f"of this node has room for no more",
+                hint="try again when their answers are there, or offer more: "
+                "`shoal node --memory SIZE`",
+            )
 
     async def _load(self, loaded: _Loaded) -> None:
         """In this object's own task: the request that asked first may be cancelled."""
@@ -205,9 +246,12 @@ class Models:
 
     async def _files(self, loaded: _Loaded) -> ModelFiles:
         root = loaded.root
+        known = root in self._library.roots()
         manifest = await manifest_of(root, self._library, self._exchange, self._directory)
         loaded.checked = architecture(manifest.config)
         digests = [digest for blob in manifest.files.values() for digest in blob.chunks]
+        if not known:
+            await self._pass_through(root, sum(blob.size for blob in manifest.files.values()))
         await self._fetch(root, digests)
         try:
             blobs = {key: await self._library.blob(root, key) for key in manifest.files}

@@ -23,7 +23,7 @@ from ..transport.host import Host
 from .defaults import DEMAND_LOOK, DEMAND_TIME, MODEL_PATIENCE, RESOLVE_PAUSE, SERVE_RETRY
 from .demand import Backing, Choice, choose_model, waiting_sentence
 from .engine.errors import EngineError
-from .engine.families import Architecture, architecture, kv_token_bytes
+from .engine.families import Architecture, architecture, kv_token_bytes, weight_bytes
 from .engine.interface import DType, Engine, Parts
 from .errors import ServingError
 from .models import Find, Restore, holders, manifest_of, no_other_copy, resolve
@@ -111,6 +111,8 @@ class Serving:
         self._settings = settings
         self._backing = backing
         self._why = ""
+        self.loaded_bytes = 0
+        """Memory of the shard that is loaded: its weights and what is set aside for KV."""
         self._plan: Plan | None = None
         self._restarted = trio.Event()
         self._barred: str | None = None
@@ -339,7 +341,10 @@ class Serving:
         def progress(done: int, total: int) -> None:
             self._state = replace(self._state, done=done, total=total)
 
-        await self._exchange.fetch(root, digests, lambda: holders(root, self._directory), progress)
+        asked = self._settings.model is not None or root == self._backing().embedded
+        await self._exchange.fetch(
+            root, digests, lambda: holders(root, self._directory), progress, asked=asked
+        )
         if root not in (holdings := self._directory.own().holdings):
             self._directory.publish(holdings=(*holdings, root))
         await self._keep_name(root)
@@ -374,6 +379,8 @@ class Serving:
             self._settings.memory,
             self._library.store.path,
         )
+        weights = weight_bytes(plan.arch, plan.parts, plan.dtype)
+        self.loaded_bytes = weights + shard.kv_bytes
         await engine.load(shard)
         self._stage.serve(held_of(shard, plan.arch))
         tokens = shard.kv_bytes // _kv_token_bytes(plan)
@@ -394,6 +401,7 @@ class Serving:
         self._directory.publish(shards=(record,))
 
     def _withdraw(self) -> None:
+        self.loaded_bytes = 0
         self._stage.withdraw()
         if self._directory.own().shards:
             self._directory.publish(shards=())

@@ -26,6 +26,7 @@ from shoal.state.membership import Membership
 from shoal.state.record import Capacity, ModelName
 from shoal.state.service import State
 from shoal.tasks.courier import Courier
+from shoal.tasks.demand import Backing
 from shoal.tasks.engine.process import EngineProcess
 from shoal.tasks.errors import SessionError
 from shoal.tasks.gateway import Gateway, GatewayEvent, GenerateRequest, Routed, Summary, TextDelta
@@ -126,6 +127,7 @@ class Node:
             self.exchange,
             self.directory,
             ServingSettings(memory=2**28, model="small", layers=self.layers, dtype="float32"),
+            backing=Backing,
         )
 
     async def run(

@@ -28,7 +28,7 @@ from shoal.dht.exchange import Exchange
 from shoal.dht.fetch import FetchReport
 from shoal.dht.library import Library
 from shoal.dht.manifest import Manifest
-from shoal.dht.quota import Quota
+from shoal.dht.quota import Allowance, Quota
 from shoal.dht.ranges import pack_ranges
 from shoal.dht.switchboard import Swarm as Providers
 from shoal.transport.calls import Answer, Call, Refusal, Reply
@@ -321,7 +321,7 @@ async def test_nothing_stays_of_a_manifest_that_lies_about_sizes(
         getter.exchange.quota = Quota(
             getter.host,
             getter.library,
-            None,
+            Allowance(None),
             claims=cast(Any, None),
             proof=cast(Any, None),
             in_use=frozenset,

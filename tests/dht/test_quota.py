@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from shoal.dht.defaults import CHUNK, PROOFS_S
+from shoal.dht.defaults import CHUNK, DISK_MOST, PROOFS_S
 from shoal.dht.errors import QuotaFull
 from shoal.dht.library import Library
-from shoal.dht.quota import Quota, Stored, order_of_eviction
+from shoal.dht.quota import Allowance, Quota, Stored, allowance_of, order_of_eviction
 from shoal.transport.identity import PeerId
 
 from .models import FakeHost, open_library
@@ -83,11 +83,11 @@ class World:
     def over(self) -> None:
         self.decided += 1
 
-    def quota(self, limit: int | None) -> Quota:
+    def quota(self, limit: int | None, allowance: Allowance | None = None) -> Quota:
         return Quota(
             FakeHost(inline=True),
             self.library,
-            limit,
+            allowance or Allowance(limit),
             claims=self.claims,
             proof=self,
             in_use=lambda: self.used,
@@ -123,7 +123,7 @@ async def test_room_is_made(world: World, tmp_path: Path) -> None:
     assert not world.library.knows(old)
     assert store.missing(leaves) == list(leaves)
     assert store.used_bytes == store.used()
-    assert store.used_bytes + 2 * CHUNK <= (quota.limit or 0)
+    assert store.used_bytes + 2 * CHUNK <= (quota.allowance.limit or 0)
     again = await open_library(tmp_path / "data")
     assert again.everything() == {own, new}
     assert set(again.usage.fetched) == {new}
@@ -221,3 +221,81 @@ async def test_those_who_are_asked_hold_nothing_up_for_long(
     quota = world.quota(world.library.store.used_bytes)
     assert await quota.make_room(CHUNK) == [old]
     assert trio.current_time() <= PROOFS_S + 1
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("free", "used", "limit", "kept"),
+    [
+        (100 * GIB, 0, 50 * GIB, 5 * GIB),
+        (60 * GIB, 40 * GIB, 50 * GIB, 5 * GIB),  # what it has taken itself changes nothing
+        (4000 * GIB, 0, DISK_MOST, 200 * GIB),
+        (3 * GIB // 2, 0, GIB // 2, GIB),
+        (GIB, 0, 256 * 2**20, GIB),  # the least there is
+    ],
+)
+def test_an_allowance_that_nobody_set_leaves_most_of_the_disk(
+    free: int, used: int, limit: int, kept: int
+) -> None:
+    assert allowance_of(free, used, 256 * 2**20) == Allowance(limit, kept, firm=False)
+
+
+@pytest.mark.trio
+async def test_what_the_owner_asks_for_may_go_beyond_what_nobody_set(
+    world: World, tmp_path: Path
+) -> None:
+    await world.blob(tmp_path, b"a", 3, own=True)
+    quota = world.quota(None, Allowance(4 * CHUNK, firm=False))
+    assert await quota.make_room(CHUNK // 2) == []
+    with pytest.raises(QuotaFull):
+        await quota.make_room(2 * CHUNK)
+    assert await quota.make_room(2 * CHUNK, asked=True) == []
+    await world.blob(tmp_path, b"b", 3, own=True)  # nor does the store refuse it
+    assert await quota.make_room(0) == [], "what is here may be used"
+    firm = world.quota(4 * CHUNK)
+    with pytest.raises(QuotaFull):
+        await firm.make_room(2 * CHUNK, asked=True)
+
+
+@pytest.mark.trio
+async def test_what_others_fill_of_the_disk_is_not_taken(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quota = world.quota(None, Allowance(100 * GIB, kept=GIB, firm=False))
+    monkeypatch.setattr(world.library.store, "free", lambda: GIB + 3 * CHUNK)
+    assert await quota.make_room(3 * CHUNK) == []
+    with pytest.raises(QuotaFull):
+        await quota.make_room(4 * CHUNK)
+
+
+@pytest.mark.trio
+async def test_models_for_prompts_alone_have_a_small_cache(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many a node is asked about: the one that was used longest ago goes."""
+    monkeypatch.setattr("shoal.dht.quota.FILES_MOST", 10 * CHUNK)
+    quota = world.quota(None)
+    await world.blob(tmp_path, b"a", 3)  # fetched for another reason
+    kept = []
+    for letter in b"bcdefgh":
+        root = await world.blob(tmp_path, bytes([letter]), 3)
+        await quota.pass_through(root, 3 * CHUNK)
+        kept.append(root)
+        held = world.library.store.used_bytes - 3 * CHUNK
+        assert held <= 10 * CHUNK
+    assert world.library.usage.passing == {kept[-2], kept[-1]}
+    assert world.withdrawn == kept[:-2]
+    assert len(world.library.everything()) == 3
+    world.library.usage.note_kept(kept[-2])
+    world.used = {kept[-1]}
+    for letter in b"ijk":
+        await quota.pass_through(await world.blob(tmp_path, bytes([letter]), 3), 3 * CHUNK)
+    assert {kept[-2], kept[-1]} <= world.library.everything(), "served, or wanted for itself"
+    with pytest.raises(QuotaFull):
+        root = await world.blob(tmp_path, b"l", 3)
+        await quota.pass_through(root, 11 * CHUNK)
+    assert not world.library.knows(root)
+    again = await open_library(tmp_path / "data")
+    assert again.usage.passing == world.library.usage.passing

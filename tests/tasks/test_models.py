@@ -11,7 +11,8 @@ from shoal.dht.errors import ModelError
 from shoal.dht.exchange import Exchange
 from shoal.dht.library import Library
 from shoal.state.record import ModelName, ShardRecord
-from shoal.tasks.errors import TextError
+from shoal.tasks.defaults import TEXT_MEMORY
+from shoal.tasks.errors import SessionError, TextError
 from shoal.tasks.models import Models, holders, resolve
 from shoal.tasks.text.process import ModelFiles, TextProcess
 from shoal.transport.host import Host
@@ -48,6 +49,8 @@ class World:
         self.processes: list[FakeProcess] = []
         self.errors: list[TextError] = []
         self.alive = 0
+        self.memory = 8 * TEXT_MEMORY
+        self.passed: list[tuple[str, int]] = []
         self.models = Models(
             cast(Host, FakeHost()),
             cast(Library, self.library),
@@ -55,12 +58,18 @@ class World:
             self.directory,
             kept=kept,
             text_process=self._process,
+            pass_through=self._pass,
+            memory=lambda: self.memory,
         )
         self.others("small")
 
     def _process(self, host: Host, files: ModelFiles) -> TextProcess:
         self.processes.append(FakeProcess(self, files))
         return cast(TextProcess, self.processes[-1])
+
+    async def _pass(self, root: str, needed: int) -> None:
+        await trio.lowlevel.checkpoint()
+        self.passed.append((root, needed))
 
     def others(self, *names: str) -> None:
         """Another member names these models; the first is the one there is."""
@@ -96,6 +105,49 @@ async def test_a_model_is_fetched_and_shared_while_in_use(autojump_clock: object
 
     await world.run(body)
     assert world.alive == 0
+
+
+@pytest.mark.trio
+async def test_only_what_was_not_here_before_passes_through(autojump_clock: object) -> None:
+    for known in (False, True):
+        world = World()
+        if known:
+            world.library.kept[world.manifest.root] = world.manifest
+        size = sum(blob.size for blob in world.manifest.files.values())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(world.models.run)
+            async with world.models.use("small"):
+                assert world.exchange.fetched
+                assert world.passed == ([] if known else [(world.manifest.root, size)])
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_processes_stay_within_the_memory_that_there_is(autojump_clock: object) -> None:
+    world = World(kept=4)
+    world.memory = 2 * TEXT_MEMORY
+    world.others("small", "second", "third")
+
+    async def body() -> None:
+        async with world.models.use("small"), world.models.use("second"):
+            with pytest.raises(SessionError) as raised:
+                async with world.models.use("third"):
+                    pass
+            assert raised.value.code == "no-memory" and raised.value.hint
+            assert world.alive == 2
+        async with world.models.use("third"):
+            await trio.testing.wait_all_tasks_blocked()
+            assert world.alive == 2, "an idle one has ended"
+            assert not world.models._loaded.keys() & {world.manifest.root}
+        world.memory = 0  # of a node whose shard takes all: one may read all the same
+        async with world.models.use("small"):
+            await trio.testing.wait_all_tasks_blocked()
+            assert world.alive == 1
+            with pytest.raises(SessionError):
+                async with world.models.use("second"):
+                    pass
+
+    await world.run(body)
 
 
 @pytest.mark.trio
