@@ -144,7 +144,7 @@ def node_options(command: Command) -> Command:
         click.option("--disk", type=_Parsed("disk"), metavar="SIZE", default="auto",
                      show_default=True,
                      help="Let models and blobs take so much of the disk, e.g. 200GiB; what was "
-                     "fetched and is not used makes room. none: no limit. auto: half of what is "
+                     "fetched and is not used is evicted. none: no limit. auto: half of what is "
                      "free, at most 100 GiB, and 5 % or 1 GiB stay free; what you add or ask for "
                      "by name may take more."),
         click.option("--threads", type=click.IntRange(1, 1024), metavar="N",

@@ -213,7 +213,7 @@ class Exchange:
         (what arrived is kept), FetchFailed `no-source` after `patience` seconds without a new
         chunk, ModelError `unknown-model`, `not-of-model`. With `on_full`, a disk that fills in
         the middle is told to it, and the fetch goes on once there is space. `asked`: by the
-        owner, by name, so that it may go beyond a limit that nobody set.
+        owner, by name, so that it may go beyond a default limit.
         """
         content = await self._library.content(root)
         sizes = content.chunks

@@ -65,7 +65,7 @@ def order_of_eviction(stored: Iterable[Stored], needed: int) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Allowance:
     """How many bytes the library may take; None: no limit but the disk's. `kept` bytes of the disk
-    stay free. An allowance that nobody set (not `firm`) holds for what a node fetches by itself;
+    stay free. A default allowance (not `firm`) holds for what a node fetches by itself;
     what its owner asks for by name may go beyond it."""
 
     limit: int | None
@@ -140,8 +140,8 @@ class Quota:
         return min(allowed.limit, max(0, store.used_bytes + free - allowed.kept))
 
     async def pass_through(self, root: str, needed: int) -> None:
-        """Of this model, whose manifest was just fetched, `needed` bytes come for prompts alone.
-        The models that were so used longest ago make the room. Raises QuotaFull."""
+        """Expect `needed` bytes of this model, whose manifest was just fetched, for prompts
+        alone. Evicts the least recently used models of this kind. Raises QuotaFull."""
         async with self._deciding:
             await self._library.usage.note_passing(root)
             found = [await self._stored(each) for each in self._passing()]

@@ -59,7 +59,7 @@ class Usage:
             await self._save()
 
     def note_kept(self, root: str) -> None:
-        """It is here for its own sake."""
+        """Note that its weights are wanted as well."""
         if root in self.passing:
             self.passing.remove(root)
             self._changed = True

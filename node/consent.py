@@ -23,7 +23,7 @@ RELAYED = "relayed"
 
 
 def backing_of(node: "Node") -> Backing:
-    """What is known now."""
+    """Collect the current evidence."""
     links = {link.peer: link for link in node.endpoint.links()}
     return Backing(
         named=frozenset(node.library.names().values()),
@@ -40,7 +40,7 @@ def _inviter(node: "Node") -> dict[PeerId, str]:
 
 
 def _group(node: "Node") -> dict[PeerId, str]:
-    """Those whom the owners of this node's private group let serve."""
+    """Members of this node's private group that may serve."""
     upkeep = node.state.upkeep
     if upkeep is None:
         return {}

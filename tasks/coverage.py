@@ -189,7 +189,7 @@ class Coverage:
 
 
 def _picked(ranked: list[tuple[tuple[int, ...], Span]], turn: int) -> Span:
-    """The one of the lowest rank; in another turn another."""
+    """Return the span of the lowest rank, or for another turn the next one."""
     if not turn:
         return min(ranked)[1]
     chosen = sorted(set(ranked))

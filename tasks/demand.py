@@ -1,8 +1,8 @@
-"""Which model a node serves whose owner named none: only one that its owner, or many, stand for.
+"""Which model a node serves unasked: only one that its owner trusts, or that many want.
 
-Anybody may name any model, and make any number of members that do. So a model counts by the
-networks in which this node itself meets members that stand for it, or by the word of those that its
-owner trusts. Sans-I/O. Why: docs/adr/0025-what-a-stranger-may-ask.md.
+A stranger may name any model, and create any number of members that name it. So a model counts by
+the networks in which this node itself is linked with members that want it, or by the word of peers
+that the owner trusts. Sans-I/O. Why: docs/adr/0025-what-a-stranger-may-ask.md.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,7 +17,7 @@ from .placement import Members, replicas
 
 @dataclass(frozen=True, slots=True)
 class Backing:
-    """What this node knows of its members beside their own word."""
+    """Evidence beyond the members' own word."""
 
     named: frozenset[str] = frozenset()
     """Roots that have a name here: the owner added or got them, or had them served before."""
@@ -41,7 +41,7 @@ class Candidate:
     networks: int
     """In how many of them members stand for it."""
     why: str
-    """What is reason enough to serve it; "": nothing is."""
+    """The reason to serve it; "": there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Choice:
 
 
 def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | None:
-    """Of the models with a reason to serve them the one whose weakest layer has the fewest
-    replicas, then the one that is wanted in most networks, then by root.
+    """Choose, among the models that there is a reason to serve, the one whose weakest layer has
+    the fewest replicas, then the one that is wanted in most networks, then by root.
 
     The embedded model is for where there is no other.
     """
@@ -132,6 +132,6 @@ def waiting_sentence(members: Members, own: PeerId, backing: Backing) -> str:
 
 
 def _stood_for(record: MemberRecord) -> Iterator[str]:
-    """What a member serves and what it names."""
+    """The roots that a member serves or names."""
     yield from (model.root for model in record.models)
     yield from (shard.root for shard in record.shards)

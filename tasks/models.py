@@ -37,7 +37,7 @@ Find = Callable[[str], Awaitable[Meaning]]
 
 
 Pass = Callable[[str, int], Awaitable[None]]
-"""Makes room for so many bytes of a model that is here for prompts alone. Raises ModelError."""
+"""Reserves disk space, in bytes, for a model that is here for prompts alone. Raises ModelError."""
 
 
 async def without_bound(_root: str, _needed: int) -> None:
@@ -199,7 +199,7 @@ class Models:
             self._end(loaded)
 
     def _idle(self) -> list[_Loaded]:
-        """Those that nobody uses, least lately used first."""
+        """Return the processes that are not in use, least recently used first."""
         return [loaded for loaded in self._loaded.values() if loaded.users == 0]
 
     def _end(self, loaded: _Loaded) -> None:

@@ -84,9 +84,9 @@ def test_members_that_were_never_met_count_nothing() -> None:
 
 @pytest.mark.parametrize("how", ["serve", "name", "ask"])
 def test_honest_demand_is_enough(how: str) -> None:
-    """That few members want a model that nobody serves yet is as good as serving it."""
+    """Naming a model, or having jobs for it, counts as much as serving it."""
     some = [PeerId(f"member{n}") for n in range(DEMAND_NETWORKS)]
-    first = member("first", ROOT)  # somebody has to know how many layers it has
+    first = member("first", ROOT)  # a name tells how many layers there are
     others = [
         member(peer, *([ROOT] if how == "name" else []), serves=ROOT if how == "serve" else "")
         for peer in some
@@ -132,7 +132,7 @@ def test_the_embedded_model_is_for_where_there_is_no_other() -> None:
 
 
 def test_sybils_do_not_say_how_many_layers_a_model_has() -> None:
-    """With one more than there are its weakest layer would be served by nobody, always."""
+    """With too many layers its weakest one would never have a replica."""
     other = "ef" * 32
     honest = swarm(*(member(f"other{n}", other, serves=other) for n in range(3)))
     members = FIFTY | honest | swarm(*(member(f"sybil{n}", ROOT, layers=99) for n in range(90)))

@@ -270,7 +270,7 @@ def test_a_model_that_is_not_this_nodes_own_is_left_to_others() -> None:
     desk.now += defaults.SERVED_FOR
     assert not desk.prompts.able(asked)
     desk.now += defaults.MODEL_PATIENCE
-    assert desk.prompts.able(asked), "what nobody serves is given up by any node"
+    assert desk.prompts.able(asked), "any node gives up a job for a model without servers"
     assert desk.run(asked.spec).error == "no-route" and not desk.gateway.requests
 
 
