@@ -103,7 +103,7 @@ class Holdings:
 
     async def repair(self, root: str, digests: list[str]) -> None:
         """Fetch damaged chunks again."""
-        await self._exchange.fetch(root, digests, self.linked)
+        await self._exchange.fetch(root, digests, self.linked, asked=True)
 
 
 def _chunks(count: int) -> str:

@@ -241,7 +241,11 @@ class Models:
     async def _fetch(self, root: str, digests: Sequence[str]) -> None:
         await self._restore(root, digests)
         await self._exchange.fetch(
-            root, digests, lambda: holders(root, self._directory), patience=ASK_PATIENCE
+            root,
+            digests,
+            lambda: holders(root, self._directory),
+            patience=ASK_PATIENCE,
+            asked=True,  # what is here for prompts alone has a bound of its own
         )
 
     async def _files(self, loaded: _Loaded) -> ModelFiles:

@@ -71,7 +71,7 @@ class Shelf:
         try:
             if tree.size != size:
                 raise BadOutcome(f"a result of {size} bytes is a blob of {tree.size}")
-            await self._exchange.fetch_blob(root, self._linked, patience=patience)
+            await self._exchange.fetch_blob(root, self._linked, patience=patience, asked=True)
             return await self._read_out(root)
         finally:
             if not here:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.cli.main import invoke
-from shoal.cli.status import link_row, links_text, relaying_line, status_rows, swarm_line
+from shoal.cli.status import disk_line, link_row, links_text, relaying_line, status_rows, swarm_line
 
 from .conftest import LINK, STATUS
 
@@ -17,6 +17,19 @@ def test_reach_and_relays_stand_in_the_status() -> None:
     assert rows["relays"] == "a place at 12D3KooWRelay (12.3 ms)"
     assert rows["relaying"] == "2 places, 1 circuit, 3.0 MiB carried, up to 1.0 MB/s"
     assert "relays" not in dict(status_rows({**STATUS, "relays": []}))
+
+
+def test_the_limit_on_the_disk_and_the_choice_of_a_model_are_told() -> None:
+    serving = {**STATUS["serving"], "why": "tiny: every node ships with it"}
+    rows = dict(status_rows({**STATUS, "serving": serving}))
+    assert rows["chosen"] == "tiny: every node ships with it"
+    assert rows["disk"] == (
+        "5.0 MiB by models and blobs, of at most 50.0 GiB, by what is free (`--disk` sets it)"
+    )
+    assert "chosen" not in dict(status_rows({**STATUS, "serving": {**serving, "why": None}}))
+    disk = {"used_bytes": 0, "limit_bytes": None, "set": True}
+    assert disk_line(disk).endswith("no limit")
+    assert disk_line({**disk, "limit_bytes": 1 << 30}).endswith("at most 1.0 GiB")
 
 
 def test_an_address_through_a_relay_can_be_copied_whole() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from shoal.node.config import (
     parse_browsers,
+    parse_disk,
     parse_layers,
     parse_libp2p_relay,
     parse_listen,
@@ -45,6 +46,19 @@ def test_memory(text: str, size: int) -> None:
 def test_bad_memory(text: str) -> None:
     with pytest.raises(BadSetting, match="size"):
         parse_memory(text)
+
+
+def test_disk() -> None:
+    assert parse_disk("200GiB") == 200 << 30
+    assert parse_disk("auto") == "auto"
+    assert parse_disk("none") is None
+
+
+@pytest.mark.parametrize("text", ["", "255MiB", "0", "unlimited"])
+def test_bad_disk(text: str) -> None:
+    with pytest.raises(BadSetting, match="at least 256 MiB") as raised:
+        parse_disk(text)
+    assert "--disk none" in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize(

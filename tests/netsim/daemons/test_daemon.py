@@ -66,6 +66,23 @@ async def three(world: World, **settings: Any) -> list[DaemonHandle]:
     return [a, b, c]
 
 
+def test_a_gateway_keeps_the_files_of_a_model_until_it_is_wanted_for_itself() -> None:
+    async def body(world: World) -> None:
+        server = await world.host("server").start()
+        await server.serving()
+        asker = await world.host("asker").start(bootstrap=[server], engine=False)
+        await asker.until(lambda status: status["peers"] == 1)
+        await asker.generate(PROMPT, max_tokens=2)
+        usage, disk = asker.node.library.usage, (await asker.ask("status"))["disk"]
+        assert usage.passing == asker.node.library.roots() == {*usage.fetched}
+        assert 0 < disk["used_bytes"] < 2**20 and not disk["set"]
+        assert disk["limit_bytes"] == 100 * 2**30, "a default"
+        await asker.ask("model_pull", name="tiny")
+        assert not usage.passing and usage.fetched
+
+    run(body)
+
+
 async def alone(world: World) -> str:
     """What a daemon with all layers says."""
     daemon = await world.host("alice").start()
