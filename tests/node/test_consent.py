@@ -1,7 +1,8 @@
 """Which models whole daemons serve unasked, on simulated hosts."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import trio
@@ -11,9 +12,12 @@ from shoal.netsim.world import World
 from shoal.node.consent import backing_of
 from shoal.node.defaults import EMBEDDED_ROOT
 from shoal.node.invite import decode
+from shoal.state.group.facts import Role
 from shoal.state.record import ModelName
 from shoal.tasks.defaults import DEMAND_NETWORKS
 from shoal.tasks.demand import Backing
+from shoal.transport.identity import PeerId
+from shoal.transport.pipe import Way
 from shoal.transport.place import network
 
 Body = Callable[[World], Awaitable[Any]]
@@ -139,3 +143,54 @@ def test_the_embedded_models_root_is_the_one_that_is_imported() -> None:
         assert first.node.library.names() == {"tiny": EMBEDDED_ROOT}
 
     run(body)
+
+
+class FakeLink:
+    def __init__(self, name: str, way: Way, *, dialled: bool = False, ip: str = "10.0.0.7") -> None:
+        self.peer = PeerId(name)
+        self.way = way
+        self.identities = SimpleNamespace(dialled=dialled)
+        self.address = (ip, 4001)
+
+
+def fake_node(*links: FakeLink, found: str = "", roles: Mapping[str, Role] | None = None) -> Any:
+    """A node of which only what speaks for models is there."""
+    standings = [SimpleNamespace(peer=peer, role=role) for peer, role in (roles or {}).items()]
+    order = SimpleNamespace(members=lambda: iter(standings))
+    upkeep = None if roles is None else SimpleNamespace(group=SimpleNamespace(order=order))
+    seen = SimpleNamespace(found_at=lambda peer: ["10.0.0.9"] if peer == found else [])
+    return SimpleNamespace(
+        endpoint=SimpleNamespace(links=lambda: list(links)),
+        library=SimpleNamespace(names=dict),
+        inviter=None,
+        state=SimpleNamespace(
+            upkeep=upkeep, views=SimpleNamespace(jobs=SimpleNamespace(waiting={}))
+        ),
+        ladder=SimpleNamespace(knowledge=seen),
+    )
+
+
+def test_one_that_connects_from_a_near_address_is_no_neighbour() -> None:
+    """A router or a container may give a stranger's connection an address of its own."""
+    backing = backing_of(
+        fake_node(
+            FakeLink("dialled", Way.LAN, dialled=True),
+            FakeLink("heard", Way.LAN),
+            FakeLink("stranger", Way.LAN),
+            FakeLink("far", Way.DIRECT, dialled=True, ip="11.0.0.1"),
+            found="heard",
+        )
+    )
+    assert set(backing.trusted) == {"dialled", "heard"}
+
+
+def test_all_that_are_met_through_relays_are_one_network() -> None:
+    links = [FakeLink(f"sybil{n}", Way.RELAYED, ip="") for n in range(50)]
+    six = [FakeLink(f"six{n}", Way.DIRECT, ip=f"2600:1:2:{n}::1") for n in range(50)]
+    backing = backing_of(fake_node(*links, *six))
+    assert set(backing.networks.values()) == {"relayed", "2600:1:2::/48"}
+
+
+def test_a_group_trusts_its_members_but_no_client() -> None:
+    roles = {"owner": Role.OWNER, "operator": Role.OPERATOR, "client": Role.CLIENT}
+    assert set(backing_of(fake_node(roles=roles)).trusted) == {"owner", "operator"}
