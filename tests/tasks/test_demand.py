@@ -131,11 +131,12 @@ def test_the_embedded_model_is_for_where_there_is_no_other() -> None:
     assert chosen(swarm(), Backing(embedded=TINY)) is None
 
 
-def test_sybils_do_not_say_how_many_layers_a_model_has() -> None:
-    """With too many layers its weakest one would never have a replica."""
+@pytest.mark.parametrize("layers", [1, 99])
+def test_sybils_do_not_say_how_many_layers_a_model_has(layers: int) -> None:
+    """With a false number its weakest layer would never have a replica."""
     other = "ef" * 32
     honest = swarm(*(member(f"other{n}", other, serves=other) for n in range(3)))
-    members = FIFTY | honest | swarm(*(member(f"sybil{n}", ROOT, layers=99) for n in range(90)))
+    members = FIFTY | honest | swarm(*(member(f"sybil{n}", ROOT, layers=layers) for n in range(90)))
     where = apart([*FIFTY, *honest])
     assert chosen(members, Backing(networks=where)) == other
     where |= {PeerId(f"sybil{n}"): "12.0.0.0/24" for n in range(90)}
