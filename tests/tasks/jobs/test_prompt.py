@@ -314,10 +314,12 @@ def test_a_spec_that_does_not_begin_with_its_root_is_none(packed: bytes) -> None
     assert Desk().prompts.able(job(packed)), "by saying so"
 
 
-@pytest.mark.parametrize("fields", [2, 16, 70_000])
-def test_a_spec_may_have_any_number_of_fields(fields: int) -> None:
+@pytest.mark.parametrize("fields", [2, 16, 1_300])
+def test_a_spec_may_have_as_many_fields_as_fit(fields: int) -> None:
     more = {f"{number}": 0 for number in range(fields - 2)}
-    assert read_spec(msgpack.packb({**FIELDS, **more})).root == ROOT
+    packed = msgpack.packb({**FIELDS, **more})
+    assert len(packed) <= state_defaults.JOB_SPEC_BYTES
+    assert read_spec(packed).root == ROOT
 
 
 def test_models_that_strangers_name_are_remembered_in_bounds() -> None:
