@@ -18,7 +18,7 @@ from ..transport.frame import Priority
 from ..transport.host import Host
 from ..transport.identity import SIGNATURE_BYTES, Identity, PeerId, verify
 from ..transport.link import Link
-from ..transport.place import is_public, network
+from ..transport.place import is_public, owner
 from ..transport.rates import Bucket, Rate
 from . import defaults
 from .errors import BadRecord
@@ -269,4 +269,4 @@ def _blame(link: Link, error: BadRecord) -> Refusal:
 def _place(link: Link) -> str:
     """What counts as one witness: a network of the internet; of those at home each peer."""
     ip = link.status.address[0]
-    return network(ip) if is_public(ip) else link.peer
+    return owner(ip) if is_public(ip) else link.peer

@@ -16,7 +16,7 @@ from .guard import Guard
 from .host import Host
 from .identity import PeerId
 from .libp2p import Libp2pResponder
-from .limits import Arrivals, HalfOpen, Limits
+from .limits import Arrivals, Entry, HalfOpen, Limits
 from .link import Link
 from .links import Links
 from .meeting import Connected, Door, Refused
@@ -75,28 +75,28 @@ class Accepting:
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
                 continue
             now = self._host.now()
-            subnet = self._let_in(address, now)
-            if subnet is None:
+            entry = self._let_in(address, now)
+            if entry is None:
                 stream.socket.close()
                 pause = not refusals.take(now)  # they cost little, and a flood is many
             else:
                 end = stream.socket.close
-                self._guard.start(nursery, address, self._greet, stream, subnet, nursery, end=end)
+                self._guard.start(nursery, address, self._greet, stream, entry, nursery, end=end)
                 del end
                 pause = self.half_open.count > defaults.ACCEPT_BURST  # nor must handshakes
             del stream  # or it stays until the next one comes
             if pause:
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
 
-    def _let_in(self, address: str, now: float) -> str | None:
-        """The subnet for which it counts as half open; None where it is one too many."""
-        subnet = self.half_open.enter(address)
-        if subnet is not None and not self._arrivals.allow(subnet, now):
-            self.half_open.leave(subnet)
+    def _let_in(self, address: str, now: float) -> Entry | None:
+        """Its entry among those that are half open; None where it is one too many."""
+        entry = self.half_open.enter(address, now)
+        if entry is not None and not self._arrivals.allow(entry, now):
+            self.half_open.leave(entry)
             return None
-        return subnet
+        return entry
 
-    async def _greet(self, stream: trio.SocketStream, subnet: str, nursery: trio.Nursery) -> None:
+    async def _greet(self, stream: trio.SocketStream, entry: Entry, nursery: trio.Nursery) -> None:
         """From accept to a link, a libp2p conversation, or nothing."""
         connected: Connected | None = None
         first = b""
@@ -110,7 +110,7 @@ class Accepting:
         except _GONE:
             pass
         finally:
-            self.half_open.leave(subnet)
+            self.half_open.leave(entry)
             if connected is None and first[:1] != MULTISTREAM_BYTE:
                 stream.socket.close()
         if connected is not None:

@@ -36,6 +36,19 @@ ARRIVALS_BURST: Final = 64
 ARRIVALS_PER_S: Final = 8.0
 ALL_ARRIVALS_BURST: Final = 1024
 ALL_ARRIVALS_PER_S: Final = 20.0
+NETWORKS_FOUR: Final = ((24, 1), (16, 8))
+NETWORKS_SIX: Final = ((64, 1), (56, 2), (48, 4), (32, 8))
+"""What counts as one source, in bits of an address, each network with how many times the share of
+the smallest it may have (place.py)."""
+LARGEST_SHARE: Final = 1 / 2
+"""No network larger than the smallest may have more than this part of all."""
+KEPT_SHARE: Final = 1 / 4
+"""This part of half-open connections is for networks not seen lately."""
+KEPT_S: Final = 1.0
+"""Of arrivals, as many as are earned in so many seconds are, and no larger part of the burst."""
+LATELY_S: Final = 30.0
+"""A source counts as not seen lately once in so many seconds; its larger networks, which have
+several shares, as often more."""
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 2.0
 SILENT_S: Final = 3.5

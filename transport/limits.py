@@ -1,13 +1,12 @@
 """What one peer, and all of them together, may cost us."""
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
+from math import floor, inf
 
 from . import defaults
-from .place import Nearness, nearness_of, network
-from .rates import Rate, Rates
-
-_LOOPBACK = "loopback"
+from .place import THIS_MACHINE, Network, networks
+from .rates import Bucket, Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,8 @@ class Limits:
     half_open: int = defaults.HALF_OPEN
     """Accepted connections that have not said an acceptable hello yet, a count."""
     half_open_per_subnet: int = defaults.HALF_OPEN_PER_SUBNET
-    """The same from one /24 (IPv4) or /64 (IPv6), a count."""
+    """The same from one /24 (IPv4) or /64 (IPv6), a count; larger networks have their shares of
+    it (`Sources`)."""
     half_open_loopback: int = defaults.HALF_OPEN_LOOPBACK
     """The same from this machine, where a local swarm starts all at once; a count."""
     arrivals_burst: float = defaults.ARRIVALS_BURST
@@ -63,53 +63,149 @@ class Limits:
     """The same while calls, their answers, or streams are open on it."""
 
 
-class Arrivals:
-    """How fast connections are accepted, from one subnet and from all; this machine's own are not
-    counted. `subnet` is what `HalfOpen.enter` gave, or any other name for a source."""
+class Sources:
+    """Counts things by the networks that their addresses lie in (`place.networks`), each of which
+    has its own bound: `each` for the smallest, for larger ones their shares of that."""
 
-    def __init__(self, limits: Limits) -> None:
-        each = Rate(limits.arrivals_burst, limits.arrivals_per_s)
-        self._rates = Rates(each, Rate(limits.all_arrivals_burst, limits.all_arrivals_per_s))
+    def __init__(self, each: int, most: int) -> None:
+        """`most`: how many there may be in all, of which a larger network has half at most."""
+        self._each = each
+        self._most = most
+        self._counts: Counter[Network] = Counter()
 
-    def allow(self, subnet: str, now: float) -> bool:
-        """Whether one more may be accepted now; if so, it counts."""
-        return subnet == _LOOPBACK or self._rates.take(subnet, now)
+    def fits(self, ip: str, *, without: str = "") -> bool:
+        """Whether one more from there is within all bounds, if one that came from the address
+        `without` had gone."""
+        gone = networks(without) if without else ()
+        return all(
+            self._counts[each] - (each in gone) < _bound(self._each, each.share, self._most)
+            for each in networks(ip)
+        )
+
+    def add(self, ip: str) -> None:
+        """Count one."""
+        self._counts.update(networks(ip))
+
+    def remove(self, ip: str) -> None:
+        """One that was counted has gone."""
+        for each in networks(ip):
+            self._counts[each] -= 1
+            if not self._counts[each]:
+                del self._counts[each]
+
+    def __len__(self) -> int:
+        """Networks that are counted."""
+        return len(self._counts)
+
+
+class SourceRates:
+    """How often something may happen, by the networks that its source lies in, each with its own
+    bucket, and for all together. Bounded in memory as `Rates` is."""
+
+    def __init__(
+        self,
+        each: Rate,
+        total: Rate | None = None,
+        *,
+        kept: float = 0.0,
+        keys: int = defaults.RATE_KEYS,
+    ) -> None:
+        """`each` is the smallest network's rate. `kept`: so many at once are left of what all
+        together may, to those that are `new`."""
+        self._each = each
+        self._most = total or Rate(inf, inf)
+        self._total = None if total is None else Bucket(total, 0.0)
+        self._kept = kept
+        self._keys = keys
+        self._buckets: OrderedDict[Network, Bucket] = OrderedDict()
+
+    def take(self, ip: str, now: float, *, new: bool = False) -> bool:
+        """Whether it may happen once more for this source; if so, it counts."""
+        buckets = [self._bucket(each, now) for each in networks(ip)]
+        while len(self._buckets) > self._keys:
+            self._buckets.popitem(last=False)
+        if not all(bucket.has(now) for bucket in buckets):
+            return False
+        if self._total is not None:
+            if not self._total.has(now, 1 if new else 1 + self._kept):
+                return False
+            self._total.take(now)
+        for bucket in buckets:
+            bucket.take(now)
+        return True
+
+    def _bucket(self, source: Network, now: float) -> Bucket:
+        bucket = self._buckets.pop(source, None)
+        if bucket is None:
+            each, most = self._each, self._most
+            burst = _bound(each.burst, source.share, most.burst)
+            bucket = Bucket(Rate(burst, _bound(each.per_s, source.share, most.per_s)), now)
+        self._buckets[source] = bucket
+        return bucket
+
+    def __len__(self) -> int:
+        """Networks that are remembered."""
+        return len(self._buckets)
+
+
+def _bound(each: float, share: int, most: float) -> float:
+    return max(each, min(each * share, most * defaults.LARGEST_SHARE))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A connection that is counted in a `Crowd`; `new`: nothing came from its network lately."""
+
+    ip: str
+    new: bool
 
 
 class Crowd:
-    """Counts connections in all and by subnet (/24, or /64 of IPv6)."""
+    """Counts connections in all and by source. A part of the places is only for networks from
+    which nothing came lately, so that those that come again and again do not keep others out."""
 
-    def __init__(self, most: int, per_subnet: int, loopback: int, *, apart: bool = False) -> None:
-        """At most so many in all, from one subnet, from this machine. `apart`: those from this
+    def __init__(self, most: int, each: int, loopback: int, *, apart: bool = False) -> None:
+        """At most so many in all, from one source, from this machine. `apart`: those from this
         machine are not counted among all."""
         self._most = most
-        self._per_subnet = per_subnet
         self._loopback = loopback
         self._apart = apart
-        self._by_subnet: Counter[str] = Counter()
+        self._sources = Sources(each, most)
+        self._lately = SourceRates(Rate(1, 1 / defaults.LATELY_S))
+        self._far = self._near = 0
 
     @property
     def count(self) -> int:
         """Connections now."""
-        return self._by_subnet.total()
+        return self._far + self._near
 
-    def enter(self, ip: str) -> str | None:
-        """Count a connection from an IP address; its subnet, or None where it is one too many."""
-        subnet = subnet_of(ip)
-        near = subnet == _LOOPBACK
-        if self._by_subnet[subnet] >= (self._loopback if near else self._per_subnet):
+    def enter(self, ip: str, now: float) -> Entry | None:
+        """Count a connection from an IP address; None where it is one too many."""
+        near = is_own(ip)
+        if not (self._near < self._loopback if near else self._sources.fits(ip)):
             return None
-        among_all = self.count - (self._by_subnet[_LOOPBACK] if self._apart else 0)
-        if among_all >= self._most and not (near and self._apart):
+        new = near or self._lately.take(ip, now)
+        if not (near and self._apart) and not self._has_room(new):
             return None
-        self._by_subnet[subnet] += 1
-        return subnet
+        if near:
+            self._near += 1
+        else:
+            self._far += 1
+            self._sources.add(ip)
+        return Entry(ip, new)
 
-    def leave(self, subnet: str) -> None:
+    def _has_room(self, new: bool) -> bool:
+        among_all = self._far if self._apart else self.count
+        kept = 0 if new else floor(self._most * defaults.KEPT_SHARE)
+        return among_all < self._most - kept
+
+    def leave(self, entry: Entry) -> None:
         """The connection is no longer one of them."""
-        self._by_subnet[subnet] -= 1
-        if not self._by_subnet[subnet]:
-            del self._by_subnet[subnet]
+        if is_own(entry.ip):
+            self._near -= 1
+        else:
+            self._far -= 1
+            self._sources.remove(entry.ip)
 
 
 class HalfOpen(Crowd):
@@ -121,6 +217,21 @@ class HalfOpen(Crowd):
         super().__init__(limits.half_open, limits.half_open_per_subnet, loopback, apart=True)
 
 
-def subnet_of(ip: str) -> str:
-    """What counts as one place: the /24 (IPv4) or /64 (IPv6) of an IP address; this machine."""
-    return _LOOPBACK if nearness_of(ip) is Nearness.LOOPBACK else network(ip)
+class Arrivals:
+    """How fast connections are accepted, from one source and from all; this machine's own are not
+    counted."""
+
+    def __init__(self, limits: Limits) -> None:
+        each = Rate(limits.arrivals_burst, limits.arrivals_per_s)
+        total = Rate(limits.all_arrivals_burst, limits.all_arrivals_per_s)
+        kept = min(defaults.KEPT_S * total.per_s, defaults.KEPT_SHARE * total.burst)
+        self._rates = SourceRates(each, total, kept=kept)
+
+    def allow(self, entry: Entry, now: float) -> bool:
+        """Whether one more may be accepted now; if so, it counts."""
+        return is_own(entry.ip) or self._rates.take(entry.ip, now, new=entry.new)
+
+
+def is_own(ip: str) -> bool:
+    """Whether it is this machine."""
+    return networks(ip) == (THIS_MACHINE,)

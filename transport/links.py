@@ -15,10 +15,11 @@ from .errors import MISHAP
 from .guard import Guard
 from .host import Host
 from .identity import PeerId
-from .limits import Limits, subnet_of
+from .limits import Limits
 from .link import Link, Rescue
 from .meeting import Connected
 from .pipe import Way
+from .place import networks
 from .serving import Handlers
 from .shaper import Shaper
 
@@ -155,21 +156,31 @@ class Links:
         return None
 
     def _make_room(self, ip: str) -> bool:
-        """End the latest link of the subnet that has most of them, if the newcomer's has fewer:
-        who has one address and many names does not keep everybody else out. Links that this node
-        dialled stay, and relayed ones, of which the relays let in but few."""
+        """End the latest link of the network that has most for its share (`place.networks`), if
+        the newcomer's networks have less: a peer that has one line and many names, or many
+        addresses, does not keep everybody else out. Links that this node dialled stay, and relayed
+        ones, of which the relays let in but few."""
         links = self.all()
         if len(links) < self._limits.links:  # one that has been ended is still being taken down
             return True
-        crowds: dict[str, list[Link]] = {}
-        for link in links:
-            if link.address[0] and not link.identities.dialled:
-                crowds.setdefault(subnet_of(link.address[0]), []).append(link)
-        most = max(crowds.values(), key=len, default=[])
-        mine = crowds.get(subnet_of(ip), []) if ip else []
-        if len(most) < len(mine) + 2:
+        came = [each for each in links if each.address[0] and not each.identities.dialled]
+        counts = Counter(each for link in came for each in networks(link.address[0]))
+
+        def loads(link: Link) -> list[float]:
+            held = (counts[each] / each.share for each in networks(link.address[0]))
+            return sorted(held, reverse=True)
+
+        # The fullest network and, within it, the fullest of its own.
+        last = max(reversed(came), key=loads, default=None)
+        if last is None:
             return False
-        most[-1].close("full")
+        theirs, mine = networks(last.address[0]), networks(ip) if ip else ()
+        # What both belong to stays as full as it is.
+        most = max((counts[each] / each.share for each in theirs if each not in mine), default=0)
+        ours = (((counts[each] + 1) / each.share) for each in mine if each not in theirs)
+        if most <= max(ours, default=1):
+            return False
+        last.close("full")
         return True
 
     def _dialled_and_up(self, link: Link | None, connected: Connected) -> bool:

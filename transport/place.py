@@ -7,8 +7,9 @@ to which nothing is ever sent.
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Final, NamedTuple
 
+from . import defaults
 from .pipe import Way
 
 Ip = IPv4Address | IPv6Address
@@ -103,13 +104,44 @@ def way_to(ip: str) -> Way:
     return Way.LAN if found.is_private and not found.is_unspecified else Way.DIRECT
 
 
-def network(ip: str, four: int = 24, six: int = 64) -> str:
-    """The network that counts as one: of IPv4 the first `four` bits, of IPv6 the first `six`
-    (64: one home has as many; 56: what many providers give it). All nonsense is `unknown`."""
+class Network(NamedTuple):
+    """One of the networks that an address lies in. `share`: it may have so many times what the
+    smallest of them may."""
+
+    name: str
+    share: int
+
+
+@lru_cache(4096)
+def networks(ip: str) -> tuple[Network, ...]:
+    """The networks that may be one owner's, smallest first: a /24 and a /16, or of IPv6 a /64, the
+    /56 that a home gets, a /48 and a /32. What is counted by source is counted by all of them, as
+    an owner of many small networks is still one. This machine is one, and so is all nonsense."""
+    found = parse_ip(ip)
+    if found is None:
+        return (Network("unknown", 1),)
+    if nearness_of(ip) is Nearness.LOOPBACK:
+        return (THIS_MACHINE,)
+    levels = defaults.NETWORKS_FOUR if found.version == 4 else defaults.NETWORKS_SIX
+    return tuple(Network(network(ip, bits, bits), share) for bits, share in levels)
+
+
+THIS_MACHINE: Final = Network("loopback", 1)
+
+
+def network(ip: str, four: int, six: int) -> str:
+    """The network that counts as one: of IPv4 the first `four` bits, of IPv6 the first `six`. All
+    nonsense is `unknown`."""
     found = parse_ip(ip)
     if found is None:
         return "unknown"
     return str(ip_network((found, four if found.version == 4 else six), strict=False))
+
+
+def owner(ip: str) -> str:
+    """The network within which addresses do not count as independent of each other: the /24, or of
+    IPv6 the /48, the largest that a single customer of a provider usually gets."""
+    return network(ip, 24, 48)
 
 
 def region(ip: str) -> str:

@@ -1,6 +1,7 @@
 """Members that not everybody is linked with: told of, proved, doubted, lied about."""
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -310,3 +311,15 @@ async def test_a_machine_that_comes_back_as_another_peer_is_listed_once(
         both += sum({old.peer, new.peer} <= node.members for node in nodes[:-1])
     assert (both == 0) == compared
     assert all(new.peer in node.members for node in nodes[:-1])
+
+
+def test_the_addresses_of_one_home_are_one_witness() -> None:
+    """It has 256 networks of IPv6 at the least. At home each peer is one."""
+
+    def place(ip: str, peer: str = "someone") -> str:
+        link: Any = SimpleNamespace(peer=peer, status=SimpleNamespace(address=(ip, 1)))
+        return probing._place(link)
+
+    assert place("2600:1:2:3::1") == place("2600:1:2:ff03::1") != place("2600:1:3:3::1")
+    assert place("11.1.2.3") == place("11.1.2.200") != place("11.1.3.3")
+    assert place("192.168.1.2", "one") != place("192.168.1.2", "another")

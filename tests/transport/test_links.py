@@ -52,6 +52,37 @@ async def test_without_that_it_does(world: World, monkeypatch: pytest.MonkeyPatc
     assert others == ["full"] * 2
 
 
+async def _flooded(world: World) -> list[str]:
+    """A node with room for twelve; fourteen identities come from one home, each by a /64 of its
+    own, then a home by IPv4 and another one by IPv6: what became of those two."""
+    member = Climber(world.host("member", ipv6=True), b"m" * 32, limits=Limits(links=12))
+    await member.computer.start(member)
+    homes = [f"2600:99:1:1{n:02x}::1" for n in range(14)]
+    places = [*homes, "198.51.100.7", "2600:77:1:2::1"]
+    found = []
+    for n, place in enumerate(places):
+        node = Climber(world.host(f"node{n}", address=place, ipv6=False), bytes([n + 1]) * 32)
+        await node.computer.start(node)
+        try:
+            addresses = [member.address(ip) for ip in member.computer.addresses()]
+            await node.connect(member.peer, addresses, timeout=5)
+        except DialFailed as error:
+            found.append(error.code)
+        else:
+            found.append("in")
+    assert found[:14] == ["in"] * 12 + ["full"] * 2
+    return found[14:]
+
+
+async def test_one_home_does_not_keep_others_out_by_ipv6(world: World) -> None:
+    assert await _flooded(world) == ["in", "in"]
+
+
+@pytest.mark.usefixtures("by_64_bits_alone")
+async def test_where_64_bits_alone_are_counted_it_does(world: World) -> None:
+    assert await _flooded(world) == ["full", "full"]
+
+
 @pytest.mark.trio
 async def test_a_link_for_a_few_questions_is_brief_until_somebody_keeps_it() -> None:
     """Either side may: who dialled in passing, and who was dialled."""

@@ -4,11 +4,14 @@ import pytest
 
 from shoal.transport.pipe import Way
 from shoal.transport.place import (
+    THIS_MACHINE,
     Nearness,
     is_public,
     nearness_at,
     nearness_of,
     network,
+    networks,
+    owner,
     parse_ip,
     plain_ip,
     region,
@@ -110,12 +113,31 @@ def test_what_is_no_address(text: str) -> None:
         *((each, "unknown") for each in NO_ADDRESS),
     ],
 )
-def test_networks(ip: str, found: str) -> None:
-    assert network(ip) == found
+def test_a_network(ip: str, found: str) -> None:
+    assert network(ip, 24, 64) == found
+
+
+def test_the_networks_that_may_be_one_owner_s() -> None:
+    assert [each.name for each in networks("192.0.2.77")] == ["192.0.2.0/24", "192.0.0.0/16"]
+    assert [each.name for each in networks("2600:1:2:345::1")] == [
+        "2600:1:2:345::/64",
+        "2600:1:2:300::/56",
+        "2600:1:2::/48",
+        "2600:1::/32",
+    ]
+    assert [each.share for each in networks("2600:1:2:345::1")] == [1, 2, 4, 8]
+    assert networks("::ffff:192.0.2.77") == networks("192.0.2.77")
+    assert networks("127.0.0.9") == networks("::1") == (THIS_MACHINE,)
+    assert networks("nonsense") == networks("fe80::1%eth0") == networks("")
+
+
+def test_who_owns_an_address() -> None:
+    assert owner("2600:1:2:3::1") == owner("2600:1:2:ff00::1") != owner("2600:1:3::1")
+    assert owner("192.0.2.1") == owner("192.0.2.200") != owner("192.0.3.1")
 
 
 def test_wider_and_narrower_networks() -> None:
     assert region("1.2.3.4") == region("1.2.250.4") == "1.2.0.0/16"
     assert region("2600:1:2::1") == "2600:1::/32"
     assert network("2001:db8:1:2::1", 24, 56) == network("2001:db8:1:ff::9", 24, 56)
-    assert network("1.2.3.4", 32) == "1.2.3.4/32" != network("1.2.3.5", 32)
+    assert network("1.2.3.4", 32, 64) == "1.2.3.4/32" != network("1.2.3.5", 32, 64)

@@ -54,11 +54,12 @@ class BrowserLimits:
     connections: int = 32
     """HTTP connections at once, a count."""
     connections_per_subnet: int = 8
-    """The same from one /24 (IPv4) or /64 (IPv6), and from this machine."""
+    """The same from this machine, and from one /24 (IPv4) or /64 (IPv6); larger networks have their
+    shares (`limits.Sources`)."""
     request_s: float = 5.0
     """Seconds from accept until the request has been read, and again until it is answered."""
     joins_per_minute: float = 12.0
-    """Offers answered for one /24 or /64 per minute; half as many at once."""
+    """Offers answered for one /24 or /64 a minute (`limits.SourceRates`); half as many at once."""
     joining: int = 16
     """Browsers that have been answered and are not proven yet, a count."""
     browsers: int = 64

@@ -22,7 +22,7 @@ from ..errors import AddressInUse, HostError
 from ..guard import Guard
 from ..host import Host
 from ..identity import Identity
-from ..limits import Crowd
+from ..limits import Crowd, Entry
 from ..place import plain_ip
 from . import defaults
 from .clear import BrowserSession
@@ -86,7 +86,7 @@ class Gate:
         self._limits = limits or BrowserLimits()
         self._refused = 0
         self._visits: Visits | None = None
-        # Counted by the same subnets as connections to the node's own port.
+        # Counted by the same networks as connections to the node's own port.
         each = self._limits.connections_per_subnet
         self._open = Crowd(self._limits.connections, each, each, apart=True)
 
@@ -181,16 +181,16 @@ class Gate:
                 except OSError:  # no file descriptor left, or gone before it was looked at
                     await trio.sleep(ACCEPT_PAUSE_S)
                     continue
-                subnet = self._open.enter(source)
-                if subnet is None:
+                entry = self._open.enter(source, self._host.now())
+                if entry is None:
                     stream.socket.close()
                     continue
                 front = _Front(self, site, visits, nursery, source, local)
                 self._guard.start(
-                    nursery, source, self._converse, stream, front, subnet, end=stream.socket.close
+                    nursery, source, self._converse, stream, front, entry, end=stream.socket.close
                 )
 
-    async def _converse(self, stream: trio.SocketStream, front: "_Front", subnet: str) -> None:
+    async def _converse(self, stream: trio.SocketStream, front: "_Front", entry: Entry) -> None:
         """One request and one answer, each within its time."""
         exchange = Exchange()
         response = Response(408)
@@ -207,7 +207,7 @@ class Gate:
         except _GONE:
             pass
         finally:
-            self._open.leave(subnet)
+            self._open.leave(entry)
             stream.socket.close()
 
     def client(self, request: Request, source: str) -> str:

@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,8 +12,8 @@ from ..datagrams import Datagrams, Place
 from ..guard import Guard
 from ..host import Host
 from ..identity import Identity, PeerId, public_key_of
-from ..place import network
-from ..rates import Rate, Rates
+from ..limits import Crowd, SourceRates
+from ..rates import Rate
 from . import defaults
 from .bridge import Bridge, Carrier
 from .channel import ChannelPipe
@@ -73,7 +73,9 @@ class Visits:
         self._limits = limits
         self._agent = LiteAgent(limits.packets_per_second, host.now())
         rate = limits.joins_per_minute
-        self._joins = Rates(Rate(max(1.0, rate / 2), rate / 60))
+        self._joins = SourceRates(Rate(max(1.0, rate / 2), rate / 60))
+        self._joining = Crowd(limits.joining, max(1, limits.joining // 2), limits.joining)
+        self._inside = Crowd(limits.browsers, max(1, limits.browsers // 2), limits.browsers)
         self._visits: set[_Visit] = set()
 
     @property
@@ -102,17 +104,23 @@ class Visits:
         `source` is the browser's IP address, `places` where it may find the UDP port. Raises
         Refusal.
         """
-        if not self._joins.take(network(source), self._host.now()):
+        now = self._host.now()
+        if not self._joins.take(source, now):
             raise Refusal(429, "too many offers from there; try again in a minute")
-        if self.joining >= self._limits.joining or self.count >= self._limits.browsers:
-            raise Refusal(503, "no room for another browser now")
         try:
             wanted = parse_join(body)
         except BadRequest as error:
             raise Refusal(400, str(error)) from None
-        visit = self._open(wanted)
-        self._visits.add(visit)
-        self._guard.start(nursery, f"browser at {source}", self._carry, visit)
+        with ExitStack() as inside, ExitStack() as joining:
+            for crowd, places_of in ((self._inside, inside), (self._joining, joining)):
+                entry = crowd.enter(source, now)
+                if entry is None:
+                    raise Refusal(503, "no room for another browser now")
+                places_of.callback(crowd.leave, entry)
+            visit = self._open(wanted)
+            self._visits.add(visit)
+            who, stacks = f"browser at {source}", (inside.pop_all(), joining.pop_all())
+            self._guard.start(nursery, who, self._carry, visit, *stacks)
         sdp = answer(
             wanted.offer,
             ufrag=visit.session.ufrag,
@@ -158,12 +166,13 @@ class Visits:
         """Chance as letters that ICE allows: base64's."""
         return b64encode(self._host.entropy(size)).decode()
 
-    async def _carry(self, visit: _Visit) -> None:
-        """One browser's channel, from before it is there to its end."""
+    async def _carry(self, visit: _Visit, inside: ExitStack, joining: ExitStack) -> None:
+        """One browser's channel, from before it is there to its end; what it is counted in is
+        left with the stacks."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_run_and_cancel, visit.carrier, nursery.cancel_scope)
-                with trio.move_on_after(self._limits.join_s):
+                with joining, trio.move_on_after(self._limits.join_s):
                     await visit.carrier.opened.wait()
                     session = await self._prove(visit)
                     if session is not None:
@@ -173,6 +182,7 @@ class Visits:
                 if visit.peer is None:
                     nursery.cancel_scope.cancel()
         finally:
+            inside.close()
             self.counts.breaches += visit.carrier.breach is not None
             self._visits.discard(visit)
             self._agent.close(visit.session)

@@ -77,8 +77,8 @@ class Libp2pResponder:
 
     async def serve_pipe(self, pipe: Pipe, first: bytes, *, relayed: bool = False) -> str:
         """The same over any pipe; `relayed` where it is a circuit. Returns why it ended."""
-        subnet = self._crowd.enter(pipe.remote[0])
-        if subnet is None:
+        entry = self._crowd.enter(pipe.remote[0], self._host.now())
+        if entry is None:
             pipe.close()
             return "full"
         connection = self._connection(pipe, relayed)
@@ -86,7 +86,7 @@ class Libp2pResponder:
             await self._pace.spend(defaults.HANDSHAKE_COST)
             await connection.run(first)
         finally:
-            self._crowd.leave(subnet)
+            self._crowd.leave(entry)
             pipe.close()
             if self._hop is not None:
                 self._hop.gone(connection)

@@ -93,4 +93,4 @@ class Budget:
 
 def target(ip: str) -> str:
     """What counts as one target: an IPv4 address, or an IPv6 /64."""
-    return network(ip, 32)
+    return network(ip, 32, 64)

@@ -42,12 +42,10 @@ SMALLEST_ANSWER_BYTES: Final = 40
 """A header, an IPv4 address, a fingerprint: what is smaller is not answered."""
 ANSWER_BURST: Final = 32
 ANSWERS_PER_S: Final = 4.0
-"""Answers to one subnet (/24, or /56 of IPv6): so many at once, and a second."""
+"""Answers to one source (`limits.SourceRates`): so many at once, and a second."""
 ALL_ANSWERS_BURST: Final = 400
 ALL_ANSWERS_PER_S: Final = 100.0
 """The same to everybody: 100 answers are 5 kB a second."""
-SUBNET_BITS: Final = (24, 56)
-"""What counts as one subnet, in bits of IPv4 and IPv6: what a home gets."""
 
 # Dial-backs (dialback.py, dialler.py).
 DIALBACK_BYTE: Final = b"\x01"
@@ -66,10 +64,11 @@ ASKER_PER_S: Final = 16 / 600
 """Dial-backs for one asker: a measurement asks one server for about 8."""
 TARGET_BURST: Final = 16
 TARGET_PER_S: Final = 0.1
-"""Dial-backs to one subnet (/24, or /56 of IPv6) where the asker is seen."""
+"""Dial-backs to one network (/24, or /64 of IPv6; larger ones have their shares) where the asker
+is seen."""
 FOREIGN_BURST: Final = 4
 FOREIGN_PER_S: Final = 1 / 60
-"""Dial-backs to one subnet where the asker is not seen: it has paid, the target has not asked."""
+"""The same where the asker is not seen: it has paid, the target has not asked."""
 ALL_BURST: Final = 64
 ALL_PER_S: Final = 2.0
 """Dial-backs for everybody together."""

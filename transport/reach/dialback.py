@@ -15,7 +15,8 @@ from typing import Any
 from ..datagrams import Place
 from ..defaults import HTTPS_PORT, LOW_PORT
 from ..identity import PeerId
-from ..place import is_public, network, plain_ip
+from ..limits import SourceRates
+from ..place import is_public, plain_ip
 from ..rates import Rate, Rates
 from . import defaults
 
@@ -81,8 +82,8 @@ class Gate:
         everybody = Rate(defaults.ALL_BURST, defaults.ALL_PER_S)
         self._entropy = entropy
         self._askers = Rates(Rate(defaults.ASKER_BURST, defaults.ASKER_PER_S), everybody)
-        self._targets = Rates(Rate(defaults.TARGET_BURST, defaults.TARGET_PER_S), everybody)
-        self._foreign = Rates(Rate(defaults.FOREIGN_BURST, defaults.FOREIGN_PER_S), everybody)
+        self._targets = SourceRates(Rate(defaults.TARGET_BURST, defaults.TARGET_PER_S), everybody)
+        self._foreign = SourceRates(Rate(defaults.FOREIGN_BURST, defaults.FOREIGN_PER_S), everybody)
         self._demands: OrderedDict[tuple[PeerId, Wanted], _Demand] = OrderedDict()
 
     def ask(
@@ -106,8 +107,7 @@ class Gate:
         if ip != seen and not self._has_paid(peer, wanted, paid, now):
             return self._demand(peer, wanted, now)
         targets = self._targets if ip == seen else self._foreign
-        subnet = network(ip, *defaults.SUBNET_BITS)
-        if not self._askers.take(peer, now) or not targets.take(subnet, now):
+        if not self._askers.take(peer, now) or not targets.take(ip, now):
             return No("busy", "too many dial-backs of late")
         return Go()
 

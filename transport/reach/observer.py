@@ -1,13 +1,13 @@
 """A volunteer's answers to "where do you see me?": Binding requests on its UDP port.
 
 It must not serve to hit others: an answer is never larger than its request, goes to where the
-request came from, says nothing but that address, and there are so many a second for each subnet
+request came from, says nothing but that address, and there are so many a second for each source
 and in all.
 """
 
 from ..datagrams import Place
-from ..place import network
-from ..rates import Rate, Rates
+from ..limits import SourceRates
+from ..rates import Rate
 from . import defaults, stun
 from .stun import Kind, Message
 
@@ -15,12 +15,12 @@ from .stun import Kind, Message
 class Responder:
     """Requests in, answers out."""
 
-    def __init__(self, rates: Rates | None = None) -> None:
+    def __init__(self, rates: SourceRates | None = None) -> None:
         self.answered = 0
         self.refused = 0
         if rates is None:
             each = Rate(defaults.ANSWER_BURST, defaults.ANSWERS_PER_S)
-            rates = Rates(each, Rate(defaults.ALL_ANSWERS_BURST, defaults.ALL_ANSWERS_PER_S))
+            rates = SourceRates(each, Rate(defaults.ALL_ANSWERS_BURST, defaults.ALL_ANSWERS_PER_S))
         self._rates = rates
 
     def answer(self, data: bytes, message: Message, source: Place, now: float) -> bytes | None:
@@ -31,8 +31,7 @@ class Responder:
         """
         if message.kind is not Kind.REQUEST or message.username or message.integrity:
             return None
-        subnet = network(source[0], *defaults.SUBNET_BITS)
-        if not self._fits(data, source) or not self._rates.take(subnet, now):
+        if not self._fits(data, source) or not self._rates.take(source[0], now):
             self.refused += 1
             return None
         if message.unknown:

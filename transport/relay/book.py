@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ..place import network
+from ..limits import Sources
 from ..shaper import Direction, Flow, Shaper
 from .defaults import CODES_COUNTED, MEMBER_WEIGHT, RelayLimits
 from .pacer import Pacer, Share
@@ -29,7 +29,7 @@ class Reservation:
     """A peer that may be reached through here until `expires` (the caller's clock)."""
 
     peer: str
-    subnet: str
+    ip: str
     expires: float
     member: bool
     circuits: int = 0  # open towards it
@@ -62,7 +62,7 @@ class Circuit:
         deadline: float,
         most: int | None,
         share: Share,
-        subnet: str | None,
+        stranger: str | None,
     ) -> None:
         self.source = source
         self.target = target.peer
@@ -72,7 +72,7 @@ class Circuit:
         """Bytes it may carry; None: what the rate gives."""
         self.carried = 0
         self.reservation = target
-        self.subnet = subnet  # the source's, where a stranger takes part
+        self.stranger = stranger  # the source's IP address, where a stranger takes part
         self._book = book
         self._share = share
         self._open = True
@@ -148,11 +148,15 @@ class RelayBook:
         self.limits = limits
         self.shaper = shaper
         self._reservations: dict[str, Reservation] = {}  # oldest first
-        self._subnets: Counter[str] = Counter()
+        self._sources = Sources(limits.reservations_per_subnet, limits.reservations)
         self._circuits: dict[Circuit, None] = {}
         self._per_peer: Counter[str] = Counter()
         self._per_pair: Counter[tuple[str, str]] = Counter()  # source, target
-        self._strangers: Counter[str] = Counter()  # circuits with one, by the source's subnet
+        # Circuits with a stranger, in all and by the source's networks.
+        self._strangers = 0
+        self._stranger_sources = Sources(
+            limits.stranger_circuits_per_subnet, limits.stranger_circuits
+        )
         self._pacer = Pacer(limits.rate, now)
         self._relayed = 0
         self._refused: Counter[str] = Counter()
@@ -164,19 +168,18 @@ class RelayBook:
         if (code := self._unwilling(relayed)) is not None:
             return self._refuse(code)
         self._expire(now)
-        subnet = network(ip)
         held = self._reservations.get(peer)
-        if held is None or held.subnet != subnet:
-            code = self._find_place(peer, subnet, member=member)
+        if held is None or held.ip != ip:
+            code = self._find_place(peer, ip, held, member=member)
             if code is not None:
                 return self._refuse(code)
         if held is None:
-            held = self._reservations[peer] = Reservation(peer, subnet, now, member)
-            self._subnets[subnet] += 1
-        elif held.subnet != subnet:
-            self._leave_subnet(held)
-            held.subnet = subnet
-            self._subnets[subnet] += 1
+            held = self._reservations[peer] = Reservation(peer, ip, now, member)
+            self._sources.add(ip)
+        elif held.ip != ip:
+            self._sources.remove(held.ip)
+            held.ip = ip
+            self._sources.add(ip)
         held.expires = now + self.limits.reservation_s
         held.member = member
         return held
@@ -190,7 +193,7 @@ class RelayBook:
         """The peer has gone, or wants its place no longer. Circuits that are open stay."""
         held = self._reservations.pop(peer, None)
         if held is not None:
-            self._leave_subnet(held)
+            self._sources.remove(held.ip)
 
     def open_circuit(
         self,
@@ -218,8 +221,8 @@ class RelayBook:
         if held is None:
             return self._refuse("no-reservation")
         trusted = member and held.member
-        subnet = None if trusted else network(ip)
-        if self._is_busy(source, target, subnet):
+        stranger = None if trusted else ip
+        if self._is_busy(source, target, stranger):
             return self._refuse("too-many-circuits")
         circuit = Circuit(
             self,
@@ -228,7 +231,7 @@ class RelayBook:
             deadline=now + (self.limits.member_s if trusted else self.limits.stranger_s),
             most=None if trusted else self.limits.stranger_bytes,
             share=self._pacer.join(MEMBER_WEIGHT if trusted else 1),
-            subnet=subnet,
+            stranger=stranger,
         )
         self._enter(circuit)
         return circuit
@@ -242,7 +245,7 @@ class RelayBook:
         return Figures(
             reservations=len(self._reservations),
             circuits=len(self._circuits),
-            stranger_circuits=self._strangers.total(),
+            stranger_circuits=self._strangers,
             relayed=self._relayed,
             rate=self.limits.rate,
             refused=dict(self._refused),
@@ -258,9 +261,9 @@ class RelayBook:
         """A circuit has been closed."""
         del self._circuits[circuit]
         circuit.reservation.circuits -= 1
-        if circuit.subnet is not None:
-            self._strangers[circuit.subnet] -= 1
-            self._strangers += Counter()  # drops what is 0
+        if circuit.stranger is not None:
+            self._strangers -= 1
+            self._stranger_sources.remove(circuit.stranger)
         self._per_pair[circuit.source, circuit.target] -= 1
         if not self._per_pair[circuit.source, circuit.target]:
             del self._per_pair[circuit.source, circuit.target]
@@ -274,8 +277,9 @@ class RelayBook:
     def _enter(self, circuit: Circuit) -> None:
         self._circuits[circuit] = None
         circuit.reservation.circuits += 1
-        if circuit.subnet is not None:
-            self._strangers[circuit.subnet] += 1
+        if circuit.stranger is not None:
+            self._strangers += 1
+            self._stranger_sources.add(circuit.stranger)
         self._per_peer.update((circuit.source, circuit.target))
         self._per_pair[circuit.source, circuit.target] += 1
 
@@ -289,19 +293,17 @@ class RelayBook:
             self._refused[code] += 1
         return code
 
-    def _is_busy(self, source: str, target: str, subnet: str | None) -> bool:
+    def _is_busy(self, source: str, target: str, stranger: str | None) -> bool:
         """Whether one more is one too many; strangers get half of what a peer has, so that they
         cannot keep members from it."""
         limits = self.limits
         if self._per_pair[source, target] >= limits.circuits_per_pair:
             return True
         per_peer = limits.circuits_per_peer
-        if subnet is not None:
+        if stranger is not None:
             per_peer //= 2
-            if (
-                self._strangers.total() >= limits.stranger_circuits
-                or self._strangers[subnet] >= limits.stranger_circuits_per_subnet
-            ):
+            full = self._strangers >= limits.stranger_circuits
+            if full or not self._stranger_sources.fits(stranger):
                 return True
         open_now = max(self._per_peer[source], self._per_peer[target])
         return open_now >= per_peer or len(self._circuits) >= limits.circuits
@@ -312,27 +314,25 @@ class RelayBook:
         for peer in over:
             self.release(peer)
 
-    def _find_place(self, asker: str, subnet: str, *, member: bool) -> str | None:
+    def _find_place(
+        self, asker: str, ip: str, held: Reservation | None, *, member: bool
+    ) -> str | None:
         """Make sure that one more fits, if need be in an idle stranger's place; else a code."""
         limits = self.limits
-        crowded = self._subnets[subnet] >= limits.reservations_per_subnet
-        if crowded and not (member and self._push_out(asker, subnet)):
+        crowded = not self._sources.fits(ip, without=held.ip if held is not None else "")
+        if crowded and not (member and self._push_out(asker, ip)):
             return "subnet-full"
-        full = asker not in self._reservations and len(self._reservations) >= limits.reservations
+        full = held is None and len(self._reservations) >= limits.reservations
         if full and not (member and self._push_out(asker, None)):
             return "full"
         return None
 
-    def _push_out(self, asker: str, subnet: str | None) -> bool:
-        """End the oldest reservation of a stranger without a circuit; whether there was one."""
+    def _push_out(self, asker: str, ip: str | None) -> bool:
+        """End the oldest reservation of a stranger without a circuit, where an address is given
+        one after which that fits; whether there was one."""
         for held in self._reservations.values():
             idle = not held.member and not held.circuits and held.peer != asker
-            if idle and subnet in (None, held.subnet):
+            if idle and (ip is None or self._sources.fits(ip, without=held.ip)):
                 self.release(held.peer)
                 return True
         return False
-
-    def _leave_subnet(self, held: Reservation) -> None:
-        self._subnets[held.subnet] -= 1
-        if not self._subnets[held.subnet]:
-            del self._subnets[held.subnet]

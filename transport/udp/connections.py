@@ -27,7 +27,7 @@ from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from ..datagrams import Datagram, Datagrams, Place
 from ..guard import Guard
 from ..host import Host
-from ..limits import HalfOpen
+from ..limits import Entry, HalfOpen
 from .certificate import Certificate
 from .connection import UNREADABLE, Connection, configuration
 from .defaults import UdpLimits
@@ -42,10 +42,10 @@ _LEAST_S: Final = 0.0005  # between two turns by time: no state of aioquic's mak
 class _Entry:
     """A connection, and what the port knows of it."""
 
-    def __init__(self, connection: Connection, deadline: float, subnet: str | None) -> None:
+    def __init__(self, connection: Connection, deadline: float, half_open: Entry | None) -> None:
         self.connection = connection
         self.deadline = deadline  # for the handshake, and until the other end has proven itself
-        self.subnet = subnet  # of one that was accepted and has proven nothing yet
+        self.half_open = half_open  # of one that was accepted and has proven nothing yet
         self.pipe: QuicPipe | None = None
         self.opened = trio.Event()  # the handshake of a dial is done, or it has failed
         self.cids: dict[bytes, None] = {}  # by which it is found
@@ -157,7 +157,7 @@ class Connections:
             original_destination_connection_id=found.original,
             retry_source_connection_id=found.retried,
         )
-        entry = self._add(connection, now, found.subnet)
+        entry = self._add(connection, now, found.entry)
         self._name(entry, destination(data))
         return entry
 
@@ -183,8 +183,8 @@ class Connections:
         self._turn(entry, now)
         return entry.pipe, entry.opened
 
-    def _add(self, connection: Connection, now: float, subnet: str | None) -> _Entry:
-        entry = _Entry(connection, now + self._limits.handshake_s, subnet)
+    def _add(self, connection: Connection, now: float, half_open: Entry | None) -> _Entry:
+        entry = _Entry(connection, now + self._limits.handshake_s, half_open)
         self._entries[entry] = None
         for cid in connection.cids:
             self._name(entry, cid)
@@ -210,9 +210,9 @@ class Connections:
         entry.opened.set()
 
     def _leave_gate(self, entry: _Entry) -> None:
-        if entry.subnet is not None:
-            self.gate.half_open.leave(entry.subnet)
-            entry.subnet = None
+        if entry.half_open is not None:
+            self.gate.half_open.leave(entry.half_open)
+            entry.half_open = None
 
     def close(self) -> None:
         """Close them all and tell the peers."""
@@ -274,7 +274,7 @@ class Connections:
                 entry.pipe.lose()
             entry.opened.set()
         elif (
-            entry.subnet is not None and not entry.connection.began
+            entry.half_open is not None and not entry.connection.began
         ):  # nothing authentic came with its first packet
             self._forget(entry)
             return

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from ..datagrams import Place
 from ..host import Host
-from ..limits import Arrivals, HalfOpen, Limits
+from ..limits import Arrivals, Entry, HalfOpen, Limits
 from ..rates import Bucket, Rate
 from . import defaults
 from .defaults import UdpLimits
@@ -25,11 +25,11 @@ from .defaults import UdpLimits
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """A first packet that may begin a connection: what its server has to repeat to the client,
-    and the subnet that it counts for."""
+    and its entry among those that are half open."""
 
     original: bytes
     retried: bytes | None
-    subnet: str
+    entry: Entry
 
 
 class _Tokens(QuicRetryTokenHandler):
@@ -82,14 +82,13 @@ class Gate:
             retried = header.destination_cid
         elif self.half_open.count >= self._limits.retry_above or not self._unproven.take(now):
             return self._retry(header, place, now)
-        subnet = self.half_open.enter(place[0])
-        if subnet is None:
+        entry = self.half_open.enter(place[0], now)
+        if entry is None:
             return None
-        # Its own subnet's share first: who has used that up takes nothing from the others.
-        if not self._arrivals.allow(subnet, now):
-            self.half_open.leave(subnet)
+        if not self._arrivals.allow(entry, now):
+            self.half_open.leave(entry)
             return None
-        return Welcome(original, retried, subnet)
+        return Welcome(original, retried, entry)
 
     def _retry(self, header: QuicHeader, place: Place, now: float) -> bytes:
         self.retries += 1

@@ -97,4 +97,4 @@ async def test_cancelled_at_any_moment_it_closes_everything(autojump_clock: Any)
             scope.cancel()
         assert far.closed
         assert all(connection.code is not None for connection in seen)
-        assert not ours._crowd._by_subnet
+        assert not ours._crowd.count

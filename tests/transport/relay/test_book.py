@@ -64,9 +64,24 @@ def test_ipv6_counts_by_64() -> None:
     assert isinstance(book.reserve("x", "2600:1:2:4::1", 0.0, member=False), Reservation)
 
 
+def _granted_to_a_home(book: RelayBook) -> int:
+    """With one asker in each of its /64."""
+    granted = (book.reserve(str(n), f"2600:1:2:{n:x}::1", 0.0, member=False) for n in range(256))
+    return sum(isinstance(item, Reservation) for item in granted)
+
+
+def test_a_home_gets_two_shares_by_ipv6() -> None:
+    assert _granted_to_a_home(a_book()) == 16
+
+
+@pytest.mark.usefixtures("by_64_bits_alone")
+def test_without_that_it_gets_all() -> None:
+    assert _granted_to_a_home(a_book()) == ON.reservations
+
+
 def test_there_is_a_total() -> None:
     book = a_book()
-    granted = sum(places(book, 8, subnet=f"10.0.{n}") for n in range(100))
+    granted = sum(places(book, 8, subnet=f"10.{n}.0") for n in range(100))
     assert granted == ON.reservations
     assert book.reserve("late", "1.2.3.4", 0.0, member=False) == "full"
 

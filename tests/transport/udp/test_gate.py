@@ -4,7 +4,7 @@ import pytest
 from aioquic._buffer import Buffer
 from aioquic.quic.packet import QuicPacketType, pull_quic_header
 
-from shoal.transport.limits import HalfOpen, Limits
+from shoal.transport.limits import Entry, HalfOpen, Limits
 from shoal.transport.realhost import RealHost
 from shoal.transport.udp.connection import Connection, configuration
 from shoal.transport.udp.defaults import UdpLimits
@@ -34,7 +34,7 @@ def test_a_first_packet_is_welcome() -> None:
     data = first_packet()
     gate = make_gate()
     found = gate.admit(data, PLACE, 1.0)
-    assert found == Welcome(destination(data), None, "203.0.113.0/24")
+    assert found == Welcome(destination(data), None, Entry("203.0.113.7", new=True))
     assert gate.half_open.count == 1
 
 
@@ -111,7 +111,7 @@ def let_in(limits: UdpLimits, seconds: float, count: int) -> int:
     for n in range(count):
         answer = gate.admit(data, (f"203.{n % 200}.113.7", 4001), 10 + seconds * n / count)
         if isinstance(answer, Welcome):
-            gate.half_open.leave(answer.subnet)
+            gate.half_open.leave(answer.entry)
             found += 1
     return found
 
@@ -146,7 +146,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, limits: UdpLimits) -> tuple[int, 
     for n in range(5000):
         found = gate.admit(data, PLACE if n < 200 else (f"198.51.{n % 200}.7", 1), 10 + n / 5000)
         if isinstance(found, Welcome):
-            gate.half_open.leave(found.subnet)
+            gate.half_open.leave(found.entry)
         elif found is not None and n < 200:
             answer = found
     peer.receive(answer, B, SOCKET, 1.1)
@@ -181,7 +181,7 @@ def greedy(sources: int) -> tuple[int, bool]:
     for n in range(1000):
         answer = gate.admit(data, (f"203.{n % sources}.113.7", 4001), 10 + n / 500)
         if isinstance(answer, Welcome):
-            gate.half_open.leave(answer.subnet)
+            gate.half_open.leave(answer.entry)
             found += 1
     return found, isinstance(gate.admit(data, ("198.51.100.1", 1), 11.999), Welcome)
 
@@ -192,7 +192,30 @@ def test_one_subnet_does_not_use_up_everybody_s_beginnings() -> None:
     assert others
 
 
-def test_a_hundred_do() -> None:
+def test_a_hundred_leave_some_to_newcomers() -> None:
+    found, others = greedy(100)
+    assert found > 400
+    assert others
+
+
+def test_without_a_share_for_newcomers_a_hundred_use_them_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shoal.transport.defaults.KEPT_S", 0)
     found, others = greedy(100)
     assert found > 500
     assert not others
+
+
+def test_one_home_s_ipv6_does_not_use_up_everybody_s_beginnings() -> None:
+    """With a /64 for each of them."""
+    gate = make_gate(UdpLimits(unproven_per_s=1e9))
+    data = first_packet()
+    found = 0
+    for n in range(1000):
+        answer = gate.admit(data, (f"2600:1:2:{n % 256:x}::7", 4001), 10 + n / 500)
+        if isinstance(answer, Welcome):
+            gate.half_open.leave(answer.entry)
+            found += 1
+    assert found <= 128 + 2 * 16
+    assert isinstance(gate.admit(data, ("2600:7::1", 1), 11.999), Welcome)
