@@ -52,7 +52,9 @@ class Bootstrap:
         pause = defaults.BOOTSTRAP_PAUSE
         while True:
             try:
-                link = await self._ladder.dial(address, timeout=defaults.BOOTSTRAP_TIMEOUT)
+                link = await self._ladder.dial(
+                    address, timeout=defaults.BOOTSTRAP_TIMEOUT, given=told
+                )
             except TransportError as error:
                 if error.code == "self":
                     return

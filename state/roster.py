@@ -18,7 +18,7 @@ from ..transport.address import Address
 from ..transport.errors import TransportError
 from ..transport.identity import PeerId
 from ..transport.place import Nearness
-from ..transport.rates import Bucket, Rate
+from ..transport.rates import Bucket, Rate, Rates
 from . import defaults
 from .errors import BadRecord, Forged
 from .reach import dialable
@@ -39,6 +39,8 @@ class Known:
     pause: float = defaults.DIAL_PAUSE[0]  # after the next failure
     rank: bytes = b""  # in which order this node dials those who are due together
     dialling: bool = False
+    met: bool = False  # there was a link with it
+    counted: bool = False  # the dial, as one in vain
     places: frozenset[tuple[str, int]] = frozenset()  # IP addresses and ports it publishes
 
 
@@ -64,6 +66,7 @@ class Roster:
         self._by_bytes: dict[bytes, Known] = {}  # by the sealed record
         self.live: dict[PeerId, None] = {}  # in order of their links
         self.reclaimed: int | None = None  # a sequence number of our own that others know
+        self._ghosts = Rates(Rate(*defaults.GHOSTS))  # dials in vain, by who told of them
         self.counts: Callable[[PeerId], bool] = lambda peer: True
         """Whether somebody may be a member, and is dialled."""
 
@@ -251,6 +254,7 @@ class Roster:
         if known := self._known.get(peer):
             known.reach = max(known.reach, reach)
             known.pause = defaults.DIAL_PAUSE[0]
+            known.met = True
 
     def unlinked(self, peer: PeerId, now: float) -> None:
         """The link is gone; its peer is dialled again for a while."""
@@ -270,7 +274,7 @@ class Roster:
         """Whom to dial now, at most `most` of them, and where; each ends with `dialled`.
 
         Of those who are due every node prefers others, so that a swarm too large for a full mesh
-        becomes a random graph.
+        becomes a random graph. Of members that nobody ever meets one peer may tell of few.
         """
         self._forget(now)
         found: list[tuple[PeerId, list[Address]]] = []
@@ -281,11 +285,13 @@ class Roster:
             if len(found) >= most:
                 break
             addresses = dialable(known.record.addresses, peer, known.reach)
-            if addresses:
-                known.dialling = True
-                found.append((peer, addresses[: defaults.DIAL_ADDRESSES]))
-            else:
+            if not addresses:
                 known.due = inf  # until it tells of another address
+            elif not known.met and not self._ghosts.take(known.source, now):
+                known.due = now + defaults.GHOST_WAIT
+            else:
+                known.dialling, known.counted = True, not known.met
+                found.append((peer, addresses[: defaults.DIAL_ADDRESSES]))
         return found
 
     def where(self, peer: PeerId) -> list[Address]:
@@ -302,7 +308,10 @@ class Roster:
         if (known := self._known.get(peer)) is None:
             return
         known.dialling = False
-        if peer not in self.live:
+        if peer in self.live:
+            if known.counted:
+                self._ghosts.give(known.source, now)
+        else:
             known.due = now + jitter(known.pause)
             known.pause = min(2 * known.pause, defaults.DIAL_PAUSE[1])
 

@@ -7,7 +7,6 @@ import trio
 
 from . import defaults
 from .address import Address
-from .aim import Aim
 from .endpoint import Endpoint
 from .errors import DialFailed
 from .identity import PeerId
@@ -30,7 +29,6 @@ class Circuits:
         relays: RelayClient,
         foreign: CircuitClient,
         knowledge: Knowledge,
-        aim: Aim,
         *,
         link_relay: Callable[[Address], Awaitable[None]],
         improve: Callable[[Link, bool], None],
@@ -41,7 +39,6 @@ class Circuits:
         self._relays = relays
         self._foreign = foreign
         self._knowledge = knowledge
-        self._aim = aim
         self._link_relay = link_relay
         self._improve = improve
 
@@ -73,7 +70,7 @@ class Circuits:
     async def _dial_foreign(self, relay: Address, peer: PeerId) -> Link:
         """By a relay that does not speak as we do: perhaps libp2p's."""
         with trio.move_on_after(defaults.CLIMB_S):
-            with self._aim.at(relay):
+            with self._endpoint.aim.at(relay):
                 pipe = await self._foreign.dial(relay.through(peer))
             link = await self._endpoint.join(
                 pipe, Way.RELAYED, expect=peer, server=False, name=f"{peer} through {relay.peer}"

@@ -40,6 +40,9 @@ NETWORKS_FOUR: Final = ((24, 1), (16, 8))
 NETWORKS_SIX: Final = ((64, 1), (56, 2), (48, 4), (32, 8))
 """What counts as one source, in bits of an address, each network with how many times the share of
 the smallest it may have (place.py)."""
+TARGETS_FOUR: Final = ((32, 1), (24, 16))
+TARGETS_SIX: Final = ((64, 1), (56, 2), (48, 4))
+"""The same of what counts as one target of what this node sends."""
 LARGEST_SHARE: Final = 1 / 2
 """No network larger than the smallest may have more than this part of all."""
 KEPT_SHARE: Final = 1 / 4
@@ -196,9 +199,19 @@ NETWORK_S: Final = 2.0
 SLEPT_S: Final = 5.0
 """The wall clock this far ahead of where it was means that this machine slept."""
 AIM_MISSES: Final = 120
-"""Dials that may fail at one public address (an IPv6 /64 counts as one) in ten minutes, a count."""
+"""Dials that may fail in ten minutes at one target (`place.targets`) where a peer has answered this
+node, a count."""
+AIM_STRANGE: Final = 6
+"""The same where none has, by TCP."""
+AIM_STRANGE_UDP: Final = (1, 120.0)
+"""The same by QUIC, of which one is up to 9 kB: so many in so many seconds."""
+AIM_NEAR: Final = 16
+"""Private addresses, at which no peer has answered, that are dialled in vain in ten minutes, a
+count."""
 AIM_TARGETS: Final = 16 * KIB
-"""Addresses of which that is remembered, a count; with so many, no new one is dialled."""
+"""Targets of which that is remembered, a count; with so many, no new one is dialled."""
+AIM_KNOWN: Final = 4 * KIB
+"""Targets of which it is remembered that a peer answered there, a count."""
 AIM_UDP_COST: Final = 4
 """A dial by QUIC counts as so many."""
 DATABASE_PAGE: Final = 4 * KIB

@@ -1,34 +1,47 @@
 """Dialling addresses, over TCP and UDP: the direct ways to a peer."""
 
+from collections.abc import Awaitable, Callable
+
 import trio
 
 from . import defaults
 from .address import Address
-from .aim import Aim
 from .datagrams import Place
 from .endpoint import Endpoint
 from .errors import DialFailed
 from .identity import PeerId
 from .link import Link
-from .place import way_to
+from .pipe import Way
+from .place import may_dial_port, way_to
 from .udp.port import UdpPort
 
 
 class Direct:
-    """Dials for one node, at no address in vain too often (`aim`)."""
+    """Dials for one node, at no address in vain too often (`Endpoint.aim`). By QUIC only where a
+    peer has answered already, or where others see the peer: datagrams go to whoever is there, and
+    lost ones are sent again."""
 
-    def __init__(self, endpoint: Endpoint, udp: UdpPort | None, aim: Aim) -> None:
-        self.aim = aim
+    def __init__(self, endpoint: Endpoint, udp: UdpPort | None) -> None:
+        self.is_seen: Callable[[PeerId, str], Awaitable[bool]] | None = None
+        """Whether others see a peer at an IP address."""
         self._endpoint = endpoint
         self._udp = udp
 
     async def dial(self, address: Address, expect: PeerId | None, *, timeout: float) -> Link:
         """A path to who answers at an address, `timeout` seconds for the dial. Raises
         DialFailed."""
-        with self.aim.at(address):
-            if address.transport == "udp":
-                return await self._dial_udp(address, expect)
+        if address.transport == "udp" and not await self._may_send(address, expect):
+            raise DialFailed("not-seen", f"nobody else has seen the peer at `{address}`")
+        if address.transport != "udp":
             return await self._endpoint.reach(address, timeout=timeout)
+        with self._endpoint.aim.at(address):
+            return await self._dial_udp(address, expect)
+
+    async def _may_send(self, address: Address, peer: PeerId | None) -> bool:
+        near = way_to(address.host) is not Way.DIRECT
+        if near or self._endpoint.aim.is_known(address) or self.is_seen is None or peer is None:
+            return True
+        return await self.is_seen(peer, address.host)
 
     async def reach(self, address: Address, timeout: float) -> Link:
         """The same within `timeout` seconds in all."""
@@ -38,6 +51,8 @@ class Direct:
 
     async def dial_place(self, place: Place, peer: PeerId) -> Link:
         """A path to the UDP port of a peer that is linked already. Raises DialFailed."""
+        if not may_dial_port(place[1]):
+            raise DialFailed("forbidden", f"port {place[1]} is not dialled at a peer's word")
         return await self._dial_udp(Address(*place, peer, transport="udp"), peer)
 
     async def _dial_udp(self, address: Address, expect: PeerId | None) -> Link:

@@ -5,7 +5,7 @@ Pipes of other kinds than TCP (`Endpoint.join`) take the same way from TLS on.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -71,9 +71,10 @@ class Endpoint:
         self._limits = limits or Limits()
         self._certificate = Certificate.generate(identity, host)
         self._door = Door(identity.peer, self.incarnation, admission, self._limits, self.guard)
-        self._aim = Aim(host.now)
+        self.aim = Aim(host.now)
+        """Where it may dial at others' word."""
         self.shaper = shaper
-        self.rescue = Rescue(host, self.reach, self._aim, self._limits.handshake_s)
+        self.rescue = Rescue(host, self.reach, self._limits.handshake_s)
         self._links = Links(
             host, identity.peer, self.incarnation, self._limits, self.rescue, self.guard, shaper
         )
@@ -98,6 +99,7 @@ class Endpoint:
         self.punched: Callable[[PeerId, str], bool] = lambda peer, ip: False
         """Whether a TCP connection from a peer at an IP address came through a hole of ours."""
         self._admission_news = trio.lowlevel.ParkingLot()
+        self.on_path(self._has_answered)
 
     # Registration.
 
@@ -264,7 +266,8 @@ class Endpoint:
                 listener.socket.close()
 
     async def dial(self, address: Address, *, timeout: float, way: Way | None = None) -> Link:
-        """The link to who answers there; an existing one where it is live.
+        """The link to who answers at an address that the owner names; an existing one where it is
+        live.
 
         Raises DialFailed: `unreachable`, `refused` (nothing listens), `timeout`, `wrong-peer`,
         `self`, `tls-failed`, `bad-certificate`, `bad-name`, or what the peer's hello said
@@ -274,7 +277,7 @@ class Endpoint:
         if link is not None and link.connected:
             await trio.lowlevel.checkpoint()
         else:
-            link = await self.reach(address, timeout=timeout, way=way)
+            link = await self.reach(address, timeout=timeout, way=way, sure=True)
         link.keep()
         return link
 
@@ -294,18 +297,22 @@ class Endpoint:
                     failure = error
         raise failure
 
-    async def reach(self, address: Address, *, timeout: float, way: Way | None = None) -> Link:
-        """As `dial`, but a live link gets a further path there. Raises DialFailed."""
+    async def reach(
+        self, address: Address, *, timeout: float, way: Way | None = None, sure: bool = False
+    ) -> Link:
+        """As `dial`, but a live link gets a further path there. Only what is `sure` is more than
+        others' word (`aim`). Raises DialFailed."""
         if self._nursery is None:
             raise DialFailed("not-running", "the endpoint is not running")
         if address.transport != "tcp" or address.relay is not None:
             raise DialFailed("not-tcp", f"`{address}` is not a TCP address: the ladder dials it")
-        with (
-            trio.move_on_after(timeout),
-            self.guard.around(str(address), instead=mishap_of(address)),
-        ):
-            return await self._dial(address, way)
-        raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
+        with nullcontext() if sure else self.aim.at(address):
+            with (
+                trio.move_on_after(timeout),
+                self.guard.around(str(address), instead=mishap_of(address)),
+            ):
+                return await self._dial(address, way)
+            raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
 
     async def join(
         self, pipe: Pipe, way: Way, *, expect: PeerId | None, server: bool, name: str = ""
@@ -368,6 +375,10 @@ class Endpoint:
     def _own_addresses(self) -> list[Address]:
         found = self._host.interfaces()
         return [Address(item.address, self.port, self.peer) for item in found]
+
+    def _has_answered(self, link: Link, way: Way, medium: str) -> None:
+        if way is not Way.RELAYED:
+            self.aim.answered(link.address[0])
 
     async def _dial(self, address: Address, way: Way | None) -> Link:
         failure = DialFailed("unreachable", f"`{address}` has no IP address")

@@ -12,7 +12,6 @@ import trio
 
 from . import defaults
 from .address import Address
-from .aim import Aim
 from .endpoint import Endpoint
 from .errors import DialFailed
 from .host import Host
@@ -30,12 +29,10 @@ class Families:
         host: Host,
         endpoint: Endpoint,
         book: Callable[[PeerId], Sequence[Address]],
-        aim: Aim,
     ) -> None:
         self._host = host
         self._endpoint = endpoint
         self._book = book
-        self._aim = aim
         self._tried: dict[tuple[PeerId, bool], float] = {}
 
     async def meet(self, relay: Address, nursery: trio.Nursery) -> None:
@@ -49,7 +46,7 @@ class Families:
                 await done.wait()
 
     async def _dial(self, address: Address, done: trio.Event) -> None:
-        with suppress(DialFailed), self._aim.at(address):
+        with suppress(DialFailed):
             await self._endpoint.reach(address, timeout=defaults.CLIMB_S)
         done.set()
 

@@ -15,7 +15,6 @@ import trio
 
 from . import defaults
 from .address import Address
-from .aim import Aim
 from .circuits import Circuits
 from .climb import Attempt, order
 from .climbs import AddressBook, Climbs
@@ -98,7 +97,7 @@ class Ladder:
         self._on_change: list[Callable[[], None]] = []
         self.udp = UdpPort(host, guard=endpoint.guard) if rungs.udp else None
         self.ports = Ports(endpoint, self.udp)
-        self.direct = Direct(endpoint, self.udp, Aim(host.now))
+        self.direct = Direct(endpoint, self.udp)
         self.reach = Reach(
             host,
             endpoint,
@@ -122,7 +121,7 @@ class Ladder:
         self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
         self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
         self.neighbourhood = Neighbourhood(host, endpoint, self.knowledge.found)
-        self._families = Families(host, endpoint, book, self.direct.aim)
+        self._families = Families(host, endpoint, book)
         limits = PunchLimits()
         if not rungs.punch_tcp:
             limits = replace(limits, tcp_tries=0)
@@ -153,13 +152,13 @@ class Ladder:
         )
         self.foreign.on_change(self._changed)
         self.vouching = Vouching(host, endpoint, self.knowledge)
+        self.direct.is_seen = self.vouching.is_seen
         self._improving = Improving(self.puncher, self.vouching.ask, endpoint.guard)
         self.circuits = Circuits(
             endpoint,
             self.relays,
             self.foreign,
             self.knowledge,
-            self.direct.aim,
             link_relay=self._link_relay,
             improve=self._improve,
         )
@@ -220,8 +219,11 @@ class Ladder:
                 await trio.sleep(defaults.FIND_S)  # a link that is looked for elsewhere too
         raise DialFailed("timeout", f"`{peer}` did not answer within {timeout:g} s")
 
-    async def dial(self, address: Address, *, timeout: float) -> Link:
-        """The link to who answers at one address, of whichever kind. Raises DialFailed."""
+    async def dial(self, address: Address, *, timeout: float, given: bool = False) -> Link:
+        """The link to who answers at one address, of whichever kind; `given`: by the owner.
+        Raises DialFailed."""
+        if given:
+            self.endpoint.aim.give(address)
         if address.peer is not None:
             return await self.connect(address.peer, [address], timeout=timeout)
         if address.transport != "tcp":

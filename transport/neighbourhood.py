@@ -14,6 +14,7 @@ from .host import Host
 from .identity import PeerId
 from .lan.mdns import LanDiscovery
 from .pipe import Way
+from .place import may_dial_port
 
 
 class Neighbourhood:
@@ -45,6 +46,8 @@ class Neighbourhood:
 
     def _meet(self, peer: PeerId, place: Place, dials: trio.Nursery) -> None:
         """Somebody of our swarm answers on our own network."""
+        if not may_dial_port(place[1]):
+            return
         self._tell_found(peer, place[0])
         link = self._endpoint.link(peer)
         if link is not None:
@@ -54,4 +57,4 @@ class Neighbourhood:
 
     async def _dial(self, address: Address) -> None:
         with suppress(DialFailed):
-            await self._endpoint.reach(address, timeout=defaults.CLIMB_S, way=Way.LAN)
+            await self._endpoint.reach(address, timeout=defaults.CLIMB_S, way=Way.LAN, sure=True)

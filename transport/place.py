@@ -91,6 +91,12 @@ def is_public(ip: str) -> bool:
     return nearness_of(ip) is Nearness.PUBLIC and plain_ip(ip) == ip
 
 
+def may_dial_port(port: int) -> bool:
+    """Whether anything is sent to a port because a peer names it: those of a system's own services
+    never are a peer's, but for that of the web, on which some listen."""
+    return defaults.LOW_PORT <= port <= 65535 or port == defaults.HTTPS_PORT
+
+
 def way_to(ip: str) -> Way:
     """The way by which a plain connection to an address goes; the unclear counts as far.
 
@@ -110,6 +116,18 @@ class Network(NamedTuple):
 
     name: str
     share: int
+
+
+@lru_cache(4096)
+def targets(ip: str) -> tuple[Network, ...]:
+    """The networks that may be one victim's, smallest first: the address and its /24, or of IPv6
+    the /64, which has all of it, the /56 and the /48. What is sent at a peer's word is counted by
+    all of them."""
+    found = parse_ip(ip)
+    if found is None:
+        return (Network("unknown", 1),)
+    levels = defaults.TARGETS_FOUR if found.version == 4 else defaults.TARGETS_SIX
+    return tuple(Network(network(ip, bits, bits), share) for bits, share in levels)
 
 
 @lru_cache(4096)

@@ -7,7 +7,6 @@ import trio
 
 from . import defaults
 from .address import Address
-from .aim import Aim
 from .errors import DialFailed
 from .host import Host
 from .link import Link
@@ -22,15 +21,14 @@ Finder = Callable[[Link], Awaitable[None]]
 class Reach(Protocol):
     """`Endpoint.reach`: a further path of the link to who answers there, or DialFailed."""
 
-    async def __call__(self, address: Address, *, timeout: float) -> Link: ...
+    async def __call__(self, address: Address, *, timeout: float, sure: bool) -> Link: ...
 
 
 class Rescue:
     """Dials the peer where it was last, while `finder` looks elsewhere. Fulfils `link.Rescue`."""
 
-    def __init__(self, host: Host, reach: Reach, aim: Aim, timeout: float) -> None:
+    def __init__(self, host: Host, reach: Reach, timeout: float) -> None:
         """`timeout` seconds for one dial, at most."""
-        self._aim = aim
         self.finder: Finder | None = None
         self._host = host
         self._reach = reach
@@ -64,11 +62,8 @@ class Rescue:
             return None
         address = Address(ip, port, link.peer)
         try:
-            if link.identities.dialled:
-                await self._reach(address, timeout=self._timeout)
-            else:  # the port is but the peer's word
-                with self._aim.at(address):
-                    await self._reach(address, timeout=self._timeout)
+            # Where it was not dialled, the port is but the peer's word.
+            await self._reach(address, timeout=self._timeout, sure=link.identities.dialled)
         except DialFailed as error:
             # Behind a router it may be the router that refuses.
             near = way_to(ip) in (Way.LOOPBACK, Way.LAN)

@@ -52,8 +52,21 @@ class Vouching:
         if self._knowledge.seen(peer).vouched:
             await trio.lowlevel.checkpoint()
             return
+        await self._ask_all(self._vouchers(peer), peer)
+
+    async def is_seen(self, peer: PeerId, ip: str) -> bool:
+        """Whether others see a peer at an IP address; also where there is nobody to be asked, as a
+        node that has lost all others must find them again."""
+        vouchers = self._vouchers(peer)
+        if not vouchers or ip in self._knowledge.seen(peer).vouched:
+            await trio.lowlevel.checkpoint()
+            return True
+        await self._ask_all(vouchers, peer)
+        return ip in self._knowledge.seen(peer).vouched
+
+    async def _ask_all(self, vouchers: Sequence[Link], peer: PeerId) -> None:
         async with trio.open_nursery() as nursery:
-            for voucher in self._vouchers(peer):
+            for voucher in vouchers:
                 self._endpoint.guard.start(nursery, voucher.peer, self._ask, voucher, peer)
 
     async def _ask(self, voucher: Link, peer: PeerId) -> None:

@@ -104,7 +104,7 @@ async def test_a_link_is_used_and_else_the_book_and_else_the_dht() -> None:
     assert len(net.dialled) == 2
 
 
-NEAR = ("/ip4/127.0.0.1/tcp/22", "/ip4/192.168.1.1/tcp/80", "/ip4/8.8.4.4/tcp/4001")
+NEAR = ("/ip4/127.0.0.1/tcp/4022", "/ip4/192.168.1.1/tcp/4080", "/ip4/8.8.4.4/tcp/4001")
 
 
 @pytest.mark.trio

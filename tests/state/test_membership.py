@@ -229,7 +229,7 @@ async def test_ten_thousand_members_stay_within_bounds(
         batch = []
         for number in range(first, first + 64):
             author = Identity.from_seed(number.to_bytes(32))
-            record = MemberRecord(author.peer, 1, ("/ip4/127.0.0.1/tcp/9",))
+            record = MemberRecord(author.peer, 1, ("/ip4/127.0.0.1/tcp/4009",))
             batch.append(seal_record(author, record))
         push(victim, liar, *batch)
     await trio.sleep(5)
@@ -358,7 +358,7 @@ async def test_a_local_address_from_afar_is_not_dialled(
     net.connect(far.endpoint, gate.endpoint)
     net.connect(gate.endpoint, near.endpoint)
     await trio.sleep(1)
-    targets = ("/ip4/192.168.1.1/tcp/80", "/ip4/127.0.0.1/tcp/22", "/ip4/1.1.1.1/tcp/4")
+    targets = ("/ip4/192.168.1.1/tcp/4080", "/ip4/127.0.0.1/tcp/4022", "/ip4/1.1.1.1/tcp/4004")
     far.endpoint.cut(near.peer, "closed")
     del net.at["8.8.8.8", 4001]
     net.sent.clear()

@@ -11,6 +11,7 @@ from shoal.state.record import DOMAIN, MemberRecord, seal_record
 from shoal.state.roster import Offer, Roster
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.place import Nearness
+from shoal.transport.rates import Rate, Rates
 from shoal.transport.signed import seal
 
 OWN = Identity.from_seed(b"\xff" * 32)
@@ -21,7 +22,7 @@ def identity(number: int) -> Identity:
     return Identity.from_seed(number.to_bytes(32))
 
 
-def sealed(number: int, seq: int = WALL, address: str = "/ip4/8.8.8.8/tcp/1") -> bytes:
+def sealed(number: int, seq: int = WALL, address: str = "/ip4/8.8.8.8/tcp/4001") -> bytes:
     author = identity(number)
     return seal_record(author, MemberRecord(author.peer, seq, (address,)))
 
@@ -205,6 +206,37 @@ def test_a_failed_dial_comes_again_later_each_time(roster: Roster) -> None:
     assert pauses == [1, 2, 4, 8]
 
 
+def _dialled_in_vain(roster: Roster, seconds: int) -> int:
+    """Dials to members that are nowhere, of which one peer tells as many as it may."""
+    assert all(told(roster, 1000 + n, 1) for n in range(defaults.VOUCHED))
+    count = 0
+    for second in range(seconds):
+        for peer, _ in roster.next_dials(float(second), 20):
+            roster.dialled(peer, float(second), lambda pause: pause)
+            count += 1
+    return count
+
+
+def test_of_members_that_nobody_meets_one_peer_brings_about_few_dials(roster: Roster) -> None:
+    assert _dialled_in_vain(roster, 60) <= 64 + 30
+
+
+def test_without_that_bound_they_are_many(roster: Roster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "_ghosts", Rates(Rate(1e9, 1e9)))
+    assert _dialled_in_vain(roster, 60) > 500
+
+
+def test_a_dial_that_comes_to_a_link_costs_its_teller_nothing(roster: Roster) -> None:
+    assert all(told(roster, 1000 + n, 1) for n in range(100))
+    met = set()
+    for _ in range(20):
+        for peer, _ in roster.next_dials(1.0, 8):
+            roster.linked(peer, Nearness.PUBLIC)
+            roster.dialled(peer, 1.0, lambda pause: pause)
+            met.add(peer)
+    assert len(met) == 100
+
+
 def test_who_misbehaved_is_dialled_late(roster: Roster) -> None:
     told(roster, 1, 1)
     roster.put_off(identity(1).peer)
@@ -217,7 +249,7 @@ def test_a_new_address_is_tried_at_once(roster: Roster) -> None:
     told(roster, 2, 1)
     dialled(roster, 1.0)
     roster.dialled(peer, 1.0, lambda seconds: 100 * seconds)
-    moved = sealed(2, WALL + 1, "/ip4/9.9.9.9/tcp/1")
+    moved = sealed(2, WALL + 1, "/ip4/9.9.9.9/tcp/4001")
     roster.receive(moved, identity(1).peer, Nearness.PUBLIC, 2.0)
     ((found, addresses),) = roster.next_dials(2.0, 8)
     assert (found, addresses[0].host) == (peer, "9.9.9.9")
@@ -227,7 +259,7 @@ def test_a_new_address_is_tried_at_once(roster: Roster) -> None:
 def test_only_addresses_as_near_as_their_source_are_dialled(
     roster: Roster, reach: Nearness
 ) -> None:
-    near = sealed(2, address="/ip4/127.0.0.1/tcp/22")
+    near = sealed(2, address="/ip4/127.0.0.1/tcp/4022")
     roster.receive(near, identity(1).peer, reach, 0.0)
     assert bool(dialled(roster, 1.0)) == (reach == Nearness.LOOPBACK)
 

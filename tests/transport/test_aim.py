@@ -1,19 +1,33 @@
 """Dials at addresses that others have named."""
 
-from contextlib import suppress
+from collections import Counter
+from contextlib import nullcontext, suppress
 
+import msgpack
 import pytest
 import trio
 
 from shoal.netsim.daemons.climber import Climber
+from shoal.netsim.host import Host
+from shoal.netsim.packet import UDP as UDP_NUMBER
+from shoal.netsim.packet import Packet
 from shoal.netsim.world import World
+from shoal.state.record import MemberRecord, seal_record
 from shoal.transport.address import Address
 from shoal.transport.aim import Aim
+from shoal.transport.calls import Reply
 from shoal.transport.errors import DialFailed
+from shoal.transport.frame import Priority
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.ladder import Rungs
+from shoal.transport.place import Nearness
+from shoal.transport.vouching import Vouching
 
 RELAYS = [Identity.from_seed(bytes([200 + n]) * 32).peer for n in range(8)]
-VICTIM = Address("203.0.112.7", 4001)
+VICTIM, UDP = (
+    Address("203.0.112.7", 4001),
+    Address("203.0.112.7", 4001, transport="udp"),
+)
 
 
 class Clock:
@@ -34,7 +48,7 @@ def miss(aim: Aim, address: Address) -> bool:
 
 def test_so_many_may_fail_in_ten_minutes() -> None:
     clock = Clock()
-    aim = Aim(clock.now, misses=5)
+    aim = Aim(clock.now, strange=5)
     assert [miss(aim, VICTIM) for _ in range(7)] == [True] * 5 + [False] * 2
     clock.at += 500
     assert not miss(aim, VICTIM)
@@ -43,17 +57,17 @@ def test_so_many_may_fail_in_ten_minutes() -> None:
 
 
 def test_all_ports_and_a_whole_64_are_one_target() -> None:
-    aim = Aim(Clock().now, misses=2)
-    assert miss(aim, Address("203.0.112.7", 1)) and miss(aim, Address("203.0.112.7", 2))
-    assert not miss(aim, Address("203.0.112.7", 3))
-    assert not miss(aim, Address("::ffff:203.0.112.7", 3))
-    assert miss(aim, Address("2600::1", 1)) and miss(aim, Address("2600::2", 1))
-    assert not miss(aim, Address("2600::3", 1))
-    assert miss(aim, Address("203.0.112.8", 1))
+    aim = Aim(Clock().now, strange=2)
+    assert miss(aim, Address("203.0.112.7", 4001)) and miss(aim, Address("203.0.112.7", 4002))
+    assert not miss(aim, Address("203.0.112.7", 4003))
+    assert not miss(aim, Address("::ffff:203.0.112.7", 4003))
+    assert miss(aim, Address("2600::1", 4001)) and miss(aim, Address("2600::2", 4001))
+    assert not miss(aim, Address("2600::3", 4001))
+    assert miss(aim, Address("203.0.112.8", 4001))
 
 
 def test_those_under_way_count() -> None:
-    aim = Aim(Clock().now, misses=2)
+    aim = Aim(Clock().now, strange=2)
     with aim.at(VICTIM), aim.at(VICTIM), pytest.raises(DialFailed), aim.at(VICTIM):
         pass
 
@@ -66,17 +80,61 @@ def test_who_answers_costs_nothing() -> None:
     assert miss(aim, VICTIM)
 
 
-def test_quic_counts_for_more() -> None:
-    aim = Aim(Clock().now, misses=9)
-    udp = Address("203.0.112.7", 4001, transport="udp")
-    assert [miss(aim, udp) for _ in range(3)] == [True, True, False]
+def test_where_a_peer_has_answered_more_may_fail() -> None:
+    aim = Aim(Clock().now, misses=9, strange=2)
+    aim.answered(VICTIM.host)
+    assert [miss(aim, UDP) for _ in range(3)] == [True, True, False], "one by QUIC counts as four"
     assert miss(aim, VICTIM) and not miss(aim, VICTIM)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "192.168.1.1", "fd00::1", "seed.example"])
-def test_the_own_network_and_names_are_not_counted(host: str) -> None:
-    aim = Aim(Clock().now, misses=1)
-    assert all(miss(aim, Address(host, 4001)) for _ in range(5))
+def test_where_none_has_quic_may_fail_once_in_two_minutes() -> None:
+    clock = Clock()
+    aim = Aim(clock.now)
+    assert miss(aim, UDP) and not miss(aim, UDP)
+    clock.at += 119
+    assert not miss(aim, UDP)
+    clock.at += 4
+    assert miss(aim, UDP)
+
+
+def test_ports_of_a_system_s_services_are_not_dialled_at_a_peer_s_word() -> None:
+    aim = Aim(Clock().now)
+    for host in ("203.0.112.7", "192.168.1.1", "127.0.0.1", "seed.example"):
+        assert not any(miss(aim, Address(host, port)) for port in (1, 22, 80, 999, 1023))
+        assert miss(aim, Address(host, 443)) and miss(aim, Address(host, 1024))
+
+
+def test_the_owner_may_name_any_port_and_is_obeyed() -> None:
+    aim = Aim(Clock().now, misses=9, strange=2)
+    bootstrap = Address("203.0.112.7", 80)
+    aim.give(bootstrap)
+    assert sum(miss(aim, bootstrap) for _ in range(20)) == 9
+    assert not miss(aim, Address("203.0.112.7", 81))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "seed.example"])
+def test_the_own_machine_and_names_are_not_counted(host: str) -> None:
+    aim = Aim(Clock().now, strange=1)
+    assert all(miss(aim, Address(host, 4001)) for _ in range(50))
+
+
+def test_a_home_s_network_is_not_searched() -> None:
+    clock = Clock()
+    aim = Aim(clock.now, strange=2)
+    homes = [Address(f"192.168.1.{n}", 4001) for n in range(1, 255)]
+    assert sum(miss(aim, each) for each in homes) == 16
+    assert miss(aim, homes[0]) and not miss(aim, homes[0])
+    aim.answered("192.168.1.200")
+    assert all(miss(aim, homes[199]) for _ in range(9)), "where a peer was one may be again"
+    clock.at += 601
+    assert miss(aim, homes[100])
+
+
+def test_memory_is_bounded() -> None:
+    aim = Aim(Clock().now)
+    for n in range(5000):
+        aim.answered(f"11.{n >> 8}.{n & 255}.1")
+    assert len(aim._answered) == 4096 and aim.is_known(Address("11.19.100.1", 4001))
 
 
 async def storm(world: World, misses: int, *, circuits: bool = False) -> int:
@@ -99,7 +157,7 @@ async def storm(world: World, misses: int, *, circuits: bool = False) -> int:
     victim.take = count  # type: ignore[method-assign]
     member = Climber(world.host("member"), b"m" * 32, book=book)
     await member.computer.start(member)
-    member.ladder.direct.aim = Aim(trio.current_time, misses=misses)
+    member.endpoint.aim = Aim(trio.current_time, misses=misses, strange=misses)
     foes = [Climber(world.host(f"foe{n}"), bytes([n + 10]) * 32) for n in range(10)]
     for foe in foes:
         await foe.computer.start(foe)
@@ -118,3 +176,96 @@ async def test_a_swarm_is_not_aimed_at_a_victim(world: World, circuits: bool) ->
 @pytest.mark.parametrize("circuits", [False, True])
 async def test_without_the_bound_it_is(world: World, circuits: bool) -> None:
     assert await storm(world, 1 << 30, circuits=circuits) > 120
+
+
+# Records of members that are not there.
+
+
+class _Victim:
+    """A computer that serves nobody; what reaches it from each other one."""
+
+    def __init__(self, computer: Host) -> None:
+        self.ip = computer.addresses()[0]
+        self.connections: Counter[str] = Counter()
+        self.datagram_bytes: Counter[str] = Counter()
+        self._take = computer.take
+        computer.take = self._count  # type: ignore[method-assign]
+
+    def _count(self, packet: Packet) -> None:
+        if packet.proto == UDP_NUMBER:
+            self.datagram_bytes[packet.origin] += packet.size
+        else:
+            self.connections[packet.origin] += 1  # it refuses all of them: each packet is one
+        self._take(packet)
+
+
+def _ghosts(ip: str, tcp: int, udp: int, count: int) -> bytes:
+    """Records of members that say to be at an address, as they are handed on."""
+    told = []
+    for n in range(count):
+        ghost = Identity.from_seed(bytes([50 + n]) * 32)
+        places = [f"/ip4/{ip}/tcp/{tcp + each}" for each in range(4)]
+        places += [f"/ip4/{ip}/udp/{udp - each}/quic-v1" for each in range(4)]
+        record = MemberRecord(ghost.peer, seq=1, addresses=tuple(places))
+        told.append((Nearness.PUBLIC, 0, seal_record(ghost, record)))
+    return bytes(msgpack.packb(told))
+
+
+async def haunted(world: World, tcp: int, udp: int, seconds: float = 20) -> _Victim:
+    """Two daemons with default options, and one who hands ghosts on to one of them and swears to
+    have seen each: what a third computer gets in so many seconds."""
+    victim = _Victim(world.host("victim"))
+    first = await world.host("first").start(engine=False)
+    second = await world.host("second").start(bootstrap=[first], engine=False)
+    await second.until(lambda status: status["peers"] == 1)
+    liar = Climber(world.host("liar"), b"l" * 32, rungs=Rungs(relay=False))
+    await liar.computer.start(liar)
+    liar.endpoint.handle("reach.where", lambda call: Reply({"seen": [victim.ip, 0, 0, ""]}))
+    link = await liar.connect(first.address.peer, [first.address], timeout=5)
+    link.post("member.push", payload=_ghosts(victim.ip, tcp, udp, 10), priority=Priority.CONTROL)
+    await trio.sleep(seconds)
+    return victim
+
+
+HIGH, LOW = (9000, 9999), (990, 998)
+
+
+async def test_a_book_of_ghosts_does_not_aim_a_swarm_at_a_victim(world: World) -> None:
+    """Both nodes dial it a little, and by QUIC only the one that a liar told that the ghosts are
+    there."""
+    victim = await haunted(world, *HIGH)
+    assert victim.connections == {"first": 6, "second": 6}
+    assert victim.datagram_bytes.keys() == {"first"}
+    assert victim.datagram_bytes["first"] <= 9_000
+
+
+async def test_without_a_bound_it_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Aim, "at", lambda *_: nullcontext())
+    victim = await haunted(world, *HIGH, seconds=4)
+    assert victim.connections["first"] >= 30
+    assert victim.datagram_bytes["first"] > 3 * 9_000
+    assert "second" not in victim.datagram_bytes
+
+
+async def test_without_asking_others_both_send_datagrams(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def seen(*_: object) -> bool:
+        await trio.lowlevel.checkpoint()
+        return True
+
+    monkeypatch.setattr(Vouching, "is_seen", seen)
+    victim = await haunted(world, *HIGH, seconds=4)
+    assert victim.datagram_bytes.keys() == {"first", "second"}
+
+
+async def test_ghosts_at_ports_of_services_are_not_dialled(world: World) -> None:
+    victim = await haunted(world, *LOW)
+    assert not victim.connections and not victim.datagram_bytes
+
+
+async def test_without_that_rule_they_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for where in ("shoal.transport.aim", "shoal.state.reach"):
+        monkeypatch.setattr(f"{where}.may_dial_port", lambda port: True)
+    victim = await haunted(world, *LOW, seconds=4)
+    assert victim.connections

@@ -1,8 +1,11 @@
 """Nodes at public addresses are dialled directly, over TCP and over UDP."""
 
+from dataclasses import replace
 from typing import Any
 
+from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.world import World
+from shoal.transport.errors import DialFailed
 from shoal.transport.ladder import Rungs
 from tests.transport.homes import NO_TCP, Street, rungs, way_of
 
@@ -30,3 +33,30 @@ async def test_a_public_address_over_udp(world: World) -> None:
 async def test_not_over_udp_without_a_udp_port(world: World) -> None:
     ladder = rungs(relay=False, udp=False)
     assert (await to_public(world, ladder, allow=NO_TCP))[0] == "none"
+
+
+async def by_quic_alone(world: World, *, seen: bool) -> str:
+    """A node that has one link, and another one's UDP address out of a record: what a dial comes
+    to. `seen`: its peer is linked with the other one."""
+    one, hub, other = (
+        Climber(world.host(name), name.encode() * 32, rungs=Rungs(relay=False, lan=False))
+        for name in "aho"
+    )
+    for node in (one, hub, other):
+        await node.computer.start(node)
+    await one.connect(hub.peer, [hub.address()], timeout=5)
+    if seen:
+        await other.connect(hub.peer, [hub.address()], timeout=5)
+    try:
+        link = await one.connect(other.peer, [replace(other.address(), transport="udp")], timeout=5)
+    except DialFailed as error:
+        return error.code
+    return str(link.way)
+
+
+async def test_a_peer_that_others_see_is_dialled_by_quic_alone(world: World) -> None:
+    assert await by_quic_alone(world, seen=True) == "direct"
+
+
+async def test_one_that_nobody_sees_is_not(world: World) -> None:
+    assert await by_quic_alone(world, seen=False) == "not-seen"

@@ -1,15 +1,15 @@
 """What may be sent to an address that a peer has named, over all peers and attempts.
 
 Whoever can have peers name an address must not be able to aim a swarm at it: each node's share is
-bounded per address (an IPv6 /64 counts as one: who has one has all of it). Spending is counted in
-slices of a sixtieth of the window; a slice that is partly over still counts, so the bound is never
-exceeded in any window.
+bounded per address and per network that may be one victim's (`place.targets`). Spending is counted
+in slices of a sixtieth of the window; a slice that is partly over still counts, so the bound is
+never exceeded in any window.
 """
 
 from collections import deque
 from typing import Final
 
-from ..place import network
+from ..place import targets
 from .defaults import PunchLimits
 
 _SLICES: Final = 60
@@ -55,29 +55,36 @@ class Budget:
 
     def datagrams_left(self, ip: str, now: float) -> int:
         """Datagrams that may still be sent there now."""
-        account = self._datagrams.get(target(ip))
-        if account is None:
-            return self._limits.target_datagrams
-        account.forget(self._oldest(now))
-        return self._limits.target_datagrams - account.spent
+        left = []
+        for target in targets(ip):
+            account = self._datagrams.get(target.name)
+            spent = 0
+            if account is not None:
+                account.forget(self._oldest(now))
+                spent = account.spent
+            left.append(self._limits.target_datagrams * target.share - spent)
+        return min(left)
 
     def _oldest(self, now: float) -> int:
         """The first slice that counts: one more than fill the window, as the newest is not over."""
         return int(now / self._slice_s) - _SLICES
 
     def _spend(self, accounts: dict[str, _Account], ip: str, most: int, now: float) -> bool:
-        key = target(ip)
-        account = accounts.get(key)
-        if account is None:
-            if len(accounts) >= self._limits.targets and not self._make_room(accounts, now):
+        found = []
+        for target in targets(ip):
+            account = accounts.get(target.name)
+            if account is None:
+                if len(accounts) >= self._limits.targets and not self._make_room(accounts, now):
+                    self.refused += 1
+                    return False
+                account = accounts[target.name] = _Account()
+            account.forget(self._oldest(now))
+            if account.spent >= most * target.share:
                 self.refused += 1
                 return False
-            account = accounts[key] = _Account()
-        account.forget(self._oldest(now))
-        if account.spent >= most:
-            self.refused += 1
-            return False
-        account.add(int(now / self._slice_s), 1)
+            found.append(account)
+        for account in found:
+            account.add(int(now / self._slice_s), 1)
         return True
 
     def _make_room(self, accounts: dict[str, _Account], now: float) -> bool:
@@ -89,8 +96,3 @@ class Budget:
             if not account.spent:
                 del accounts[key]
         return len(accounts) < self._limits.targets
-
-
-def target(ip: str) -> str:
-    """What counts as one target: an IPv4 address, or an IPv6 /64."""
-    return network(ip, 32, 64)

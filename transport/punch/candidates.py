@@ -13,8 +13,7 @@ from ipaddress import ip_address, ip_network
 from typing import Final
 
 from ..datagrams import Place
-from ..defaults import HTTPS_PORT, LOW_PORT
-from ..place import Nearness, nearness_of, plain_ip
+from ..place import Nearness, may_dial_port, nearness_of, plain_ip
 from .defaults import CANDIDATES
 
 _PRIVATE: Final = tuple(
@@ -65,11 +64,6 @@ def is_private(ip: str) -> bool:
     return any(found in net for net in _PRIVATE if net.version == found.version)
 
 
-def may_probe_port(port: int) -> bool:
-    """Ports of services that never are a peer stay untouched."""
-    return LOW_PORT <= port <= 65535 or port == HTTPS_PORT
-
-
 def may_probe(ip: str, seen: Seen) -> bool:
     """Whether anything may be sent to an IP address that the peer named as its own."""
     nearness = nearness_of(ip)
@@ -87,7 +81,7 @@ def probeable(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
     return [
         each
         for each in candidates
-        if may_probe_port(each.place[1]) and may_probe(each.place[0], seen)
+        if may_dial_port(each.place[1]) and may_probe(each.place[0], seen)
     ]
 
 

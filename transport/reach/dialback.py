@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..datagrams import Place
-from ..defaults import HTTPS_PORT, LOW_PORT
 from ..identity import PeerId
 from ..limits import SourceRates
-from ..place import is_public, plain_ip
+from ..place import is_public, may_dial_port, plain_ip
 from ..rates import Rate, Rates
 from . import defaults
 
@@ -100,7 +99,7 @@ class Gate:
         relay, so at none), `own` those of this node, `paid` the bytes that came with the request.
         """
         ip, port = wanted.place
-        if port < LOW_PORT and port != HTTPS_PORT:
+        if not may_dial_port(port):
             return No("forbidden", f"port {port} is not dialled")
         if ip != seen and (ip in own or not is_public(ip)):
             return No("forbidden", f"`{ip}` is not dialled")

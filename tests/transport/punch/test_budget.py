@@ -4,7 +4,8 @@ from collections import deque
 
 import pytest
 
-from shoal.transport.punch.budget import Budget, target
+from shoal.transport.place import targets
+from shoal.transport.punch.budget import Budget
 from shoal.transport.punch.defaults import PunchLimits
 
 LIMITS = PunchLimits()
@@ -39,9 +40,26 @@ def test_what_was_spent_comes_back() -> None:
 
 
 def test_an_ipv6_network_is_one_target() -> None:
-    assert target("2600::1") == target("2600::ffff:1") != target("2600:0:0:1::1")
+    assert targets("2600::1") == targets("2600::ffff:1") != targets("2600:0:0:1::1")
     budget = Budget(LIMITS)
     assert sum(budget.datagram(f"2600::{n:x}", 0.0) for n in range(2000)) == 1500
+
+
+def _aimed_at_a_line(budget: Budget) -> int:
+    """Connections begun to the 256 networks of one home."""
+    return sum(budget.syn(f"2600:1:2:{n % 256:x}::{n:x}", 0.0) for n in range(2000))
+
+
+def test_a_home_s_networks_are_one_target_too() -> None:
+    assert _aimed_at_a_line(Budget(LIMITS)) == 2 * LIMITS.target_syns
+
+
+def test_without_that_each_of_them_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.transport.defaults.TARGETS_SIX", ((64, 1),))
+    targets.cache_clear()
+    found = _aimed_at_a_line(Budget(LIMITS))
+    targets.cache_clear()
+    assert found == 2000
 
 
 def test_memory_is_bounded_and_a_live_target_is_never_forgotten() -> None:
@@ -52,7 +70,7 @@ def test_memory_is_bounded_and_a_live_target_is_never_forgotten() -> None:
     assert len(budget._datagrams) == LIMITS.targets
     assert not budget.datagram("11.0.0.1", 2.0)
     assert budget.datagram("13.0.0.1", 700.0), "and room is made once a window is over"
-    assert len(budget._datagrams) == 1
+    assert len(budget._datagrams) == 2  # the address and its network
 
 
 def test_what_is_left() -> None:

@@ -225,9 +225,10 @@ async def test_dials_that_cannot_be(world: World, monkeypatch: pytest.MonkeyPatc
     (relay,) = relays(world, 0.01)
     a = Node(world, "a", 1)
     async with started(a, relay):
+        stranger = Node(world, "z", 9).peer
         for address, code in (
             (relay.address.through(a.peer), "self"),
-            (Address("99.9.9.9", 9, relay.peer).through(Node(world, "z", 9).peer), "unreachable"),
+            (Address("99.9.9.9", 4009, relay.peer).through(stranger), "unreachable"),
         ):
             with pytest.raises(DialFailed) as caught:
                 await a.dial(address)
