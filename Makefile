@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+AUDIT  := $(VENV)/audit
 # Modules are compiled once, not by each of the hundreds of processes that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 # A process takes up to 2 GB.
@@ -11,7 +12,7 @@ SPREAD := -n logical --maxprocesses 4 --dist worksteal
 TEMPORARY := $(shell [ "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null \
     && [ -w /dev/shm ] && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
-.PHONY: help demo test test-ci test-long check bench setup lock wheel wheel-demo clean
+.PHONY: help demo test test-ci test-long check bench setup lock audit wheel wheel-demo clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -19,12 +20,13 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## prepare .venv (idempotent)
 
-# Hash-checked for everything but torch, whose builds differ by platform.
-$(STAMP): requirements/dev.lock pyproject.toml
+# Everything is checked by its hash.
+$(STAMP): requirements/dev.lock requirements/torch.lock requirements/cuda.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("shoal needs Python 3.11 or newer, this is " + sys.version.split()[0] + "\nhint: make setup PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[torch]"
+	bash .ci/install-torch $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@# libp2p drags in stubs of a trio years gone, which hide trio's own types from mypy
 	rm -rf $(VENV)/lib/python3*/site-packages/trio-stubs
 	@touch $(STAMP)
@@ -58,8 +60,16 @@ wheel-demo: wheel  ## install the wheel into an empty environment and run the de
 	bash .ci/wheel-demo
 
 lock: setup  ## pin the dependencies again, with hashes (needs uv)
-	for f in runtime dev; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	for f in runtime dev audit; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	    --no-header --no-annotate requirements/$$f.in -o requirements/$$f.lock; done
+	$(PYTHON) .ci/lock-torch uv
+
+audit: setup  ## ask PyPI what is known against the pinned dependencies (needs the network)
+	@test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	    -r requirements/audit.lock || { echo "error: pip-audit could not be installed" >&2; \
+	    echo "hint: this needs https://pypi.org; try again where that answers" >&2; exit 2; }
+	$(PYTHON) .ci/audit $(AUDIT)/bin/python
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,116 @@
+"""What is installed is pinned by hash, torch included, and what is known against it is told."""
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "requirements"
+
+
+def script(name: str) -> ModuleType:
+    """One of the scripts of CI as a module."""
+    loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), str(ROOT / ".ci" / name))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["runtime", "dev", "torch", "cuda", "audit"])
+def test_every_pin_has_hashes(name: str) -> None:
+    text = (FOLDER / f"{name}.lock").read_text()
+    pins = re.split(r"\n(?=\S)", text.strip())
+    assert pins and all("==" in pin and "--hash=sha256:" in pin for pin in pins)
+
+
+def test_torch_is_the_one_of_the_project_in_all_known_builds() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (wanted,) = settings["project"]["optional-dependencies"]["torch"]
+    (pin,) = re.findall(rf"^{re.escape(wanted)} \\\n(?:    --hash=\S+(?: \\)?\n?)+",
+                        (FOLDER / "torch.lock").read_text(), re.MULTILINE)  # fmt: skip
+    hashes = set(re.findall(r"--hash=\S+", pin))
+    builds = set(re.findall(r"^--hash=\S+", (FOLDER / "torch.builds").read_text(), re.MULTILINE))
+    assert builds and builds < hashes and len(hashes) > 20
+
+
+def test_nothing_is_installed_unchecked() -> None:
+    installs = [
+        line
+        for name in ("Makefile", ".ci/wheel-demo", ".ci/install-torch")
+        for line in (ROOT / name).read_text().splitlines()
+        if "pip install" in line and not line.lstrip().startswith("#")
+    ]
+    assert len(installs) >= 5
+    for line in installs:
+        assert "--require-hashes" in line or "--no-deps" in line, line
+
+
+def wheel_of_another_build(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "torch-2.13.0-py3-none-any.whl", "w") as wheel:
+        about = "torch-2.13.0.dist-info"
+        wheel.writestr("torch/__init__.py", "raise SystemExit('not the one')")
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"
+                                         "Tag: py3-none-any\n")  # fmt: skip
+        wheel.writestr(f"{about}/RECORD", "")
+
+
+def test_another_build_of_torch_is_refused_with_a_hint(tmp_path: Path) -> None:
+    wheel_of_another_build(tmp_path)
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / ".ci" / "install-torch").write_text((ROOT / ".ci" / "install-torch").read_text())
+    text = (FOLDER / "torch.lock").read_text()
+    (pin,) = [each for each in re.split(r"\n(?=\S)", text) if each.startswith("torch==")]
+    (tmp_path / "requirements" / "torch.lock").write_text(pin)
+    settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull,
+                "PIP_TARGET": str(tmp_path / "into")}  # fmt: skip
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
+    done = subprocess.run(
+        ["bash", str(tmp_path / ".ci" / "install-torch"), sys.executable],
+        check=False, capture_output=True, text=True, env=kept | settings, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert "error: torch could not be installed" in done.stderr
+    assert "hint:" in done.stderr and "requirements/torch.builds" in done.stderr
+    assert not (tmp_path / "into" / "torch").exists()
+
+
+FINE = {"name": "trio", "version": "0.35.0", "vulns": []}
+FLAWED = {"name": "h2", "version": "1", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2"]}]}
+SKIPPED = {"name": "rich", "skip_reason": "Dependency not found on PyPI"}
+
+
+def answer(*dependencies: object) -> str:
+    return json.dumps({"dependencies": dependencies, "fixes": []})
+
+
+def test_an_audit_that_finds_nothing_says_of_how_many() -> None:
+    code, told = script("audit").judge([answer(FINE), answer(FINE)])
+    assert (code, told) == (0, ["nothing is known against 1 packages"])
+
+
+def test_an_audit_names_what_is_known_and_where_it_is_mended() -> None:
+    code, told = script("audit").judge([answer(FINE), answer(FLAWED)])
+    assert code == 1 and told[0] == "h2 1: PYSEC-1, mended in 2"
+
+
+@pytest.mark.parametrize("answers", [[""], ["{}"], [answer()], [answer(FINE, SKIPPED)]])
+def test_an_audit_that_could_not_be_done_is_none(answers: list[str]) -> None:
+    """pip-audit itself ends with 0 where the service does not know a package."""
+    code, told = script("audit").judge(answers)
+    assert code == 2
+    assert told[-2].startswith("error: the advisory service") and told[-1].startswith("hint: ")
