@@ -21,7 +21,7 @@ help:  ## list the targets
 setup: $(STAMP)  ## prepare .venv (idempotent)
 
 # Everything is checked by its hash.
-$(STAMP): requirements/dev.lock requirements/torch.lock requirements/cuda.lock pyproject.toml
+$(STAMP): requirements/dev.lock requirements/torch.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("shoal needs Python 3.11 or newer, this is " + sys.version.split()[0] + "\nhint: make setup PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock

@@ -1,12 +1,15 @@
 """`shoal node`, `shoal join`, `shoal invite`, `shoal stop`: a daemon's life."""
 
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TextIO
 
 import click
 
 from . import render
 from .options import data_flag, data_option, example, json_option, node_config, node_options
+
+_CODE_LETTERS: Final = 1024  # more than any code has, with spaces and a line's end
 
 
 @click.command(
@@ -32,22 +35,44 @@ def node(parent_fd: int | None, **options: Any) -> None:
 
 @click.command(
     short_help="Run the daemon, joining by a code.",
-    epilog=example("shoal join 2H03G-8K0ZV-… --memory 4GiB"),
+    epilog=example(
+        "shoal join --memory 4GiB",
+        "shoal join 2H03G-8K0ZV-…",
+        "ssh alice shoal invite | shoal join",
+    ),
 )
-@click.argument("code")
+@click.argument("code", required=False)
+@click.option("--file", "source", type=click.File(), metavar="FILE",
+              help="Read the code from a file (-: standard input).")  # fmt: skip
 @node_options
-def join(code: str, parent_fd: int | None, **options: Any) -> None:
+def join(code: str | None, source: TextIO | None, parent_fd: int | None, **options: Any) -> None:
     """Run the daemon and join a swarm by an invitation CODE.
 
     The code comes from `shoal invite` on any node of the swarm. It is used once; later,
-    `shoal node` is enough.
+    `shoal node` is enough. Without CODE it is asked for, or read from standard input: other users
+    of a machine see the command lines of all, and shells keep them.
     """
     from ..node.invite import decode
 
-    config = node_config(invitation=decode(code), **options)
+    config = node_config(invitation=decode(_code(code, source)), **options)
     from .foreground import run_foreground
 
     run_foreground(config, parent_fd)
+
+
+def _code(code: str | None, source: TextIO | None) -> str:
+    """The invitation as given, or else as it is read."""
+    if code is not None and source is not None:
+        raise click.UsageError("give either a CODE or --file FILE")
+    if code is None and source is None:
+        if sys.stdin.isatty():
+            return str(click.prompt("Invitation code", err=True))
+        source = sys.stdin
+    if source is not None:
+        code = source.read(_CODE_LETTERS).strip()
+    if not code:
+        raise click.UsageError("no invitation code came: it is empty")
+    return code
 
 
 @click.command(
@@ -70,8 +95,6 @@ def invite(data: Path, uses: int, role: str | None, address: str | None, as_json
     This node has to run when it is used. `shoal group` lists the codes that are outstanding in a
     private swarm, `shoal group uninvite CODE` takes one back.
     """
-    import sys
-
     from .client import request
 
     answer = request(data, "invite", uses=uses, role=role, address=address)
@@ -79,7 +102,8 @@ def invite(data: Path, uses: int, role: str | None, address: str | None, as_json
         click.echo(render.as_json(answer))
         return
     click.echo(answer["code"])
-    for note in (f"on the other machine: shoal join {answer['code']}", *_narrow(answer)):
+    join = "on the other machine: `shoal join`, which asks for this code"
+    for note in (join, *_narrow(answer)):
         click.echo(render.coloured(note, "dim", sys.stderr), err=True)
 
 

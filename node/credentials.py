@@ -1,5 +1,8 @@
 """Who is let in: the private group of a data folder, and the invitations given out."""
 
+import shlex
+from pathlib import Path
+
 import trio
 
 from ..state.group.admission import GroupAdmission
@@ -150,12 +153,8 @@ def _load_group(host: Host, folder: DataFolder) -> Handed | None:
         data = host.files.read(folder.group, limit=defaults.GROUP_FILE_LIMIT)
     except FileNotFoundError:
         return None
-    if host.files.mode(folder.group) & 0o077:
-        raise NodeError(
-            "open-key",
-            f"other users may read the group's secrets in `{folder.group}`",
-            hint=f"`chmod 600 {folder.group}`, and `shoal group rotate` if somebody may have",
-        )
+    rotate = "`shoal group rotate` if somebody may have"
+    _check_mode(host, folder.group, "the group's secrets", rotate)
     handed = read_handed(data)
     if handed is None:
         raise NodeError(
@@ -168,6 +167,19 @@ def _load_group(host: Host, folder: DataFolder) -> Handed | None:
 
 def _read_invites(host: Host, folder: DataFolder) -> bytes | None:
     try:
-        return host.files.read(folder.invites, limit=defaults.INVITE_FILE_LIMIT)
+        data = host.files.read(folder.invites, limit=defaults.INVITE_FILE_LIMIT)
     except FileNotFoundError:
         return None
+    uninvite = "remove the file if somebody may have: codes given out end by it"
+    _check_mode(host, folder.invites, "the keys of outstanding invitations", uninvite)
+    return data
+
+
+def _check_mode(host: Host, path: Path, what: str, otherwise: str) -> None:
+    mode = host.files.mode(path)
+    if mode & 0o077:
+        raise NodeError(
+            "open-key",
+            f"other users may read {what} in `{path}` (its mode is {mode:04o})",
+            hint=f"`chmod 600 {shlex.quote(str(path))}`, and {otherwise}",
+        )

@@ -53,7 +53,8 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["status", "--links"], 10, "no daemon is running on", "`shoal node --data"),
     (["node", "--dtype", "int4"], 2, "--dtype", "`shoal node --help`"),
     (["node", "--threads", "0"], 2, "--threads", "`shoal node --help`"),
-    (["join"], 2, "missing argument `CODE`", "`shoal join --help`"),
+    (["join", "ABC", "--file", "-"], 2, "either a CODE or --file", "`shoal join --help`"),
+    (["join", "--file", "/does/not/exist"], 2, "/does/not/exist", "`shoal join --help`"),
     (["join", "ABC"], 1, "invitation code is cut short", "shoal invite"),
     (["join", "0" * 47], 1, "invitation code .*typing error|version", "shoal"),
     (["invite", "--uses", "0"], 2, "--uses", "`shoal invite --help`"),
@@ -151,7 +152,7 @@ def test_a_code_that_not_everybody_can_follow_says_so(
     out, err = capsys.readouterr()
     assert out == "ABCDE-FGHJK\n", "nothing but the code, for scripts"
     first, *more = err.splitlines()
-    assert first == "on the other machine: shoal join ABCDE-FGHJK"
+    assert first == "on the other machine: `shoal join`, which asks for this code"
     assert len(more) == (words is not None)
     assert words is None or (words in more[0] and "`shoal invite --address IP:PORT`" in more[0])
 

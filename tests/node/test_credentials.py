@@ -86,3 +86,19 @@ async def test_invitations_keep_their_role(tmp_path: Path) -> None:
     await made.invite(ME.public_key, "127.0.0.1", 4001, 2, Role.CLIENT)
     (item,) = (await load(tmp_path)).book.outstanding().values()
     assert (item.role, item.uses) == (Role.CLIENT, 2)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777])
+async def test_invitations_that_others_may_read_are_refused(tmp_path: Path, mode: int) -> None:
+    made = await load(tmp_path, private=True)
+    await made.invite(ME.public_key, "127.0.0.1", 4001, 2, Role.CLIENT)
+    path = tmp_path / "invites.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(mode)
+    with pytest.raises(NodeError, match="other users may read") as raised:
+        await load(tmp_path)
+    assert raised.value.code == "open-key"
+    assert f"`chmod 600 {path}`" in str(raised.value.hint)
+    path.chmod(0o600)
+    assert len((await load(tmp_path)).book.outstanding()) == 1
