@@ -2,9 +2,9 @@
 
 A model folder is strangers' input: a 30-character sandboxed template was seen to take 5.9 s
 and 2.3 GiB, and a tokenizer's regular expressions can do the same. So the process gives up
-memory, files, sockets and its standard error before the first request, answers requests in
-order, and is killed by an alarm when one takes longer than it may (the daemon kills it first,
-the alarm is for a daemon that is gone).
+memory, files, sockets and its standard error before the first request, and has the kernel refuse
+what it never needs (`sandbox.py`). It answers requests in order, and is killed by an alarm when one
+takes longer than it may (the daemon kills it first, the alarm is for a daemon that is gone).
 """
 
 import array
@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from ..defaults import TEXT_MEMORY, TEXT_REPLY_BYTES, TEXT_REQUEST_BYTES
 from ..errors import TextError
 from .frames import pack_frame, unpack_body
+from .sandbox import confine
 from .template import ChatTemplate
 from .tokens import Tokens
 
@@ -27,8 +28,11 @@ ALARM_GRACE = 1.0  # seconds after the daemon's own deadline
 
 
 def limit_process() -> None:
-    """No more than 1 GiB, no new descriptor (so no file and no socket), no core dump."""
+    """No more than 1 GiB, no new descriptor (so no file and no socket), no core dump, no call of
+    the kernel that computing does not need."""
     silence = os.open(os.devnull, os.O_WRONLY)
+    if lacking := confine():
+        print(f"note: text of models is read without a sandbox: {lacking}", file=sys.stderr)
     os.dup2(silence, 1)
     os.dup2(silence, 2)  # what a stranger's file makes a library print reaches no terminal
     os.close(silence)

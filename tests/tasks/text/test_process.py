@@ -2,7 +2,9 @@
 
 import json
 import os
+import platform
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -256,6 +258,20 @@ async def test_the_child_can_open_nothing(files: Files) -> None:
         for name, value in wanted.items():
             line = next(line for line in limits.splitlines() if line.startswith(name))
             assert line.removeprefix(name).split()[:2] == [value, value]
+
+
+@pytest.mark.trio
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "aarch64"),
+    reason="needs Linux on x86-64 or AArch64",
+)
+async def test_the_kernel_filters_what_the_child_asks_for(files: Files) -> None:
+    host = WatchedHost()
+    async with running(files(), host) as text:
+        status = await trio.Path(f"/proc/{host.children[0].pid}/status").read_text()
+        assert "NoNewPrivs:\t1\n" in status and "Seccomp:\t2\n" in status
+        ids = await text.encode("Once upon a time")
+        assert await text.decode(ids, 0) == ("Once upon a time",) * 2
 
 
 @pytest.mark.trio
