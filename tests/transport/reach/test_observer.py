@@ -3,7 +3,8 @@
 import pytest
 
 from shoal.transport.datagrams import Place
-from shoal.transport.rates import Rate, Rates
+from shoal.transport.limits import SourceRates
+from shoal.transport.rates import Rate
 from shoal.transport.reach import defaults, stun
 from shoal.transport.reach.observer import Responder
 from shoal.transport.reach.stun import Kind, Message, request
@@ -91,7 +92,7 @@ def test_one_subnet_gets_so_much() -> None:
 
 def test_it_would_get_all_without_rates() -> None:
     free = Rate(1e9, 1e9)
-    assert flood(Responder(Rates(free, free))) == 1000
+    assert flood(Responder(SourceRates(free, free))) == 1000
 
 
 def test_all_together_get_so_much() -> None:
