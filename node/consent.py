@@ -12,7 +12,7 @@ from ..tasks.jobs.prompt import root_of
 from ..transport.identity import PeerId
 from ..transport.link import Link
 from ..transport.pipe import Way
-from ..transport.place import network
+from ..transport.place import owner
 from . import defaults
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _neighbours(node: "Node", links: dict[PeerId, Link]) -> dict[PeerId, str]:
 
 def _met_at(link: Link) -> str:
     ip = link.address[0]
-    return network(ip, *defaults.DEMAND_BITS) if ip else RELAYED
+    return owner(ip) if ip else RELAYED
 
 
 def _asked(node: "Node", links: dict[PeerId, Link]) -> dict[str, set[PeerId]]:

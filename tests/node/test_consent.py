@@ -18,7 +18,7 @@ from shoal.tasks.defaults import DEMAND_NETWORKS
 from shoal.tasks.demand import Backing
 from shoal.transport.identity import PeerId
 from shoal.transport.pipe import Way
-from shoal.transport.place import network
+from shoal.transport.place import owner
 
 Body = Callable[[World], Awaitable[Any]]
 
@@ -117,7 +117,7 @@ def test_neighbours_are_trusted_and_others_are_known_by_their_networks() -> None
         await c.until(lambda status: status["peers"] == 1)
         assert backing_of(b.node).trusted == {a.peer: "on the same network"}
         assert backing_of(c.node) == Backing(
-            embedded=EMBEDDED_ROOT, networks={far.peer: network(world.names["far"][0], 24)}
+            embedded=EMBEDDED_ROOT, networks={far.peer: owner(world.names["far"][0])}
         )
 
     run(body)
