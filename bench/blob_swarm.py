@@ -35,6 +35,8 @@ from shoal.transport.endpoint import Endpoint
 from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity, PeerId
 
+MEASURES = ("dht", "transport", "netsim")
+
 GOALS: Final = {"swarm": 1.5, "unequal": 1.1}
 MBIT: Final = 1e6 / 8
 LATENCY_S: Final = 0.02

@@ -41,6 +41,8 @@ from shoal.transport.link import Link
 from shoal.transport.realhost import RealHost
 from shoal.transport.serving import IncomingStream
 
+MEASURES = ("dht", "transport", "bench/peers/bitswap_side.py")
+
 GOALS = {"raw": 0.8, "lattica": 1.0}
 SIDE = Path(__file__).parent / "peers" / "bitswap_side.py"
 MIB = 2**20

@@ -42,6 +42,8 @@ from shoal.transport.errors import DialFailed
 from shoal.transport.link import Link
 from shoal.transport.pipe import Way
 
+MEASURES = ("transport", "netsim")
+
 AFTER_S = 12.0
 Tell = Callable[..., None]
 

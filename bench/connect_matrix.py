@@ -38,6 +38,8 @@ from shoal.netsim.seeds import Figures, measure
 from shoal.netsim.world import World
 from shoal.transport.ladder import Rungs
 
+MEASURES = ("transport", "netsim", "bench/peers/ladder_side.py")
+
 PUBLIC: Final = "public"
 FOUR: Final = {"none": PUBLIC, "open": "eim-eif", "moderate": "eim-apdf", "strict": "apdm-apdf"}
 EIGHT: Final = (

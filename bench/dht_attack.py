@@ -38,6 +38,8 @@ from shoal.dht.lookup import LookupSettings
 from shoal.netsim.daemons.ring import Ring, blob_record, ground
 from shoal.netsim.seeds import Figures, measure
 
+MEASURES = ("dht", "netsim")
+
 HONEST, RANDOM, GROUND = 1_000, 250, 45
 BITS: Final = 12
 NETWORKS: Final = 3

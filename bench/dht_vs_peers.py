@@ -41,6 +41,8 @@ from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link import Link
 from shoal.transport.realhost import RealHost
 
+MEASURES = ("dht", "transport", "bench/peers/dht_sides.py")
+
 SIDES = Path(__file__).parent / "peers" / "dht_sides.py"
 LOOPBACK = "127.0.0.1"
 WRITERS = 12

@@ -35,6 +35,8 @@ from shoal.tasks.engine.sampling import choose
 from shoal.tasks.shard import choose_dtype, shard_of
 from shoal.transport.realhost import RealHost
 
+MEASURES = ("tasks", "dht", "transport", "node", "cli", "shoal/models")
+
 TINY = Path(__file__).resolve().parent.parent / "shoal" / "models" / "tiny"
 PROMPTS = ("In the beginning", "And God said", "Return the", "The LORD", "A function that")
 GOALS = {"added_ms": 0.2, "ratio": 0.95, "hop_ms": 2.0}

@@ -30,6 +30,8 @@ from shoal.netsim.seeds import Figures, measure
 from shoal.netsim.trace import Trace
 from shoal.netsim.world import World
 
+MEASURES = ("netsim",)
+
 GOAL, QUICK_GOAL = 100_000.0, 120_000.0
 PERIOD_S = 10.0
 WARM_S, MEASURED_S = 10.0, 20.0

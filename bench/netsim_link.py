@@ -24,6 +24,8 @@ from shoal.netsim.netns.backend import KernelWorld
 from shoal.netsim.netns.namespaces import available
 from shoal.netsim.world import World
 
+MEASURES = ("netsim",)
+
 GOALS = {"rtt_off": 0.10, "loss_off": 1.0, "same_losses": True, "rate_off": 0.05,
          "packets_s": 30_000, "late_ms": 0.3}  # fmt: skip
 SEED = 7

@@ -21,6 +21,8 @@ from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.trace import Trace
 from shoal.netsim.world import World
 
+MEASURES = ("netsim",)
+
 GOAL = 25_000  # packets per second
 PORT = 4001
 LOSS = 0.005

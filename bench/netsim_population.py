@@ -20,6 +20,8 @@ from shoal.netsim.population.calibration import PUBLISHED, punch
 from shoal.netsim.population.mix import load, punch_rate
 from shoal.netsim.seeds import Figures, measure
 
+MEASURES = ("netsim",)
+
 
 def one_seed(seed: int, pairs: int) -> Figures:
     """Of each class, pairs that succeeded and pairs that tried."""

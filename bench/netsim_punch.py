@@ -14,6 +14,8 @@ from statistics import median
 
 from shoal.netsim.nat.punch import KINDS, SKEWS_S, Pair, truth_table
 
+MEASURES = ("netsim",)
+
 GOAL_S = 1.0
 SYMMETRIC = ("adm-apdf", "apdm-apdf")  # another port for each peer
 STRICT = ("eim-apdf", "linux-drop", "linux-accept", *SYMMETRIC)  # only the peer itself gets in

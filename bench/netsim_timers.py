@@ -19,6 +19,8 @@ import trio
 from shoal.netsim.host import Host
 from shoal.netsim.world import World
 
+MEASURES = ("netsim",)
+
 GOAL_S = 1.0
 HOUR_S = 3600.0
 PORT = 4001

@@ -32,6 +32,8 @@ from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.relay.service import RelayService
 from shoal.transport.tls import Tls
 
+MEASURES = ("transport",)
+
 LOOPBACK = "127.0.0.1"
 BYTES = 64 * 1024 * 1024
 CHUNK = bytes(64 * 1024)

@@ -12,6 +12,8 @@ import sys
 import time
 from statistics import median
 
+MEASURES = ("cli", "node", "tasks", "state", "dht", "transport")
+
 GOAL_S = 0.3
 SIDES = {
     "python": ["-c", "pass"],

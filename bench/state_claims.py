@@ -44,6 +44,8 @@ from shoal.state.views.fact import read_fields
 from shoal.state.views.jobs import Job, Jobs, Standing, State, job_fact, job_id
 from shoal.transport.identity import PeerId, peer_id_of
 
+MEASURES = ("state", "netsim", "transport/identity.py")
+
 NODES: Final = 20
 JOBS: Final = 1_000
 SUBMITTERS: Final = 4

@@ -39,6 +39,8 @@ from shoal.state.kinds import KINDS
 from shoal.state.views.views import Views
 from shoal.transport.identity import Identity
 
+MEASURES = ("state", "transport/identity.py")
+
 GOAL_MS: Final = 50.0
 GROWTH_MIB: Final = 64.0
 UPDATES: Final = 1_000_000

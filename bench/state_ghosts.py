@@ -43,6 +43,8 @@ from shoal.transport.errors import DialFailed
 from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity, PeerId
 
+MEASURES = ("state", "transport", "netsim")
+
 PORT: Final = 4001
 SETTLE_S: Final = 45.0
 ENDS: Final = ("power", "unplugged", "asleep", "stopped")

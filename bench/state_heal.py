@@ -29,6 +29,8 @@ from shoal.netsim.daemons.replicas import Swarm
 from shoal.netsim.seeds import Figures, Ledger
 from shoal.state import defaults
 
+MEASURES = ("state", "netsim")
+
 LINKS: Final = 32
 CUT_S: Final = 600.0
 WRITE_S: Final = (60.0, 150.0, 300.0, 600.0)  # between two facts of a node, by the seed

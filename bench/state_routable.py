@@ -24,6 +24,8 @@ from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.packet import Packet
 from shoal.netsim.world import World
 
+MEASURES = ("node", "tasks", "state", "dht", "transport", "netsim")
+
 PORT: Final = 4001
 GOALS: Final = {"p95_s": 2.0, "stale_s": 5.0}
 HOME: Final = LinkSpec(

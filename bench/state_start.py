@@ -45,6 +45,8 @@ from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.realhost import RealFiles, RealHost
 
+MEASURES = ("state", "transport")
+
 MEMBERS: Final = 10_000
 QUICK: Final = 1_000
 GOAL: Final = 50.0

@@ -45,6 +45,8 @@ from shoal.state.views.views import Views
 from shoal.state.writer import Writer
 from shoal.transport.identity import Identity, PeerId, peer_id_of
 
+MEASURES = ("state", "transport/identity.py")
+
 MEMBERS: Final = 10_000
 JOBS: Final = 1_000
 CHANGES: Final = 5_000

@@ -34,6 +34,8 @@ from shoal.transport.udp import connection as quic
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicPipe
 
+MEASURES = ("transport", "netsim")
+
 GOALS = {"link": 0.7, "cpu_ms_per_mb": 40.0}
 RATE = 100e6 / 8
 RTT_S = 0.04
