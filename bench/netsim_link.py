@@ -5,7 +5,8 @@ time, `netsim.netns` with TUN devices and a user-space switch that drives the sa
 time. Goals: quantiles of the round trip within 10 % of the kernel's, losses inside the binomial
 interval of 99 % (and, as both draw from the same stream, of the very same datagrams), a saturated
 link within 5 % of its rate on both sides. The switch forwards 30,000 packets/s, half of them at
-most 0.3 ms late. Without root there is nothing to compare with: it says so and passes.
+most 0.3 ms late. Without root there is nothing to compare with: it says so, passes,
+and is not recorded.
 """
 
 import argparse

@@ -130,6 +130,8 @@ def flaws(record: Mapping[str, Any], root: Path = ROOT) -> list[str]:
     if not re.fullmatch("[0-9a-f]{40}", record["commit"]):
         found.append("its commit is no commit")
     found += changed(record["arguments"])
+    if reason := record["result"].get("skipped"):
+        found.append(f"a part was skipped: {reason}")
     least = default_seeds(root / "bench" / f"{record['name']}.py")
     if least is not None and isinstance(record["seeds"], int) and record["seeds"] < least:
         found.append(f"{record['seeds']} seeds are fewer than the script's own {least}")

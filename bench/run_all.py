@@ -55,20 +55,22 @@ def recorded(script: Path, arguments: list[str]) -> dict[str, Any]:
     took = time.perf_counter() - began
     if records.digest(script) != digest:
         raise ValueError(f"`{script.name}`: the measured code changed during the run")
-    records.store(
-        Record(
-            name=script.stem,
-            commit=commit,
-            date=date,
-            duration_s=round(took, 1),
-            arguments=arguments,
-            seeds=result.get("seeds"),
-            machine=records.machine(),
-            measures=records.measures(script),
-            digest=digest,
-            result=result,
-        )
+    record = Record(
+        name=script.stem,
+        commit=commit,
+        date=date,
+        duration_s=round(took, 1),
+        arguments=arguments,
+        seeds=result.get("seeds"),
+        machine=records.machine(),
+        measures=records.measures(script),
+        digest=digest,
+        result=result,
     )
+    try:
+        records.store(record)
+    except ValueError as error:  # the other scripts can still be recorded
+        print(f"  {error}", file=sys.stderr)
     return result
 
 

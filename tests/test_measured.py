@@ -109,6 +109,7 @@ def git(folder: Path, *arguments: str) -> None:
         ({"arguments": ["-j", "2", "--only", "x"]}, "`--only` changes"),
         ({"seeds": 4}, "fewer than the script's own 5"),
         ({"commit": "main"}, "no commit"),
+        ({"result": {"ok": True, "skipped": "no root"}}, "skipped: no root"),
     ],
 )
 def test_a_shortened_run_is_not_recorded(changes: dict[str, Any], why: str, tree: Path) -> None:

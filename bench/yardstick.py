@@ -1,0 +1,63 @@
+"""What this machine does in the same run, so that a mark in milliseconds travels between machines.
+
+`work()` is a fixed piece of Python of the kind that an event loop runs: small objects, a
+dictionary, bytes. It took a millisecond on the machine where the marks were first reached (an AMD
+EPYC of 2026, Python 3.11). What else took is divided by what it took in between, and so becomes
+milliseconds of that machine: *reference ms*. On a machine that is twice as slow, or twice as busy,
+both double. Samples are taken between the measured pieces, by the clock that measures those.
+"""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+# One millisecond of the reference machine.
+ROUNDS = 3_000
+
+
+class _Item:
+    __slots__ = ("data", "key")
+
+    def __init__(self, key: int, data: bytes) -> None:
+        self.key = key
+        self.data = data
+
+
+def work() -> int:
+    """A reference millisecond of pure Python; what it returns keeps it from being left out."""
+    table: dict[int, _Item] = {}
+    total = 0
+    for number in range(ROUNDS):
+        item = _Item(number * 7919 % 509, number.to_bytes(8))
+        old = table.get(item.key)
+        if old is not None:
+            total += len(old.data) + old.key
+        table[item.key] = item
+        total += sum(item.data[4:])
+    return total
+
+
+class Yardstick:
+    """Samples of `work()`, by the clock that measures the rest."""
+
+    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
+        self._clock = clock
+        self._samples: list[float] = []
+        for _ in range(20):  # the interpreter specialises what it runs often
+            work()
+
+    def sample(self, count: int = 1) -> None:
+        """Take samples; each lasts about a millisecond."""
+        for _ in range(count):
+            began = self._clock()
+            work()
+            self._samples.append(self._clock() - began)
+
+    @property
+    def ms(self) -> float:
+        """What a reference millisecond takes here: the median of the samples, in ms."""
+        return median(self._samples) * 1e3
+
+    def reference_ms(self, ms: float) -> float:
+        """Milliseconds of this run as milliseconds of the reference machine."""
+        return ms / self.ms
