@@ -3,14 +3,17 @@
 Loopback, two processes a side, interleaved round by round; each figure is the median over the
 rounds, MiB/s by wall clock. Ours: `Exchange.fetch_blob` of fresh random bytes into an empty
 library on disk, every chunk verified, all of it synced when the clock stops. Bound: the least that
-any verified copy takes over the same link, measured in the same run: the holder reads a file and
-sends it as one stream, reading ahead; the getter hashes each MiB with SHA-256 and writes it in
-threads while it receives the next, and syncs the file at the end. No names, no questions, no
-bookkeeping, one holder. Lattica's: as many blocks of 1 MiB by `get_block` with 1, 4 and 16 threads
-in turn, the fastest of which counts. `value` holds the two ratios; goals: 0.9 of the bound, and
-faster than Lattica. Beside them `raw`, as many bytes over one stream to nowhere, and
-`sha256_cpu_ms_per_mib`, what verifying alone costs: where both processes keep all cores busy, no
-verified copy can be as fast as the raw stream.
+a verified copy takes over the same link, measured in the same run: the holder reads a file and
+sends it as one stream, reading ahead; the getter hashes each MiB with SHA-256 and writes it to a
+file of its own, in threads, while it receives the next, and syncs them at the end. No names, no
+questions, no bookkeeping, one holder. Lattica's: as many blocks of 1 MiB by `get_block` with 1, 4
+and 16 threads in turn, the fastest of which counts. `value` holds the two ratios; goals: 0.9 of the
+bound, and faster than Lattica.
+
+Beside them stand `of_one_file`, the ratio to the same bound with one file instead of one for each
+MiB, which no store that serves single chunks after a crash can have; `of_raw`, that to as many
+bytes over one stream to nowhere; and `sha256_cpu_ms_per_mib`, what verifying alone costs: where
+both processes keep all cores busy, no verified copy can be as fast as the raw stream.
 
 Lattica needs an environment of its own, named by --lattica or SHOAL_BENCH_LATTICA:
 
@@ -21,13 +24,16 @@ Lattica needs an environment of its own, named by --lattica or SHOAL_BENCH_LATTI
 import argparse
 import hashlib
 import json
+import mmap
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -51,6 +57,7 @@ GOALS = {"bound": 0.9, "lattica": 1.0}
 SIDE = Path(__file__).parent / "peers" / "bitswap_side.py"
 MIB = 2**20
 PIECE = bytes(256 * 1024)
+SIDES = ("raw", "one_file", "bound", "blob")
 THREADS = (1, 4, 16)
 AHEAD = 4  # MiB that are read before they are sent, and hashed and written beside receiving
 
@@ -84,14 +91,17 @@ async def hold(folder: Path) -> None:
 
         async def read() -> None:
             async with put:
-                with open(folder / "file", "rb", buffering=0) as file:
-                    for _ in range(size // MIB):
-                        await put.send(await host.offload(file.read, MIB))
+                for at in range(0, size, MIB):
+                    await put.send(await host.offload(os.pread, file, MIB, at))
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read)
-            async for data in get:
-                await incoming.stream.send(data)
+        file = os.open(folder / "file", os.O_RDONLY)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                async for data in get:
+                    await incoming.stream.send(data)
+        finally:
+            os.close(file)
         await incoming.stream.finish()
         await incoming.stream.receive(1)
 
@@ -108,6 +118,37 @@ async def hold(folder: Path) -> None:
 # The getter's.
 
 
+class Sink:
+    """Hashes and writes each MiB, past the cache where the disk takes it so."""
+
+    def __init__(self, folder: Path, *, apart: bool) -> None:
+        self.folder = folder
+        self.apart = apart
+        self.digests: dict[int, bytes] = {}
+        self.files: dict[int, int] = {}  # descriptors, by where their bytes begin
+
+    def keep(self, at: int, data: mmap.mmap) -> None:
+        self.digests[at] = hashlib.sha256(data).digest()
+        if self.apart:
+            self.open(at)
+        begin = at if self.apart else 0
+        os.pwrite(self.files[begin], data, at - begin)
+
+    def open(self, begin: int) -> None:
+        """A file for what begins there."""
+        flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_DIRECT", 0)
+        self.files[begin] = os.open(self.folder / f"{begin:x}", flags)
+
+    def sync(self) -> None:
+        """Each file is on the disk, under its name, and closed."""
+        with ThreadPoolExecutor(AHEAD) as pool:
+            list(pool.map(os.fsync, self.files.values()))
+        folder = os.open(self.folder, os.O_RDONLY)
+        os.fsync(folder)
+        for file in (*self.files.values(), folder):
+            os.close(file)
+
+
 class Ours:
     """The getting end of one link."""
 
@@ -116,7 +157,7 @@ class Ours:
         self.link = link
         self.folder = folder
         # seconds of both processes
-        self.cpu: dict[str, list[float]] = {"raw": [], "blob": [], "bound": []}
+        self.cpu: dict[str, list[float]] = {name: [] for name in SIDES}
 
     async def _processors(self) -> float:
         there = await self.link.call("cpu", timeout=10)
@@ -134,40 +175,40 @@ class Ours:
         self.cpu["raw"].append(await self._processors() - cpu)
         return took
 
-    async def bound(self, size: int) -> float:
-        """The file that `blob` got, hashed and written as it comes."""
-        path, host = self.folder / "least", RealHost()
+    async def bound(self, size: int, name: str) -> float:
+        """The file that `blob` got, hashed and written as it comes: `bound` to a file for each
+        MiB, `one_file` to one."""
+        folder, sink = self.folder / "least", Sink(self.folder / "least", apart=name == "bound")
+        spare = [mmap.mmap(-1, MIB) for _ in range(2 * AHEAD)]
+        room, free = trio.CapacityLimiter(AHEAD), trio.Semaphore(2 * AHEAD)
+
+        async def keep(at: int, data: mmap.mmap) -> None:
+            await trio.to_thread.run_sync(sink.keep, at, data, limiter=room)
+            spare.append(data)
+            free.release()
+
+        folder.mkdir()
+        if not sink.apart:
+            sink.open(0)
         cpu, began = await self._processors(), time.perf_counter()
         stream = await self.link.open_stream("least", {"size": size})
-        room = trio.CapacityLimiter(AHEAD)
-        digests: dict[int, bytes] = {}
-
-        def keep(at: int, data: bytearray) -> None:
-            digests[at] = hashlib.sha256(data).digest()
-            os.pwrite(file, data, at)
-
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            async with trio.open_nursery() as nursery:
-
-                async def keep_beside(at: int, data: bytearray) -> None:
-                    await trio.to_thread.run_sync(keep, at, data, limiter=room)
-
-                got, part = 0, bytearray()
-                while data := await stream.receive(len(PIECE)):
-                    part += data
-                    while len(part) >= MIB or (part and got + len(part) == size):
-                        whole, part = part[:MIB], part[MIB:]
-                        nursery.start_soon(keep_beside, got, whole)
-                        got += len(whole)
-            await host.offload(os.fsync, file)
-        finally:
-            os.close(file)
+        async with trio.open_nursery() as nursery:
+            for at in range(0, size, MIB):
+                await free.acquire()
+                whole, got = spare.pop(), 0
+                while got < MIB:
+                    data = await stream.receive(min(len(PIECE), MIB - got))
+                    assert data
+                    whole[got : got + len(data)] = data
+                    got += len(data)
+                nursery.start_soon(keep, at, whole)
+            assert not await stream.receive(1)
+        await trio.to_thread.run_sync(sink.sync)
         took = time.perf_counter() - began
-        assert got == size == MIB * len(digests)
+        assert len(sink.digests) == size // MIB
         await stream.finish()
-        path.unlink()
-        self.cpu["bound"].append(await self._processors() - cpu)
+        self.cpu[name].append(await self._processors() - cpu)
+        shutil.rmtree(folder)
         return took
 
     async def blob(self, size: int, number: int) -> float:
@@ -223,7 +264,7 @@ async def compare(
     assert child.stdout is not None
     port = int(await trio.to_thread.run_sync(child.stdout.readline))
     endpoint = make_endpoint()
-    found: dict[str, list[float]] = {"raw": [], "bound": [], "blob": [], "lattica": []}
+    found: dict[str, list[float]] = {name: [] for name in (*SIDES, "lattica")}
     async with trio.open_nursery() as nursery:
         await nursery.start(endpoint.run, LOOPBACK, 0)
         link = await endpoint.dial(Address(LOOPBACK, port), timeout=10)
@@ -231,7 +272,8 @@ async def compare(
         for number in range(rounds + 1):
             found["raw"].append(await ours.raw(size))
             found["blob"].append(await ours.blob(size, number))
-            found["bound"].append(await ours.bound(size))
+            for name in ("bound", "one_file"):
+                found[name].append(await ours.bound(size, name))
             if theirs is not None:  # our loop stands still meanwhile, as is meant
                 found["lattica"].append(theirs.get(size // MIB, THREADS[number % len(THREADS)]))
         nursery.cancel_scope.cancel()
@@ -251,17 +293,16 @@ def sha256_cost() -> float:
 
 def figures(found: dict[str, list[float]], size: int) -> dict[str, object]:
     mib = size / MIB
-    sides = ("raw", "bound", "blob")
     of = {
         name: median(a / b for a, b in zip(found[name], found["blob"], strict=True))
-        for name in ("raw", "bound")
+        for name in SIDES[:-1]
     }
     ratios = {"bound": of["bound"]}
     shown: dict[str, object] = {
-        f"{name}_mib_per_s": round(mib / median(found[name]), 1) for name in sides
+        f"{name}_mib_per_s": round(mib / median(found[name]), 1) for name in SIDES
     }
-    shown["of_raw"] = round(of["raw"], 3)
-    for name in sides:
+    shown |= {f"of_{name}": round(of[name], 3) for name in ("raw", "one_file")}
+    for name in SIDES:
         shown[f"{name}_cpu_ms_per_mib"] = round(median(found[f"{name}_cpu"]) / mib * 1000, 2)
     shown["sha256_cpu_ms_per_mib"] = round(sha256_cost(), 2)
     if found["lattica"]:
