@@ -226,7 +226,7 @@ def main() -> int:
         "name": "connect_matrix",
         "value": {"simulated": direct, **through},
         "goal": {"simulated": GOAL, "kernel": GOAL},
-        "ok": min(direct, *through.values()) >= GOAL and all(map(is_good, cells)),
+        "ok": min([direct, *through.values()]) >= GOAL and all(map(is_good, cells)),
         "skipped": skipped,
         "of": len(four),
         "iroh": 13,

@@ -38,20 +38,22 @@ def work() -> int:
 
 
 class Yardstick:
-    """Samples of `work()`, by the clock that measures the rest."""
+    """Samples of `work()`, by the clock that measures the rest; each of `length` reference ms."""
 
-    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.process_time, *, length: int = 1) -> None:
         self._clock = clock
+        self._length = length
         self._samples: list[float] = []
         for _ in range(20):  # the interpreter specialises what it runs often
             work()
 
     def sample(self, count: int = 1) -> None:
-        """Take samples; each lasts about a millisecond."""
+        """Take samples."""
         for _ in range(count):
             began = self._clock()
-            work()
-            self._samples.append(self._clock() - began)
+            for _ in range(self._length):
+                work()
+            self._samples.append((self._clock() - began) / self._length)
 
     @property
     def ms(self) -> float:
@@ -61,3 +63,9 @@ class Yardstick:
     def reference_ms(self, ms: float) -> float:
         """Milliseconds of this run as milliseconds of the reference machine."""
         return ms / self.ms
+
+    def reference_tail_ms(self, ms: float, share: float) -> float:
+        """The same for a percentile, by the same percentile of the samples: what else the machine
+        has to do makes the tails of both longer."""
+        samples = sorted(self._samples)
+        return ms / 1e3 / samples[int(share * (len(samples) - 1))]
