@@ -22,7 +22,7 @@ disjoint paths, each with its share of the queries, publication to the region, i
 lot, doubt in those who named others in vain, and several witnesses before enough is enough.
 
 `value` is the share found under each attack with the defences on, the mean of the seeds; `goal` is
-the least that is asked of it. `ok` also asks that with the defences off each attack is below its
+its mark. `ok` also asks that with the defences off each attack is below its
 mark. `--out FILE` keeps a line a seed, and goes on from there after a stop. `--quick` is one seed.
 """
 

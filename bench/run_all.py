@@ -11,7 +11,7 @@ figures without recording them:
     run_all.py --quick                          a short run of each, to see that it runs
     run_all.py --only state_heal -- --seeds 3   with other arguments, not recorded
     run_all.py --list                           which are recorded, and which are stale
-    run_all.py --page                           only write docs/measured.md anew
+    run_all.py --page                           only write docs/measured.md
 
 `--keep DIR` keeps what long scripts have measured so far (their `--out`), so that a run which was
 stopped goes on; the files' names bear the hash of the code, so that one record is of one code.

@@ -3,7 +3,7 @@
 Light nodes (`netsim/daemons/replicas.py`) over the links of home volunteers and the latencies of
 the core matrix: the real `Writer`, feeds, `Exchange`, views and `Claimant`, so that claims are
 signed entries that travel by news, comparisons and pulls, as in a daemon; only TLS and the store
-are left out, and a write reaches the disk after 10 to 250 ms. Who is silent is told 5 s after its
+are left out, and a write reaches the disk after 10 to 250 ms. A node counts as silent 5 s after its
 packets stop, which is what `state_ghosts` measures. Wall clocks jump by an hour up or down,
 monotonic ones are off by up to 200 ppm. In each seed there are six cuts of half a minute to five
 minutes, two nodes that die for good and two that come back with nothing but their feeds. Jobs take
@@ -68,7 +68,7 @@ NOTICED_S: Final = 5.0  # until a silent node counts as one
 STEPS: Final = 4  # of the clock of a node
 TWINS: Final = ("no attempts", "by the wall clock", "no shares")
 TWIN_SEEDS: Final = 2
-SETTLE_S: Final = 60.0  # from the first packet until everybody has heard of all jobs
+SETTLE_S: Final = 60.0  # from the first packet until all nodes know all jobs
 GOALS: Final = {"reruns": 0.05, "makespan": 1.5}
 
 
@@ -102,7 +102,7 @@ class Node(ReplicaNode):
     number: int
 
     def prepare(self, sim: "Sim", number: int) -> None:
-        """The process begins: of the one before nothing is left but the feeds."""
+        """Start the process; it knows nothing but its feeds."""
         self.sim, self.number, self.time = sim, number, sim.now
         self.views = Views()
         self.jobs = self.views.jobs
@@ -145,7 +145,7 @@ class Node(ReplicaNode):
         super().begin()
         self.after(self._random.random(), self.idle)
 
-    # Its clocks, and whom it hears.
+    # Its clocks, and the peers that it hears.
 
     def clock(self) -> float:
         """The monotonic clock, in seconds since some time."""
@@ -260,7 +260,9 @@ class Sim:
         self.drifts = [1 + rng.uniform(-2e-4, 2e-4) for _ in range(NODES)]
         self.since_boot = [rng.uniform(0, 1e6) for _ in range(NODES)]
         self.stepped = [0.0] * NODES  # seconds that wall clocks are off
-        self.away: list[dict[int, float]] = [{} for _ in range(NODES)]  # who is not reached
+        self.away: list[dict[int, float]] = [
+            {} for _ in range(NODES)
+        ]  # the nodes that a node cannot reach, and since when
         self.up = [True] * NODES
         self.cuts: list[frozenset[int]] = []
         self.made: dict[tuple[PeerId, str], float] = {}  # by the wall clock of who claims
@@ -341,7 +343,7 @@ class Sim:
         self.see()
 
     def come_back(self, number: int) -> None:
-        """Another process on the same disk."""
+        """Start a new process on the same disk."""
         before = self.nodes[number]
         node = Node(
             before.identity,

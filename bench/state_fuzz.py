@@ -250,7 +250,7 @@ def mutated(rng: random.Random, update: bytes) -> bytes:
 
 
 def waited_ms() -> float:
-    """How long this process has been ready and the core was another's; 0 where nobody counts."""
+    """Return how long this process has waited for a core; 0 where the kernel does not say."""
     try:
         return int(Path("/proc/self/schedstat").read_bytes().split()[1]) / 1e6
     except OSError:

@@ -174,7 +174,7 @@ def shown(state: State, count: int) -> bool:
 
 
 def choose(count: int) -> float:
-    """Ms that elapse: whom to ask, where many told of much, of which the most has come since."""
+    """Return the ms that choosing a peer takes, when most of what many told of has come since."""
     come: set[bytes] = set()
     wanted = Wanted(lambda told: told.key not in come, Random(0).randrange)
     for number in range(TELLERS):

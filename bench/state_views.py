@@ -11,7 +11,7 @@ of pieces of 5 reference ms of Python that take turns with the changes (`yardsti
 too); goal 5. Beside it `loop_p99_ms`, the same in ms of this machine,
 `cpu_p99_ms`, the CPU time of the change without tasks, and `wall_p99_ms`, what elapses for that.
 `ok` asks besides for at most 200 MB of memory for all views, and that following a change takes at
-most a thousandth of deriving everything anew from the same facts (`ratio`). `heaviest_ms` is how
+most a thousandth of deriving everything again from the same facts (`ratio`). `heaviest_ms` is how
 long the views take to follow the largest entry there may be: a feed full of claims, all on jobs
 that thousands claim. `--quick` makes 500 changes instead of 5,000.
 """

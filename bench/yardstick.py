@@ -1,10 +1,10 @@
-"""What this machine does in the same run, so that a mark in milliseconds travels between machines.
+"""A yardstick of this machine, so that a mark in milliseconds travels between machines.
 
 `work()` is a fixed piece of Python of the kind that an event loop runs: small objects, a
 dictionary, bytes. It took a millisecond on the machine where the marks were first reached (an AMD
-EPYC of 2026, Python 3.11). What else took is divided by what it took in between, and so becomes
-milliseconds of that machine: *reference ms*. On a machine that is twice as slow, or twice as busy,
-both double. Samples are taken between the measured pieces, by the clock that measures those.
+EPYC of 2026, Python 3.11). A script divides the time of its own work by the time of this piece, and
+so gets milliseconds of that machine: *reference ms*. On a machine that is twice as slow, or twice
+as busy, both double. Samples are taken between the measured pieces, with the same clock.
 """
 
 import time
@@ -57,7 +57,7 @@ class Yardstick:
 
     @property
     def ms(self) -> float:
-        """What a reference millisecond takes here: the median of the samples, in ms."""
+        """The ms that a reference millisecond takes here: the median of the samples."""
         return median(self._samples) * 1e3
 
     def reference_ms(self, ms: float) -> float:
@@ -65,7 +65,7 @@ class Yardstick:
         return ms / self.ms
 
     def reference_tail_ms(self, ms: float, share: float) -> float:
-        """The same for a percentile, by the same percentile of the samples: what else the machine
-        has to do makes the tails of both longer."""
+        """Convert a percentile by the same percentile of the samples: a busy machine lengthens the
+        tails of both."""
         samples = sorted(self._samples)
         return ms / 1e3 / samples[int(share * (len(samples) - 1))]

@@ -1,4 +1,4 @@
-"""What is recorded was fully run, the page is made of it, and the README claims nothing besides."""
+"""Records are of full runs, the page is made of them, and the README claims nothing else."""
 
 import ast
 import dataclasses

@@ -3,8 +3,8 @@
 `lattica NODES` or `hivemind NODES` starts so many nodes on loopback, says `ready`, and obeys lines
 of its input: `rounds N` stores and gets N values, each from a node drawn at random, and prints the
 milliseconds of all stores, then of all gets; `writers N` has N nodes write to one key at once, and
-prints how many of the N values a reader sees. A get is asked of a node that does not hold the
-value, where the system says which do.
+prints how many of the N values a reader sees. The node that is asked for a value does not hold it
+itself, where the system says which nodes do.
 """
 
 import os
@@ -51,7 +51,7 @@ class LatticaNodes:
         return found.value if found else None
 
     def others(self, writer: Any, key: str) -> list[Any]:
-        """Whom a get can be asked of; who holds what it does not say."""
+        """Nodes that can be asked for the value; the system does not say which of them hold it."""
         return [node for node in self.nodes if node is not writer]
 
     def write(self, node: Any, key: str, name: str) -> None:
@@ -91,7 +91,7 @@ class HivemindNodes:
         return found.value if found else None
 
     def others(self, writer: Any, key: str) -> list[Any]:
-        """Those that hold nothing under the key; all but the writer where all others do."""
+        """Nodes that hold nothing under the key; all but the writer if there are none."""
         rest = [node for node in self.nodes if node is not writer]
         return [node for node in rest if node.run_coroutine(partial(_lacks, key))] or rest
 
