@@ -26,7 +26,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
 from multiprocessing import Pool
@@ -191,9 +191,9 @@ class Node(ReplicaNode):
             self.start(self.exchange.write(entries, self.writer.stored))
         self.flush_soon()
 
-    def changed(self, name: FeedName, verdict: Verdict) -> None:
+    def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
         """An entry was taken in, an own or another's."""
-        self.views.changed(name, verdict)
+        yield from self.views.steps(name, verdict)
         for key, value in verdict.changed.items():
             if name.kind == "claims" and value is not None and b"done" in value:
                 self.last_word[key] = name.author
@@ -212,9 +212,9 @@ class Node(ReplicaNode):
 
     def idle(self) -> None:
         self.after(IDLE_S, self.idle)
-        self.look()
+        self.seek()
 
-    def look(self) -> None:
+    def seek(self) -> None:
         """Begin something where there is something to do."""
         if self.running or self.sim.now < SETTLE_S:
             return
@@ -238,7 +238,7 @@ class Node(ReplicaNode):
             job, self.running = self.running, ""
             self.sim.completed(job)
             self.say(job, self.claimant.finish(job, b"result"))
-            self.look()
+            self.seek()
 
     def leave(self, job: str) -> None:
         assert job == self.running
