@@ -11,6 +11,7 @@ import pytest
 
 from bench import records
 from bench.records import ROOT, Record
+from bench.yardstick import Yardstick
 
 SCRIPTS = records.scripts()
 README = (ROOT / "README.md").read_text()
@@ -169,3 +170,16 @@ def test_a_claim_without_a_run_that_reached_its_mark_is_found() -> None:
     assert records.unfounded(readme, []) == {"first"}
     assert records.unfounded(readme, [record(result={"ok": False})]) == {"first"}
     assert not records.unfounded(readme, [record()])
+
+
+def test_a_machine_twice_as_slow_measures_the_same_reference_ms() -> None:
+    def measured(slowness: float, *, length: int = 1) -> tuple[float, float]:
+        ticks = iter(range(10_000))
+        stick = Yardstick(lambda: next(ticks) * slowness, length=length)
+        stick.sample(9)
+        own_ms = 5_000 * slowness
+        return stick.reference_ms(own_ms), stick.reference_tail_ms(own_ms, 0.99)
+
+    assert measured(0.002) == pytest.approx((5.0, 5.0))
+    assert measured(0.001) == pytest.approx((5.0, 5.0))
+    assert measured(0.001, length=5) == pytest.approx((25.0, 25.0))
