@@ -75,6 +75,7 @@ def main() -> int:
         "by_shares": round(punch_rate(load()), 4),
         "published": PUBLISHED[0],
         "pairs": seeds * pairs,
+        "seeds": seeds,
         "cpu_s": round(sum(item["cpu_s"] for item in figures), 2),
     }
     print(json.dumps(result))

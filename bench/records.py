@@ -133,9 +133,16 @@ def flaws(record: Mapping[str, Any], root: Path = ROOT) -> list[str]:
     if reason := record["result"].get("skipped"):
         found.append(f"a part was skipped: {reason}")
     least = default_seeds(root / "bench" / f"{record['name']}.py")
-    if least is not None and isinstance(record["seeds"], int) and record["seeds"] < least:
-        found.append(f"{record['seeds']} seeds are fewer than the script's own {least}")
+    if least is not None and (seeds := _most(record["seeds"])) < least:
+        found.append(f"{seeds} seeds are fewer than the script's own {least}")
     return found
+
+
+def _most(seeds: Any) -> int:
+    """Return the seeds of a run; of several parts, those of the one that has the most."""
+    if isinstance(seeds, Mapping):
+        return max(map(_most, seeds.values()), default=0)
+    return seeds if isinstance(seeds, int) else 0
 
 
 def changed(arguments: Sequence[str]) -> list[str]:

@@ -323,6 +323,7 @@ def result_of(ends: Sequence[Figures], losses: Sequence[Figures]) -> dict[str, A
         "not_back": unlisted,
         "suspected_per_node_hour": rate,
         "node_hours": hours,
+        "seeds": {"dead": len(ends), "healthy": len(losses)},
         "share_linked": round(ends[0]["share_linked"], 3),
         "cpu_s": round(sum(each["cpu_s"] for each in (*ends, *losses)), 1),
     }

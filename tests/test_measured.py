@@ -109,6 +109,8 @@ def git(folder: Path, *arguments: str) -> None:
         ({"arguments": ["--seeds", "4"]}, "`--seeds` changes"),
         ({"arguments": ["-j", "2", "--only", "x"]}, "`--only` changes"),
         ({"seeds": 4}, "fewer than the script's own 5"),
+        ({"seeds": {"dead": 4, "healthy": 3}}, "fewer than the script's own 5"),
+        ({"seeds": None}, "fewer than the script's own 5"),
         ({"commit": "main"}, "no commit"),
         ({"result": {"ok": True, "skipped": "no root"}}, "skipped: no root"),
     ],
