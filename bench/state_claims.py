@@ -18,8 +18,9 @@ last word heard counted; and, for the first 2 seeds, how many jobs are never don
 attempt is made, how many executions give way (beside `gave_way`) where a claim is void once its
 lease is over by the wall clock, and the reruns where no job falls to anybody first.
 
-`--out FILE` keeps a line a seed, and goes on from there after a stop. `-j` seeds at a time.
-`--quick` is one seed of 200 jobs, without twins, where the same cuts weigh five times as much.
+`--out FILE` keeps a line a seed, and goes on from there after a stop. `-j` seeds at a time. 20
+seeds and not more, because each is about a minute of CPU. `--quick` is one seed of 200 jobs,
+without twins, where the same cuts weigh five times as much.
 """
 
 import argparse
