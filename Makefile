@@ -49,7 +49,7 @@ check: setup  ## lint, types, layout rules
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layout.py
 
-bench: setup  ## run every script in bench/ and write docs/measured.md
+bench: setup  ## run every script in bench/, record the runs and write docs/measured.md
 	$(BIN)/python bench/run_all.py
 
 wheel: setup  ## build dist/*.whl

@@ -17,6 +17,8 @@ from shoal.transport.browser.channel import ChannelPipe
 from shoal.transport.datagrams import Datagrams
 from shoal.transport.realhost import RealHost
 
+MEASURES = ("transport",)
+
 LOOPBACK = "127.0.0.1"
 CHUNK = bytes(64 * 1024)
 

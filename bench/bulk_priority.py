@@ -31,6 +31,8 @@ from shoal.transport.ladder import Ladder, Rungs
 from shoal.transport.link import Link
 from shoal.transport.serving import IncomingStream
 
+MEASURES = ("transport", "netsim")
+
 GOALS = {"p99_ratio": 2.0, "large_per_s": 110.0, "small_per_s": 1200.0}
 PORT = 7000
 HOME_RATE = 2.5e6  # bytes/s

@@ -41,6 +41,8 @@ from shoal.netsim.seeds import Figures, Ledger
 from shoal.netsim.world import World
 from shoal.transport.ladder import Rungs
 
+MEASURES = ("transport", "netsim")
+
 PEOPLE: Final = 200
 SETTLE_S: Final = 90.0
 """After the last volunteer has joined: reachability is measured, places at relays are found."""

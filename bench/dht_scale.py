@@ -36,6 +36,8 @@ from shoal.netsim.daemons.ring import Got, Ring, blob_record
 from shoal.netsim.daemons.ringnode import RingNode
 from shoal.netsim.seeds import Figures, measure
 
+MEASURES = ("dht", "netsim")
+
 GONE: Final = 0.3
 HOUR_S: Final = 3_600.0
 REPUBLISH_S: Final = 1_200.0

@@ -1,13 +1,22 @@
-"""Storing and finding records against Lattica 1.0.21 and hivemind 1.1.12, with 8 and 50 nodes.
+"""Storing and finding records against Lattica 1.0.21 and hivemind 1.1.12, from where they are not.
 
 Loopback; each system's nodes in its own fashion (ours and Lattica's in one process, hivemind's in
 two a node), in turns of some stores and gets from nodes drawn at random. A store is over for
 Lattica when one other node has acknowledged (`Quorum::One`), and for hivemind when all replicas
-have: so is ours in each comparison (`store`; `all` is the time until every node that should keep it
-has acknowledged). A get ends with the first record, which the asking node may hold itself
-(`get_remote`: those of ours where it did not). Then 12 nodes write to one key at the same moment,
-each its own value, and a reader counts. `value` is theirs / ours of the medians, the worst of all:
-over 1 is faster than both. hivemind is compared with 8 nodes only: 50 of it are 100 processes.
+have: so is ours in each comparison. The get of what was stored begins at that moment, while the
+other replicas are still on their way, and ends with the first record.
+
+A node that holds the record itself would answer without a message, so a get is asked of one that
+does not: ours of one of the half of the nodes farthest from the key that has no record under it
+(`get_local` counts those that had one in the end; it has to be 0), hivemind's of one whose storage
+lacks it. Lattica does not say who holds what, so a get may find it there without a question, which
+is to its advantage. Ours are 50 nodes in each comparison, of which about 20 keep a record; Lattica
+has 50 as well, hivemind 8, of which 5 keep one: 50 would be 100 processes. So ours looks for its
+records among six times as many nodes as hivemind does.
+
+Then 12 nodes write to one key at the same moment, each its own value, and a reader counts. `value`
+is theirs / ours of the medians, the worst of all: over 1 is faster than both. `all_ms` is the time
+until every node that should keep a record of ours has acknowledged it.
 
 The others need environments of their own, named by options or by SHOAL_BENCH_LATTICA and
 SHOAL_BENCH_HIVEMIND:
@@ -32,6 +41,7 @@ from statistics import median
 
 import trio
 
+from shoal.dht.key import Key, distance, node_key
 from shoal.dht.record import NameBody
 from shoal.dht.service import Dht
 from shoal.transport.address import Address
@@ -41,12 +51,14 @@ from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link import Link
 from shoal.transport.realhost import RealHost
 
+MEASURES = ("dht", "transport", "bench/peers/dht_sides.py")
+
 SIDES = Path(__file__).parent / "peers" / "dht_sides.py"
 LOOPBACK = "127.0.0.1"
 WRITERS = 12
 ROOT = "ab" * 32
-SIZES = (8, 50)
-THEIRS = {"lattica": SIZES, "hivemind": SIZES[:1]}
+NODES = 50
+THEIRS = {"lattica": NODES, "hivemind": 8}  # nodes
 ACKNOWLEDGED = {"lattica": 1, "hivemind": None}
 Round = tuple[list[float], list[float]]
 """Milliseconds of the stores, and of the gets that brought the value."""
@@ -56,7 +68,7 @@ class Node:
     """An endpoint and its `Dht`, without a ladder."""
 
     def __init__(self) -> None:
-        host = RealHost()
+        self.host = host = RealHost()
         self.identity = Identity.generate(host)
         self.endpoint = Endpoint(host, self.identity, admission=OpenSwarm(), libp2p=False)
         self.dht = Dht(
@@ -70,6 +82,11 @@ class Node:
     @property
     def address(self) -> Address:
         return Address(LOOPBACK, self.endpoint.port, self.identity.peer)
+
+    def holds(self, key: Key) -> bool:
+        """Whether it has a record under the key, of its own or of another."""
+        now = self.host.now()
+        return bool(self.dht._store.find([key], now, most=1)[0] or self.dht._records.at(key))
 
     async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
         return await self.endpoint.ask(peer, addresses, timeout=6)
@@ -87,7 +104,7 @@ class Ours:
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
-        self.remote: list[float] = []
+        self.local = 0  # gets that found the record where they were asked
         self.all: list[float] = []
         self._made = 0
 
@@ -97,20 +114,27 @@ class Ours:
         for _ in range(count):
             self._made += 1
             body = NameBody(f"name {self._made}", ROOT, 1, 1)
-            writer, reader = random.choice(self.nodes), random.choice(self.nodes)
+            writer = random.choice(self.nodes)
             began = time.perf_counter()
             writer.dht.publish(body)
             await writer.dht.flushed(10, kept=kept)
             stores.append(1000 * (time.perf_counter() - began))
+            reader = self.without(body.key, writer)
+            asked = time.perf_counter()
+            found = await reader.dht.find(body.key)
+            took = 1000 * (time.perf_counter() - asked)
             report = await writer.dht.flushed(10)
             self.all.append(1000 * (time.perf_counter() - began))
-            began = time.perf_counter()
-            found = await reader.dht.find(body.key)
             if report.done and found.records:
-                gets.append(1000 * (time.perf_counter() - began))
-                if found.path:
-                    self.remote.append(gets[-1])
+                gets.append(took)
+                self.local += not found.path
         return stores, gets
+
+    def without(self, key: Key, writer: Node) -> Node:
+        """A node that has no record under the key, and is too far from it to get one now."""
+        far = sorted(self.nodes, key=lambda node: distance(node_key(node.identity.peer), key))
+        far = [node for node in far[len(far) // 2 :] if node is not writer]
+        return random.choice([node for node in far if not node.holds(key)])
 
     async def writers(self) -> int:
         """Each node says what the name means by a record of its own."""
@@ -161,38 +185,36 @@ def started(python: str, name: str, nodes: int) -> Iterator[Theirs]:
             os.killpg(child.pid, 9)
 
 
-async def compare(nodes: int, pythons: dict[str, str], rounds: int, each: int) -> dict[str, object]:
-    """Figures of one size. Before, both sides store and find twice as often as they have nodes:
-    a node that has never asked another has no link to it."""
+async def compare(pythons: dict[str, str], rounds: int, each: int) -> dict[str, object]:
+    """Figures of each comparison. Before, both sides store and find twice as often as they have
+    nodes: a node that has never asked another has no link to it."""
     found: dict[str, object] = {}
     async with trio.open_nursery() as nursery:
         ours: list[Node] = []
-        for _ in range(nodes):
+        for _ in range(NODES):
             node = Node()
             await node.run(ours[0] if ours else None, nursery)
             ours.append(node)
         side = Ours(ours)
-        await side.rounds(2 * nodes, 1)
+        await side.rounds(2 * NODES, 1)
         side.all.clear()
-        side.remote.clear()
+        side.local = 0
         if not pythons:
-            found |= figures(str(nodes), [await side.rounds(each, 1) for _ in range(rounds)], [])
+            found |= figures("alone", [await side.rounds(each, 1) for _ in range(rounds)], [])
         for name, python in pythons.items():
-            with started(python, name, nodes) as theirs:
-                theirs.rounds(2 * nodes)
+            with started(python, name, THEIRS[name]) as theirs:
+                theirs.rounds(2 * THEIRS[name])
                 pairs = [
                     await turn(side, theirs, each, ACKNOWLEDGED[name], ours_first=bool(number % 2))
                     for number in range(rounds)
                 ]
                 mine, others = zip(*pairs, strict=True)
-                found |= figures(f"{nodes}_{name}", list(mine), list(others))
-                if nodes == SIZES[0]:
-                    (seen,) = theirs.ask(f"writers {WRITERS}")
-                    found[f"writers_{name}"] = int(seen)
-        found[f"{nodes}_ours_all_ms"] = round(median(side.all), 3)
+                found |= figures(name, list(mine), list(others))
+                (seen,) = theirs.ask(f"writers {WRITERS}")
+                found[f"writers_{name}"] = int(seen)
+        found["all_ms"] = round(median(side.all), 3)
+        found["get_local"] = side.local
         found["writers_ours"] = await side.writers()
-        if side.remote:
-            found[f"{nodes}_ours_get_remote_ms"] = round(median(side.remote), 3)
         nursery.cancel_scope.cancel()
     return found
 
@@ -234,7 +256,7 @@ def verdict(found: dict[str, object], pythons: dict[str, str]) -> dict[str, obje
         if key.endswith("_ours_found")
     )
     ok = complete and whole and min(ratios.values(), default=0) > 1
-    ok = ok and found.get("writers_ours") == WRITERS
+    ok = ok and found["writers_ours"] == WRITERS and not found["get_local"]
     worst = round(min(ratios.values(), default=0.0), 3)
     result = {"name": "dht_vs_peers", "value": worst, "goal": 1, "ok": ok}
     return result | found
@@ -243,7 +265,6 @@ def verdict(found: dict[str, object], pythons: dict[str, str]) -> dict[str, obje
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="nodes")
     for name in THEIRS:
         parser.add_argument(
             f"--{name}",
@@ -254,10 +275,7 @@ def main() -> int:
     args = parser.parse_args()
     given = {name: getattr(args, name) for name in THEIRS if getattr(args, name)}
     rounds, each = (3, 10) if args.quick else (6, 25)
-    found: dict[str, object] = {}
-    for nodes in args.sizes:
-        pythons = {name: given[name] for name in given if nodes in THEIRS[name]}
-        found |= trio.run(compare, nodes, pythons, rounds, each)
+    found = trio.run(compare, given, rounds, each)
     print("units: milliseconds; found: gets that brought the value, of so many")
     result = verdict(found, given)
     print(json.dumps(result))

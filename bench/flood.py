@@ -44,6 +44,8 @@ from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.window import Extra
 
+MEASURES = ("transport",)
+
 GOAL = 0.9
 KINDS = ("open", "half", "whole", "udp")
 VICTIM, HONEST = "10.255.0.1", "10.255.1.1"

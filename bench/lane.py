@@ -35,6 +35,8 @@ from shoal.transport.link import Link
 from shoal.transport.realhost import RealHost
 from shoal.transport.serving import IncomingStream
 
+MEASURES = ("transport",)
+
 GOAL = 0.7
 LOOPBACK = "127.0.0.1"
 MESSAGE = bytes(128)

@@ -26,6 +26,8 @@ from shoal.transport.endpoint import Endpoint
 from shoal.transport.link import Link
 from shoal.transport.serving import IncomingStream
 
+MEASURES = ("transport",)
+
 GOALS = {"cpu_share": 0.01, "bytes_per_link": 120_000}
 LOOPBACK = "127.0.0.1"
 LINKS = 200

@@ -26,6 +26,8 @@ from shoal.netsim.host import Host
 from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 
+MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport", "cli/swarm.py")
+
 PORT = 4001
 LINKS = 24  # of each, on the mean
 DIALLED = 12, 16  # members are dialled while there are fewer links, of many hosts, of few;

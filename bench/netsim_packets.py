@@ -1,8 +1,9 @@
-"""UDP packets per second of CPU: 500 trio hosts that ask each other and answer, trace hash on.
+"""Simulated UDP packets: 500 trio hosts that ask each other and answer, trace hash on.
 
 The other side is how such a thing is written by hand: trio's MockClock, and a task that
 sleeps for each packet. Both sides run the same program over the same delays and losses, in
-turns, on one core.
+turns, on one core. `value` is how many packets per second of CPU the simulator carries for each
+that the other side does; goal 1.5. `packets_per_s` is its rate on this machine.
 """
 
 import argparse
@@ -21,7 +22,9 @@ from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.trace import Trace
 from shoal.netsim.world import World
 
-GOAL = 25_000  # packets per second
+MEASURES = ("netsim",)
+
+GOAL = 1.5
 PORT = 4001
 LOSS = 0.005
 PERIOD_S = 1.0
@@ -147,9 +150,10 @@ def main() -> None:
     same = len({run["digest"] for run in sides["simulated"]}) == 1
     result = {
         "name": "netsim_packets",
-        "value": {"packets_per_s": round(ours), "over_naive": round(ours / theirs, 2)},
-        "goal": {"packets_per_s": GOAL},
-        "ok": same and ours >= GOAL,
+        "value": round(ours / theirs, 3),
+        "goal": GOAL,
+        "ok": same and ours / theirs >= GOAL,
+        "packets_per_s": round(ours),
         "same_digest": same,
         **sides,
     }

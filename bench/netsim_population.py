@@ -20,6 +20,8 @@ from shoal.netsim.population.calibration import PUBLISHED, punch
 from shoal.netsim.population.mix import load, punch_rate
 from shoal.netsim.seeds import Figures, measure
 
+MEASURES = ("netsim",)
+
 
 def one_seed(seed: int, pairs: int) -> Figures:
     """Of each class, pairs that succeeded and pairs that tried."""
@@ -73,6 +75,7 @@ def main() -> int:
         "by_shares": round(punch_rate(load()), 4),
         "published": PUBLISHED[0],
         "pairs": seeds * pairs,
+        "seeds": seeds,
         "cpu_s": round(sum(item["cpu_s"] for item in figures), 2),
     }
     print(json.dumps(result))

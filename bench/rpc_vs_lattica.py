@@ -36,6 +36,8 @@ from shoal.transport.address import Address
 from shoal.transport.calls import Call, Reply
 from shoal.transport.link import Link
 
+MEASURES = ("transport", "bench/peers/lattica_side.py")
+
 GOALS = {"one": 2.5, "many": 2.5, "large": 2.0, "stream": 4.0, "bare": 0.85}
 SIDE = Path(__file__).parent / "peers" / "lattica_side.py"
 LOOPBACK = "127.0.0.1"

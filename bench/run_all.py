@@ -1,41 +1,41 @@
-"""Runs every script in bench/ and writes docs/measured.md: the machine, the date, the figures.
+"""Run the scripts in bench/, record their full runs in bench/results/, write docs/measured.md.
 
 Each script prints one JSON object as its last line: `name`, `value`, `goal`, `ok`, and the raw
-figures of both sides. `--quick` is passed on. With `--only` the other figures stay as they were,
-each with its date; `--take` puts in what a script run by itself has printed into a file. Exits 1
-when a goal was missed or a script failed.
+figures of both sides. A full run is recorded with its commit, machine, date, arguments, seeds and
+duration (`records.py`). Recorded is only what anyone can repeat: the tree has no changes that no
+commit has, and the script ran with its own defaults. `--quick` and arguments of your own show
+figures without recording them:
+
+    run_all.py                                  every script, recorded
+    run_all.py --only lane hop                  these, recorded; the others' records stay
+    run_all.py --quick                          a short run of each, to see that it runs
+    run_all.py --only state_heal -- --seeds 3   with other arguments, not recorded
+    run_all.py --list                           which are recorded, and which are stale
+    run_all.py --page                           only write docs/measured.md
+
+`--keep DIR` keeps what long scripts have measured so far (their `--out`), so that a run which was
+stopped goes on; the files' names bear the hash of the code, so that one record is of one code.
+Exits 1 when a goal was missed or a script failed.
 """
 
 import argparse
 import datetime
 import json
-import os
-import platform
-import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-REPORT = ROOT / "docs" / "measured.md"
+import records
+from records import ROOT, Record
+
+PAGE = ROOT / "docs" / "measured.md"
 
 
-def cpu_name() -> str:
-    """The processor's name as the kernel gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def run(script: Path, quick: bool) -> dict[str, Any]:
+def run(script: Path, arguments: list[str]) -> dict[str, Any]:
     """One script's last line, or what went wrong in its place."""
-    command = [sys.executable, str(script), *(["--quick"] if quick else [])]
+    command = [sys.executable, str(script), *arguments]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     lines = done.stdout.strip().splitlines()
     try:
@@ -43,74 +43,110 @@ def run(script: Path, quick: bool) -> dict[str, Any]:
     except (IndexError, json.JSONDecodeError):
         return {"name": script.stem, "ok": False, "error": f"exit {done.returncode}, no result"}
     assert isinstance(result, dict)
-    return dated(result, quick)
+    return result
 
 
-def dated(result: dict[str, Any], quick: bool) -> dict[str, Any]:
-    """The result with the day it was measured."""
-    day = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return result | {"measured": day + (", quick" if quick else "")}
-
-
-def known() -> dict[str, dict[str, Any]]:
-    """What docs/measured.md holds, by the scripts' names."""
+def recorded(script: Path, arguments: list[str]) -> dict[str, Any]:
+    """Run the script and record the run. Raises ValueError where it must not be recorded."""
+    commit, digest = records.commit(), records.digest(script)
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    began = time.perf_counter()
+    result = run(script, arguments)
+    took = time.perf_counter() - began
+    if records.digest(script) != digest:
+        raise ValueError(f"`{script.name}`: the measured code changed during the run")
+    record = Record(
+        name=script.stem,
+        commit=commit,
+        date=date,
+        duration_s=round(took, 1),
+        arguments=arguments,
+        seeds=result.get("seeds"),
+        machine=records.machine(),
+        measures=records.measures(script),
+        digest=digest,
+        result=result,
+    )
     try:
-        text = REPORT.read_text()
-    except FileNotFoundError:
-        return {}
-    return {
-        item["name"]: item
-        for item in map(json.loads, re.findall(r"```json\n(.*?)\n```", text, re.S))
-    }
+        records.store(record)
+    except ValueError as error:  # the other scripts can still be recorded
+        print(f"  {error}", file=sys.stderr)
+    return result
 
 
-def shown(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def own_arguments(script: Path, keep: Path | None, jobs: int) -> list[str]:
+    """Arguments of a full run: where to go on from, and how many seeds at a time."""
+    text, arguments = script.read_text(), []
+    if keep is not None and '"--out"' in text:
+        keep.mkdir(parents=True, exist_ok=True)
+        arguments += ["--out", str(keep / f"{script.stem}-{records.digest(script)[:16]}.jsonl")]
+    if jobs > 1 and '"-j"' in text:
+        arguments += ["-j", str(jobs)]
+    return arguments
 
 
-def report(results: list[dict[str, Any]]) -> str:
-    lines = [
-        "# Measured",
-        "",
-        f"Written by `make bench`: {cpu_name()}, {os.cpu_count()} cores, "
-        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}.",
-        "Each script measures both sides in one run; ratios travel between machines, "
-        "absolute times do not.",
-        "",
-        "| script | value | goal | reached | measured |",
-        "|---|---|---|---|---|",
-    ]
-    for item in results:
-        value, goal = shown(item.get("value", item.get("error", "?"))), shown(item.get("goal", "?"))
-        lines.append(
-            f"| `{item['name']}` | {value} | {goal} | {'yes' if item['ok'] else '**no**'} "
-            f"| {item.get('measured', '')} |"
-        )
-    for item in results:
-        lines += ["", f"## {item['name']}", "", "```json", json.dumps(item, indent=2), "```"]
-    return "\n".join(lines) + "\n"
+def write_page() -> None:
+    found = records.load()
+    PAGE.write_text(records.page(found, records.stale(found)))
+
+
+def listed() -> str:
+    """A line for each script: recorded or not, reached or not, stale or not."""
+    found = {each.name: each for each in records.load()}
+    old = records.stale(found.values())
+    lines = []
+    for script in records.scripts():
+        record = found.get(script.stem)
+        state = "not recorded"
+        if record is not None:
+            state = f"{record.date[:10]} {record.commit[:12]} "
+            state += "reached" if record.ok else "missed"
+            state += ", stale" if script.stem in old else ""
+        lines.append(f"{script.stem:20} {state}")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="each script in under 50 s")
-    parser.add_argument("--only", nargs="*", help="names of scripts, without .py")
-    parser.add_argument("--take", nargs="*", type=Path, default=[], help="files of printed results")
+    parser.add_argument("--only", nargs="+", help="names of scripts, without .py")
+    parser.add_argument("--list", action="store_true", help="say what is recorded")
+    parser.add_argument("--page", action="store_true", help="write docs/measured.md, run nothing")
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="go on from what is kept here")
+    parser.add_argument("-j", type=int, default=1, help="seeds at a time, where a script can (1)")
+    parser.add_argument("arguments", nargs="*", help="after `--`: for the scripts; not recorded")
     options = parser.parse_args()
-    scripts = sorted(p for p in HERE.glob("*.py") if p.name != Path(__file__).name)
-    partly = options.only is not None or bool(options.take)
-    chosen = [p for p in scripts if not partly or p.stem in (options.only or ())]
-    found = known() if partly else {}
-    lasts = [json.loads(path.read_text().strip().splitlines()[-1]) for path in options.take]
-    results = [dated(result, options.quick) for result in lasts]
-    for script in chosen:
-        print(f"bench/{script.name} …", file=sys.stderr, flush=True)
-        results.append(run(script, options.quick))
-        print(f"  {results[-1].get('value')} (goal {results[-1].get('goal')})", file=sys.stderr)
-    found |= {item["name"]: item for item in results}
-    names = {script.stem for script in scripts}
-    REPORT.write_text(report([found[name] for name in sorted(found) if name in names]))
-    sys.exit(0 if all(item["ok"] for item in results) else 1)
+    if options.list:
+        print(listed())
+        return
+    if options.page:
+        write_page()
+        return
+    known = {script.stem: script for script in records.scripts()}
+    if unknown := set(options.only or ()) - set(known):
+        parser.error(f"no such script: {', '.join(sorted(unknown))}")
+    own = options.arguments + (["--quick"] if options.quick else [])
+    good = True
+    for name in options.only or known:
+        print(f"bench/{name}.py …", file=sys.stderr, flush=True)
+        try:
+            result = (
+                run(known[name], own)
+                if own
+                else recorded(known[name], own_arguments(known[name], options.keep, options.j))
+            )
+        except ValueError as error:
+            hint = "commit what belongs to the run, or add --quick to look without recording"
+            sys.exit(f"error: {error}\nhint: {hint}")
+        print(f"  {result.get('value')} (goal {result.get('goal')})", file=sys.stderr)
+        if own:
+            print(json.dumps(result))
+        good &= bool(result["ok"])
+    if not own:
+        write_page()
+    sys.exit(0 if good else 1)
 
 
 if __name__ == "__main__":

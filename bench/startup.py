@@ -1,7 +1,8 @@
 """How quickly a command begins: `import shoal.cli.main` and `shoal --help`, beside bare Python.
 
 CPU seconds of whole processes (user + system, so that a busy machine changes little), medians of
-interleaved runs. Goal: 0.3 s each, and neither torch nor libp2p imported.
+interleaved runs. `value` is the slower of both, divided by a process that imports click and nothing
+else, without which no such command can do. Goal: 3, and neither torch nor libp2p imported.
 """
 
 import argparse
@@ -12,7 +13,9 @@ import sys
 import time
 from statistics import median
 
-GOAL_S = 0.3
+MEASURES = ("cli", "node", "tasks", "state", "dht", "transport")
+
+GOAL = 3.0
 SIDES = {
     "python": ["-c", "pass"],
     "import_click": ["-c", "import click"],
@@ -57,11 +60,11 @@ def main() -> None:
     cpu = {name: median(c for c, _ in samples) for name, samples in times.items()}
     wall = {name: median(w for _, w in samples) for name, samples in times.items()}
     heavy = imported()
-    value = max(cpu["import_shoal"], cpu["shoal_help"])
-    ok = value <= GOAL_S and not {"torch", "libp2p"} & set(heavy)
+    value = round(max(cpu["import_shoal"], cpu["shoal_help"]) / cpu["import_click"], 3)
+    ok = value <= GOAL and not {"torch", "libp2p"} & set(heavy)
     print(f"heavy packages imported: {heavy or 'none'}")
     result = {
-        "name": "startup", "value": value, "goal": GOAL_S, "ok": ok, "unit": "cpu seconds",
+        "name": "startup", "value": value, "goal": GOAL, "ok": ok,
         "runs": runs, "cpu_s": cpu, "wall_s": wall, "heavy_imports": heavy,
     }  # fmt: skip
     print(json.dumps(result))

@@ -38,6 +38,8 @@ from shoal.state.feed import Feed, Outcome, Verdict
 from shoal.state.kinds import KINDS
 from shoal.state.replica import Replica, Taken
 
+MEASURES = ("state", "netsim")
+
 ACTIVE_S, PATIENCE_S = 20, 60
 MOST: Final = 12
 TWINS: Final = 10

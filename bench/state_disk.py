@@ -32,6 +32,8 @@ from shoal.state.work import Drop, Put, Work
 from shoal.transport.identity import PeerId, peer_id_of
 from shoal.transport.realhost import RealFiles
 
+MEASURES = ("state", "transport/database.py", "transport/identity.py", "transport/realhost.py")
+
 GOAL, QUICK_GOAL = 2.0, 2.2
 LEAVE = 0.1  # of the members, each day
 CHANGES = 1.0  # of a feed, each day, on average

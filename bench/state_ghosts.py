@@ -43,6 +43,8 @@ from shoal.transport.errors import DialFailed
 from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity, PeerId
 
+MEASURES = ("state", "transport", "netsim")
+
 PORT: Final = 4001
 SETTLE_S: Final = 45.0
 ENDS: Final = ("power", "unplugged", "asleep", "stopped")
@@ -321,6 +323,7 @@ def result_of(ends: Sequence[Figures], losses: Sequence[Figures]) -> dict[str, A
         "not_back": unlisted,
         "suspected_per_node_hour": rate,
         "node_hours": hours,
+        "seeds": {"dead": len(ends), "healthy": len(losses)},
         "share_linked": round(ends[0]["share_linked"], 3),
         "cpu_s": round(sum(each["cpu_s"] for each in (*ends, *losses)), 1),
     }

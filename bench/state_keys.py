@@ -34,6 +34,8 @@ from shoal.state.authors import Authors
 from shoal.state.replica import Replica
 from shoal.state.vouches import VOUCHES, write_vouches
 
+MEASURES = ("state", "netsim")
+
 HONEST, MILLS = 8, 5
 STEP_S, PATIENCE_S, QUIET_S = 5.0, 3_600.0, 240.0
 WRITES: Final = 60  # of each honest node: an epoch's worth

@@ -55,6 +55,8 @@ from shoal.transport.allocator import give_back, keep_freed_memory
 from shoal.transport.identity import Identity, PeerId, public_key_of
 from shoal.transport.realhost import RealFiles
 
+MEASURES = ("state", "netsim/daemons/replicanode.py", "transport")
+
 GOAL, QUICK_GOAL = 2.0, 6.0
 LEAVE: Final = 0.1  # of the members, each day
 CHANGES: Final = 0.1  # of a feed, each day, on average

@@ -24,6 +24,8 @@ from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.packet import Packet
 from shoal.netsim.world import World
 
+MEASURES = ("node", "tasks", "state", "dht", "transport", "netsim")
+
 PORT: Final = 4001
 GOALS: Final = {"p95_s": 2.0, "stale_s": 5.0}
 HOME: Final = LinkSpec(
@@ -156,6 +158,7 @@ def main() -> int:
                 **{f"{name}_most_s": round(max(x, default=0.0), 2) for name, x in every.items()},
                 "unlinked": len(every["others"]) / len(both),
                 "bytes_per_hour": round(sum(r["bytes_per_hour"] for r in rounds) / len(rounds)),
+                "seeds": seeds,
                 "cpu_s": round(time.process_time() - cpu, 1),
                 "mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
             }

@@ -26,6 +26,8 @@ from shoal.netsim.daemons.lightlane import FRAME_BYTES
 from shoal.netsim.daemons.replicas import Swarm
 from shoal.netsim.seeds import Figures, Ledger
 
+MEASURES = ("state", "netsim")
+
 LINKS: Final = 16
 CHANGES: Final = 12
 PAUSE_S, COUNTED_S, STEP_S = 8.0, 5.0, 0.02

@@ -5,14 +5,15 @@ thousand jobs of its own, which thousands of claims name. Then it changes a fact
 of the six kinds, again and again: `Writer` seals the entries, the feeds admit them, the views
 follow, and who watches them is told what they show now.
 
-`value` is the p99 of all that for one change of every view, as CPU time in ms; goal 5. Beside it
-`loop_p99_ms`, elapsed on the event loop, from the change until a task that watches each view has
-been woken and shown it (on a machine that has other work it says less), and `wall_p99_ms`, the
-same without tasks. `ok` asks besides for
-at most 200 MB of memory for all views, and that following a change takes at most a thousandth of
-deriving everything anew from the same facts (`ratio`). `heaviest_ms` is how long the views take to
-follow the largest entry there may be: a feed full of claims, all on jobs that thousands claim.
-`--quick` makes 500 changes instead of 5,000.
+`value` is the p99 of the time that elapses on the event loop for one change of every view, from the
+change until a task that watches each view has been woken and shown it, in reference ms: by the p99
+of pieces of 5 reference ms of Python that take turns with the changes (`yardstick.py`, elapsed
+too); goal 5. Beside it `loop_p99_ms`, the same in ms of this machine,
+`cpu_p99_ms`, the CPU time of the change without tasks, and `wall_p99_ms`, what elapses for that.
+`ok` asks besides for at most 200 MB of memory for all views, and that following a change takes at
+most a thousandth of deriving everything again from the same facts (`ratio`). `heaviest_ms` is how
+long the views take to follow the largest entry there may be: a feed full of claims, all on jobs
+that thousands claim. `--quick` makes 500 changes instead of 5,000.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from typing import Any, Final
 import msgpack
 import trio
 import trio.testing
+from yardstick import Yardstick
 
 from shoal.state.claims import claim_fact, new_claim
 from shoal.state.entry import FeedName
@@ -45,12 +47,14 @@ from shoal.state.views.views import Views
 from shoal.state.writer import Writer
 from shoal.transport.identity import Identity, PeerId, peer_id_of
 
+MEASURES = ("state", "transport/identity.py")
+
 MEMBERS: Final = 10_000
 JOBS: Final = 1_000
 CHANGES: Final = 5_000
 QUICK: Final = 500
 MODELS: Final = 50
-GOALS: Final = {"p99_ms": 5.0, "memory_mb": 200.0, "ratio": 1_000.0}
+GOALS: Final = {"p99_reference_ms": 5.0, "memory_mb": 200.0, "ratio": 1_000.0}
 OWN: Final = Identity.from_seed(b"o" * 32)
 Facts = dict[str, bytes]
 
@@ -162,7 +166,7 @@ class Node:
         self.follow_s += time.process_time() - began
 
 
-async def on_the_loop(node: Node, count: int) -> list[float]:
+async def on_the_loop(node: Node, count: int, stick: Yardstick) -> list[float]:
     """Elapsed ms until a task for each view has been shown a change of all."""
     views, taken, shown = node.views, [], set[int]()
 
@@ -185,6 +189,8 @@ async def on_the_loop(node: Node, count: int) -> list[float]:
             while len(shown) < len(watches):
                 await trio.lowlevel.checkpoint()
             taken.append((time.perf_counter() - began) * 1e3)
+            if len(taken) % 5 == 0:
+                stick.sample()
         nursery.cancel_scope.cancel()
     return taken
 
@@ -238,18 +244,21 @@ def main() -> int:
         cpu.append(cpu_ms(node.change_all))
         wall.append((time.perf_counter() - began) * 1e3)
     follow = node.follow_s / count * 1e3
-    loop = trio.run(on_the_loop, node, count)
+    stick = Yardstick(time.perf_counter, length=5)
+    loop = trio.run(on_the_loop, node, count, stick)
     anew = cpu_ms(lambda: swarm.tell(Views()))
     heavy = heaviest(swarm, views)
-    p99 = percentile(cpu, 0.99)
-    ok = p99 <= GOALS["p99_ms"] and memory <= GOALS["memory_mb"]
+    p99 = round(stick.reference_tail_ms(percentile(loop, 0.99), 0.99), 3)
+    ok = p99 <= GOALS["p99_reference_ms"] and memory <= GOALS["memory_mb"]
     result = {
         "name": "state_views",
         "value": p99,
-        "goal": GOALS["p99_ms"],
+        "goal": GOALS["p99_reference_ms"],
         "ok": ok and anew / follow >= GOALS["ratio"],
         "changes": count,
+        "reference_ms": round(stick.ms, 4),
         "cpu_p50_ms": percentile(cpu, 0.5),
+        "cpu_p99_ms": percentile(cpu, 0.99),
         "cpu_max_ms": percentile(cpu, 1.0),
         "wall_p99_ms": percentile(wall, 0.99),
         "loop_p50_ms": percentile(loop, 0.5),

@@ -3,7 +3,8 @@
 `lattica NODES` or `hivemind NODES` starts so many nodes on loopback, says `ready`, and obeys lines
 of its input: `rounds N` stores and gets N values, each from a node drawn at random, and prints the
 milliseconds of all stores, then of all gets; `writers N` has N nodes write to one key at once, and
-prints how many of the N values a reader sees.
+prints how many of the N values a reader sees. The node that is asked for a value does not hold it
+itself, where the system says which nodes do.
 """
 
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 warnings.filterwarnings("ignore")
@@ -48,12 +50,24 @@ class LatticaNodes:
         found = node.get(key)
         return found.value if found else None
 
+    def others(self, writer: Any, key: str) -> list[Any]:
+        """Nodes that can be asked for the value; the system does not say which of them hold it."""
+        return [node for node in self.nodes if node is not writer]
+
     def write(self, node: Any, key: str, name: str) -> None:
         node.store(key, name, time.time() + LIFE_S, subkey=name)
 
     def seen(self, node: Any, key: str) -> int:
         value = self.get(node, key)
         return len(value) if isinstance(value, dict) else 0
+
+
+async def _lacks(key: str, dht: Any, node: Any) -> bool:
+    """Whether a node of hivemind has nothing under the key; runs in the process of the node."""
+    from hivemind.dht.routing import DHTID
+
+    name = DHTID.generate(source=key)
+    return node.protocol.storage.get(name) is None and node.protocol.cache.get(name) is None
 
 
 class HivemindNodes:
@@ -76,6 +90,11 @@ class HivemindNodes:
         found = node.get(key, latest=True)
         return found.value if found else None
 
+    def others(self, writer: Any, key: str) -> list[Any]:
+        """Nodes that hold nothing under the key; all but the writer if there are none."""
+        rest = [node for node in self.nodes if node is not writer]
+        return [node for node in rest if node.run_coroutine(partial(_lacks, key))] or rest
+
     def write(self, node: Any, key: str, name: str) -> None:
         node.store(key, name, expiration_time=self.now() + LIFE_S, subkey=name)
 
@@ -90,11 +109,13 @@ def rounds(system: Any, count: int, salt: str) -> str:
     stores, gets = [], []
     for number in range(count):
         key = f"{salt} {number}"
+        writer = dice.choice(system.nodes)
         began = time.perf_counter()
-        stored = system.store(dice.choice(system.nodes), key, number)
+        stored = system.store(writer, key, number)
         stores.append(time.perf_counter() - began)
+        reader = dice.choice(system.others(writer, key))
         began = time.perf_counter()
-        value = system.get(dice.choice(system.nodes), key)
+        value = system.get(reader, key)
         if stored and value == number:
             gets.append(time.perf_counter() - began)
     return " ".join(f"{1000 * each:.3f}" for each in (*stores, *gets))

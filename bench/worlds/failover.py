@@ -164,9 +164,6 @@ async def ask(
 ) -> None:
     while not town.stop:
         await trio.sleep(rng.expovariate(CALLS_PER_S))
-        link = home.climber.endpoint.link(other.climber.peer)
-        if link is not None and link.quiet and rng.random() < 0.9:
-            continue  # nothing new should be sent there; some do
         size = rng.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
         home.climber.computer.start_soon(nursery, call, town, home, other, next(home.numbers), size)
 
