@@ -1,19 +1,21 @@
 """Who reaches whom among 200 home volunteers, by which way, how soon; by classes of pairs.
 
-The volunteers of `home-volunteers-2026` in their shares, over their links and the latencies of the
-core matrix; each is an endpoint with its whole ladder. Half of the public ones relay, half of those
-on TCP 443 too. Every volunteer joins by three of them. Then 2,000 pairs a seed, each class against
-each class equally often, dial each other half a second apart; a link is dropped when it is direct,
-or after 25 s. Whole figures are weighted by the shares of the classes, so that they say what two
-volunteers drawn at random meet; the table has each class of pair by itself.
+The homes of `home-volunteers-2026` in their shares, without those that others can reach, over their
+links and the latencies of the core matrix; each is an endpoint with its whole ladder, and all have
+their default options. For every 20 of them there is one node with a public address. Every home
+joins by three of these. Then 2,000 pairs of homes a seed, each class against each class equally
+often, dial each other half a second apart; a link is dropped when it is direct, or after 25 s.
+Whole figures are weighted by the shares of the classes, so that they say what two volunteers drawn
+at random meet; the table has each class of pair by itself.
 
-`value` is the share of pairs that are direct in the end, goal 0.90 (DCUtR: 0.70). `ok` also asks
-that every pair is connected within 15 s, and that the direct path is in use 1.5 s after first
-contact (the link is up, by whatever way) at the median, and 5 s at the 95th percentile. The table's
-times are from the begin of the dial, and leave out pairs that had a link already.
+`value` is the share of pairs that connect within 15 s, of those in which neither network lets out
+nothing but the web, goal 0.999. `ok` also asks that of the pairs that can be direct 0.99 are so
+15 s after the dial began, and that no reachable node sends more than 64 kB/s in any 10 s: what it
+relays as the relay counts it, headers included. `sent_kb_s` is all that such a node's
+network card sent, its own links, answers and dial-backs included.
 
 `--out FILE` keeps a line a seed, and goes on from there after a stop. `--quick` is 2 seeds of 300
-pairs instead of 20 of 2,000. `-j N` runs N seeds beside each other.
+pairs instead of 5 of 2,000. `-j N` runs N seeds beside each other.
 """
 
 import argparse
@@ -38,18 +40,23 @@ from shoal.netsim.host import Host
 from shoal.netsim.population import latency
 from shoal.netsim.population.mix import Draw, Kind, Population, build, draw, load
 from shoal.netsim.seeds import Figures, Ledger
+from shoal.netsim.trace import SENT, Trace
 from shoal.netsim.world import World
 from shoal.transport.ladder import Rungs
+from shoal.transport.relay.defaults import BURST_S
 
 MEASURES = ("transport", "netsim")
 
 PEOPLE: Final = 200
+HOMES_PER_REACHABLE: Final = 20
+WINDOW_S: Final = 10.0
 SETTLE_S: Final = 90.0
 """After the last volunteer has joined: reachability is measured, places at relays are found."""
 PACE_S: Final = 0.5
 JOIN_S: Final = 0.4
-"""Between two that join: their relays dial back to no more than two addresses a second."""
-GOALS: Final = {"connected": 1.0, "direct": 0.90, "p50_s": 1.5, "p95_s": 5.0}
+"""Between two that join."""
+SOON_S: Final = 15.0
+GOALS: Final = {"connected": 0.999, "direct": 0.99, "rate": 64_000 * (1 + BURST_S / WINDOW_S)}
 PUBLISHED: Final = 0.70
 RUNGS: Final = Rungs(lan=False)  # every home has one computer
 
@@ -69,27 +76,50 @@ def draw_one(people: Population, kind: Kind, random: Random) -> Draw:
     return draw(alone, random, latency.matrix())
 
 
-def theory(one: Draw, other: Draw, to_443: bool) -> str:
-    """Why a pair cannot be direct; "" where it can. `to_443`: one listens on TCP 443 in public."""
+def homes(kinds: Sequence[Kind]) -> list[Kind]:
+    """Those that others cannot reach, in their shares of all of those."""
+    found = [kind for kind in kinds if kind.nat and not kind.forward]
+    whole = sum(kind.share for kind in found)
+    return [replace(kind, share=kind.share / whole) for kind in found]
+
+
+def theory(one: Draw, other: Draw) -> str:
+    """Why a pair cannot be direct; "" where it can."""
     a, b = one.kind.punch, other.kind.punch
     if "blocked" in (a, b):
-        return "" if to_443 and (a, b) != ("blocked", "blocked") else "UDP blocked, TCP 443 only"
+        return "UDP blocked, TCP 443 only"
     if (a, b) == ("symmetric", "symmetric") and not (one.ipv6 and other.ipv6):
         return "random symmetric on both sides"
     return ""
+
+
+class Sent(Trace):
+    """Bytes that some hosts have sent, by `WINDOW_S` of time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hosts: set[str] = set()
+        self.windows: Counter[tuple[str, int]] = Counter()
+
+    def add(self, time: float, what: str, host: str, *rest: Any) -> None:
+        if what == SENT and host in self.hosts:
+            self.windows[host, int(time / WINDOW_S)] += rest[3]
 
 
 class Run:
     """One seed."""
 
     def __init__(self, seed: int, people: int, pairs: int) -> None:
-        self.world = World(seed, latency=latency.matrix())
+        self.sent = Sent()
+        self.world = World(seed, latency=latency.matrix(), trace=self.sent)
         self.town = Town(self.world)
         self.random = self.world.streams.get("", "pairs")
         self.classes: dict[str, list[Climber]] = {}
         self.drawn: dict[str, Draw] = {}
         self.found: list[dict[str, Any]] = []
         self.under_way: list[set[str]] = []
+        self.reachable: list[Climber] = []
+        self.relayed_most = 0.0  # bytes per second that one has relayed in `WINDOW_S`
         self._people = people
         self._pairs = pairs
 
@@ -97,41 +127,53 @@ class Run:
         self.world.run(self.main)
 
     async def main(self) -> None:
-        await self.settle()
-        async with trio.open_nursery() as nursery:
-            for one, other in self.pairs():
-                nursery.start_soon(self.pair, one, other)
-                await trio.sleep(PACE_S)
+        async with trio.open_nursery() as watching:
+            watching.start_soon(self.watch)
+            await self.settle()
+            async with trio.open_nursery() as nursery:
+                for one, other in self.pairs():
+                    nursery.start_soon(self.pair, one, other)
+                    await trio.sleep(PACE_S)
+            watching.cancel_scope.cancel()
+
+    async def watch(self) -> None:
+        """What each reachable node relays."""
+        before: Counter[str] = Counter()
+        while True:
+            await trio.sleep(WINDOW_S)
+            for node in self.reachable:
+                now = node.ladder.relaying.book.figures().spent
+                rate = (now - before[node.peer]) / WINDOW_S
+                self.relayed_most = max(self.relayed_most, rate)
+                before[node.peer] = now
 
     async def settle(self) -> None:
         population = load()
-        public = 0
-        for number, kind in enumerate(quotas(population.kinds, self._people)):
+        kinds = quotas(homes(population.kinds), self._people)
+        public = next(kind for kind in population.kinds if not kind.nat)
+        every = [public] * (self._people // HOMES_PER_REACHABLE) + kinds
+        for number, kind in enumerate(every):
             name = f"v{number}"
             drawn = draw_one(population, kind, self.world.streams.get(name, "population"))
             host = build(self.world, name, drawn).host
             assert isinstance(host, Host)
-            node = await self.join(host, public if not kind.nat else -1)
-            public += not kind.nat
+            node = await self.town.node(host, rungs=RUNGS)
             self.drawn[node.peer] = drawn
-            self.classes.setdefault(kind.name, []).append(node)
+            if kind is public:
+                self.reachable.append(node)
+                self.sent.hosts.add(host.name)
+            else:
+                self.classes.setdefault(kind.name, []).append(node)
         async with trio.open_nursery() as nursery:
             for node in self.town.nodes.values():
                 nursery.start_soon(self.introduce, node)
                 await trio.sleep(JOIN_S)
         await trio.sleep(SETTLE_S)
 
-    async def join(self, host: Host, public: int) -> Climber:
-        """Of the public ones each second relays, each fourth on TCP 443 too."""
-        if public < 0 or public % 2:
-            return await self.town.node(host, rungs=RUNGS)
-        return await self.town.relay(host, everywhere=public % 4 == 0, rungs=RUNGS)
-
     async def introduce(self, node: Climber) -> None:
-        relays = self.town.relays
-        everywhere = self.random.choice([relay for relay in relays if relay.everywhere])
-        others = self.random.sample([relay for relay in relays if relay is not everywhere], 2)
-        await self.town.introduce(node, [everywhere, *others])
+        """By three reachable ones, as they listen at first or on TCP 443."""
+        others = self.random.sample(self.reachable, 3)
+        await self.town.introduce(node, others, web=True)
 
     def pairs(self) -> Iterator[tuple[Climber, Climber]]:
         """Each class with each class in turns, in an order that is drawn."""
@@ -162,7 +204,8 @@ class Run:
             "direct": met.direct,
             "way": f"{met.way} {met.medium}{'6' if met.six else ''}".strip(),
             "why": met.code or met.why,
-            "theory": theory(a, b, one.everywhere or other.everywhere),
+            "theory": theory(a, b),
+            "web": "blocked" in (a.kind.punch, b.kind.punch),
         }
 
 
@@ -170,14 +213,20 @@ def one_seed(seed: int, people: int, pairs: int) -> Figures:
     began = time.process_time()
     run = Run(seed, people, pairs)
     run.go()
-    return {"cpu_s": time.process_time() - began, "pairs": run.found}
+    sent = max(run.sent.windows.values(), default=0) / WINDOW_S
+    return {
+        "cpu_s": time.process_time() - began,
+        "pairs": run.found,
+        "relayed": run.relayed_most,
+        "sent": sent,
+    }
 
 
 # What it comes to.
 
 
 def shares() -> Mapping[str, float]:
-    return {kind.name: kind.share for kind in load().kinds}
+    return {kind.name: kind.share for kind in homes(load().kinds)}
 
 
 def weighted(lines: Sequence[dict[str, Any]], key: str) -> float:
@@ -266,7 +315,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, help="so many pairs a seed instead")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds at a time")
     args = parser.parse_args()
-    seeds, pairs = (2, 300) if args.quick else (20, 2000)
+    seeds, pairs = (2, 300) if args.quick else (5, 2000)
     seeds, pairs = args.seeds or seeds, args.pairs or pairs
     figures = measure(seeds, PEOPLE, pairs, args.out, args.jobs)
     lines = [
@@ -281,18 +330,28 @@ def main() -> int:
     print("\n".join(table(lines)))
     print("\ncarried by:", ways(lines))
     can = [line | {"can": not line["theory"]} for line in lines]
-    direct = weighted(lines, "is_direct")
+    free = [line for line in lines if not line["web"]]
+    able = [
+        line | {"soon": line["is_direct"] and line["direct"] <= SOON_S}
+        for line in lines
+        if not line["theory"]
+    ]
+    connected = sum(line["is_connected"] for line in free) / len(free)
+    direct = sum(line["soon"] for line in able) / len(able)
+    relayed, sent = (max(item[key] for item in figures) for key in ("relayed", "sent"))
     p50, p95 = (quantile(lines, part, since="connected") for part in (0.5, 0.95))
-    connected = sum(line["is_connected"] for line in lines) / len(lines)
     result = {
         "name": "connect_population",
-        "value": round(direct, 4),
-        "goal": GOALS["direct"],
-        "ok": direct >= GOALS["direct"]
-        and connected >= GOALS["connected"]
-        and p50 <= GOALS["p50_s"]
-        and p95 <= GOALS["p95_s"],
-        "connected": round(connected, 5),
+        "value": round(connected, 5),
+        "goal": GOALS["connected"],
+        "ok": connected >= GOALS["connected"]
+        and direct >= GOALS["direct"]
+        and relayed <= GOALS["rate"],
+        "direct_of_able": round(direct, 4),
+        "relayed_kb_s": round(relayed / 1000, 1),
+        "sent_kb_s": round(sent / 1000, 1),
+        "connected_of_all": round(sum(x["is_connected"] for x in lines) / len(lines), 5),
+        "direct": round(weighted(lines, "is_direct"), 4),
         "direct_of_classes": round(sum(line["is_direct"] for line in lines) / len(lines), 4),
         "possible": round(weighted(can, "can"), 4),
         "p50_s": round(p50, 3),

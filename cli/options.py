@@ -117,6 +117,7 @@ class _Parsed(click.ParamType[Any]):
             "memory": config.parse_memory,
             "disk": config.parse_disk,
             "rate": config.parse_rate,
+            "relay": config.parse_relay,
             "listen": config.parse_listen,
             "browsers": config.parse_browsers,
             "address": Address.parse,
@@ -158,11 +159,12 @@ def node_options(command: Command) -> Command:
         click.option("--links", type=click.IntRange(2, 512), metavar="N", default=64,
                      show_default=True,
                      help="Dial members of the swarm up to so many links."),
-        click.option("--relay", type=_Parsed("rate"), metavar="RATE",
-                     help="Carry others' traffic, up to so many bytes a second, e.g. 1MB "
-                     "(default: none)."),
-        click.option("--port-443", is_flag=True,
-                     help="Listen on TCP port 443 too, which nearly every network lets out."),
+        click.option("--relay", type=_Parsed("relay"), metavar="RATE",
+                     help="Carry others' traffic, up to so many bytes a second, e.g. 1MB, or "
+                     "none (default: 64kB while other nodes can reach this one)."),
+        click.option("--port-443/--no-port-443", "port_443", default=None,
+                     help="Listen on TCP port 443 too, which nearly every network lets out "
+                     "(default: while other nodes can reach this one, if it is free)."),
         click.option("--up", type=_Parsed("rate"), metavar="RATE",
                      help="Send at most so many bytes a second, e.g. 500kB or 4Mbit "
                      "(default: no limit)."),

@@ -1,11 +1,14 @@
 """Reaching the first peers: bootstrap addresses, remembered ones, and an invitation."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import trio
 
 from ..state.group.admission import REVOKED
 from ..transport.address import Address
+from ..transport.defaults import HTTPS_PORT
 from ..transport.endpoint import Endpoint
 from ..transport.errors import DialFailed, TransportError
 from ..transport.host import Host
@@ -19,6 +22,7 @@ from .handing import Handed, open_handed
 from .health import Health
 from .invite import Invitation
 
+SILENT = {"timeout", "unreachable", "refused", "no-way"}
 NOT_ADMITTED = {"not-admitted", "not-a-member", REVOKED, "wrong-swarm"}
 
 
@@ -40,21 +44,45 @@ class Bootstrap:
     async def run(self, given: Sequence[Address], remembered: Sequence[Address]) -> None:
         """Until cancelled. Of remembered addresses nothing is told: peers come and go."""
         async with trio.open_nursery() as nursery:
-            for address in given:
-                nursery.start_soon(self._keep, address, True)
             places = {(address.host, address.port) for address in given}
-            for address in remembered:
-                if (address.host, address.port) not in places:
-                    nursery.start_soon(self._keep, address, False)
+            rest = [each for each in remembered if (each.host, each.port) not in places]
+            for addresses in _by_peer(given):
+                nursery.start_soon(self._keep, addresses, True)
+            for addresses in _by_peer(rest):
+                nursery.start_soon(self._keep, addresses, False)
 
-    async def _keep(self, address: Address, told: bool) -> None:
-        """One address: dialled until it answers, and again whenever its link has ended."""
+    async def _dial(self, addresses: Sequence[Address], given: bool) -> Link:
+        """The link to one that answers there; where nothing does, at TCP 443 of the same hosts,
+        for networks that let out nothing else. `given`: by the owner. Raises DialFailed."""
+        first = addresses[0]
+        if first.peer is None:
+            timeout = defaults.BOOTSTRAP_TIMEOUT
+            return await self._ladder.dial(first, timeout=timeout, given=given)
+        for each in addresses if given else ():
+            self._endpoint.aim.give(each)
+        try:
+            return await self._ladder.connect(
+                first.peer, addresses, timeout=defaults.BOOTSTRAP_TIMEOUT
+            )
+        except DialFailed as error:
+            hosts = [each for each in addresses if each.relay is None and each.transport == "tcp"]
+            web = [replace(each, port=HTTPS_PORT) for each in hosts]
+            if error.code not in SILENT or set(web) <= set(addresses):
+                raise
+            for each in dict.fromkeys(web):
+                with suppress(DialFailed):
+                    link = await self._endpoint.dial(each, timeout=defaults.BOOTSTRAP_TIMEOUT)
+                    link.keep()
+                    return link
+            raise
+
+    async def _keep(self, addresses: Sequence[Address], told: bool) -> None:
+        """One peer: dialled until it answers, and again whenever its link has ended."""
+        address = addresses[0]
         pause = defaults.BOOTSTRAP_PAUSE
         while True:
             try:
-                link = await self._ladder.dial(
-                    address, timeout=defaults.BOOTSTRAP_TIMEOUT, given=told
-                )
+                link = await self._dial(addresses, told)
             except TransportError as error:
                 if error.code == "self":
                     return
@@ -94,6 +122,14 @@ class Bootstrap:
                 f"{where} does not answer: {error.message}",
                 hint="it is tried again; look whether that node runs and its port is open",
             )
+
+
+def _by_peer(addresses: Sequence[Address]) -> list[list[Address]]:
+    """The addresses of each peer together; of one that is not named, each by itself."""
+    found: dict[object, list[Address]] = {}
+    for each in addresses:
+        found.setdefault(each.peer or each, []).append(each)
+    return list(found.values())
 
 
 def _condition(address: Address) -> str:

@@ -39,11 +39,13 @@ class NodeConfig:
     threads: int | None = None  # of the engine; None: one per core
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     links: int = MEMBER_LINKS  # members are dialled while there are fewer
-    relay: int | None = None  # bytes per second lent to others as a relay; None: no relay
+    relay: int | None = None  # bytes per second lent to others as a relay; None: a little, once
+    # they are known to reach this node; 0: none
     up: int | None = None  # bytes per second sent at most; None: without limit
     down: int | None = None  # bytes per second received at most; None: without limit
     libp2p_relays: tuple[Address, ...] = ()  # relays that are no shoal nodes, to be reached through
-    port_443: bool = False  # listen on TCP 443 as well, for those who can go nowhere else
+    port_443: bool | None = None  # listen on TCP 443 as well, for those who can go nowhere else;
+    # None: while others are known to reach this node
     browsers: tuple[str, int] | None = None  # IP address and port for browsers; None: no browsers
     rungs: Rungs = ALL_RUNGS  # the ways to others that this node takes
     state: Literal["auto", "all", "needed"] = "auto"  # what is kept of the swarm's state
@@ -186,6 +188,11 @@ def parse_rate(text: str) -> int:
             f"`{text}` is too little: at least {defaults.RATE_LEAST // 1000} kB a second", hint=hint
         )
     return rate
+
+
+def parse_relay(text: str) -> int:
+    """As `parse_rate`; `none` and `0` are 0. Raises BadSetting."""
+    return 0 if text.strip().lower() in ("none", "0") else parse_rate(text)
 
 
 def parse_listen(text: str) -> tuple[str, int | None]:

@@ -96,7 +96,7 @@ TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 def _relaying(config: NodeConfig) -> RelayLimits:
     if config.relay is None:
         return RelayLimits()
-    return RelayLimits(volunteer=True, rate=config.relay)
+    return RelayLimits(volunteer=config.relay > 0, rate=config.relay)
 
 
 def _capped(config: NodeConfig, now: float) -> Shaper | None:
@@ -185,6 +185,7 @@ class Node:
             self.endpoint,
             rungs=config.rungs,
             relaying=_relaying(config),
+            web_port=config.port_443 is None,
             key=identity.seed,
             book=lambda peer: self.directory.where(peer) or self.discovery.dht.where(peer),
             foreign=config.libp2p_relays,
@@ -205,7 +206,7 @@ class Node:
         self.discovery = Discovery(host, identity, self.ladder, self.directory, self.health, config)
         self.listening = Listening(host, config, self.endpoint, self.ladder, self.directory, say)
         self.diagnosis = Diagnosis(
-            self.ladder, config.listen, host.interfaces, port_443=config.port_443
+            self.ladder, config.listen, host.interfaces, port_443=bool(config.port_443)
         )
         self.providers = Providers(host, self.discovery.dht, self.ladder)
         self.names = names_of(self.discovery.dht, library, self.directory, self.state.views.models)

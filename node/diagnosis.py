@@ -195,11 +195,15 @@ class Diagnosis:
         if lan is not None and lan.condition:
             yield Finding("lan-silent", lan.condition)
         if self._port_443 and (self._listen, HTTPS_PORT) not in self._endpoint.listening:
-            yield Finding(
-                "no-443",
-                "TCP port 443 cannot be had: another program has it, or this user may not",
-                "on Linux `sudo sysctl net.ipv4.ip_unprivileged_port_start=443` lets every user",
-            )
+            yield self._no_443()
+
+    @staticmethod
+    def _no_443() -> Finding:
+        return Finding(
+            "no-443",
+            "TCP port 443 cannot be had: another program has it, or this user may not",
+            "on Linux `sudo sysctl net.ipv4.ip_unprivileged_port_start=443` lets every user",
+        )
 
     def _as_the_mapper_says(self, general: list[Finding]) -> Iterator[Finding]:
         """The same, with what the mapper knows of the router in place of the short sentence."""
@@ -228,27 +232,46 @@ class Diagnosis:
                 "alone",
                 "no other node is linked",
                 "`shoal node --bootstrap ADDR` or `shoal join CODE` names one to begin with; where "
-                "a network lets out nothing but the web, only nodes started with `--port-443` "
+                "a network lets out nothing but the web, only nodes that listen on TCP port 443 "
                 "can be reached from it",
             )
 
     def _relays(self) -> Iterator[Finding]:
         ladder = self._ladder
-        held, volunteers = len(ladder.relays.relays), ladder.relaying.book.limits.volunteer
+        held = len(ladder.relays.relays)
         if held:
-            yield Finding("relays", f"{_count(held, 'relay')} will carry what cannot come directly")
+            yield Finding(
+                "relays",
+                f"{_count(held, 'relay')} will introduce those that look for this node, and carry "
+                "what cannot come directly, slowly",
+            )
         elif ladder.rungs.relay and not ladder.relays.reachable and self._has_company():
             yield Finding(
                 "no-relay",
-                "no relay has a place for this node: those that it does not call itself may not "
-                "find a way to it",
-                "somebody in the swarm whom all can reach may start `shoal node --relay 1MB`",
+                "no relay has a place for this node: hole punching begins over one, so nodes that "
+                "this one does not call itself may not find a way to it. A swarm in which no node "
+                "can be reached from outside has no relays",
+                "one node with a public address or a forwarded port is enough; it relays by itself",
             )
-        if ladder.reach.reachability.public and not volunteers:
+        yield from self._lends()
+
+    def _lends(self) -> Iterator[Finding]:
+        """What this node does for others as a relay, or could."""
+        book, web = self._ladder.relaying.book, self._ladder.web_port
+        if book.lends:
+            yield Finding(
+                "lends",
+                f"this node relays for others, {book.limits.rate / 1000:g} kB a second in all: it "
+                "introduces them to each other, and carries what reaches them no other way",
+                "`shoal node --relay 1MB` lends more, `--relay none` nothing",
+            )
+            if web is not None and web.failure:
+                yield self._no_443()
+        elif self._ladder.reach.reachability.public and not book.limits.rate:
             yield Finding(
                 "could-relay",
-                "this node could help those behind difficult routers",
-                "lend them some bandwidth: `shoal node --relay 1MB`",
+                "this node could help those behind difficult routers, but its owner lends nothing",
+                "start it without `--relay none`",
             )
 
     def _switched_off(self, rungs: list[Finding]) -> Iterator[Finding]:

@@ -124,8 +124,9 @@ def relaying_view(ladder: Ladder) -> dict[str, Any]:
     limits: RelayLimits = book.limits
     figures = book.figures()
     return {
-        "on": limits.volunteer,
-        "rate": limits.rate if limits.volunteer else 0,
+        "on": book.lends,
+        "allowed": limits.rate > 0,
+        "rate": limits.rate if book.lends else 0,
         "places": figures.reservations,
         "circuits": figures.circuits,
         "strangers": figures.stranger_circuits,

@@ -1,7 +1,8 @@
 """Circuits, through shoal's relays and libp2p's: the ways to a peer by a third node, and back."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import trio
 
@@ -20,8 +21,24 @@ from .relay.client import RelayClient
 from .relay.vouch import Vouched
 
 
+@dataclass(slots=True, eq=False)
+class _Opening:
+    """One way to a peer through one relay, for all that want it."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    waiting: int = 0
+    begun: bool = False
+    result: Link | DialFailed | None = None
+
+
 class Circuits:
-    """Those of one node. `relays` dials through shoal's relays, `foreign` through libp2p's."""
+    """Those of one node. `relays` dials through shoal's relays, `foreign` through libp2p's.
+
+    A few at a time are opened through one relay, and one that has begun is finished, whether its
+    first dialler still waits or not: a relay lends little, and a handshake that is given up halfway
+    was in vain. `nursery` is there while the node serves.
+    """
 
     def __init__(
         self,
@@ -30,22 +47,65 @@ class Circuits:
         foreign: CircuitClient,
         knowledge: Knowledge,
         *,
-        link_relay: Callable[[Address], Awaitable[None]],
+        link_relay: Callable[[Address, Sequence[Address]], Awaitable[None]],
         improve: Callable[[Link, bool], None],
     ) -> None:
-        """`link_relay` gets a relay linked, or raises DialFailed; `improve(link, at_once)` is told
-        of links that a relay carries: they should become direct."""
+        """`link_relay` gets a relay linked by any of its addresses, or raises DialFailed;
+        `improve(link, at_once)` is told of links that a relay carries: they should become
+        direct."""
         self._endpoint = endpoint
         self._relays = relays
         self._foreign = foreign
         self._knowledge = knowledge
         self._link_relay = link_relay
         self._improve = improve
+        self.nursery: trio.Nursery | None = None
+        self._openings: dict[tuple[PeerId | None, PeerId], _Opening] = {}
+        self._turns: dict[PeerId | None, trio.Semaphore] = {}
 
-    async def dial(self, relay: Address, peer: PeerId) -> Link:
-        """A path to a peer through a relay, of whichever kind. Raises DialFailed."""
+    async def dial(self, relay: Address, peer: PeerId, others: Sequence[Address] = ()) -> Link:
+        """A path to a peer through a relay, of whichever kind, at one of its addresses. Raises
+        DialFailed."""
+        if self.nursery is None:
+            raise DialFailed("not-running", "the node is not running")
+        key = relay.peer, peer
+        opening = self._openings.get(key)
+        if opening is None:
+            opening = self._openings[key] = _Opening()
+            self.nursery.start_soon(self._run, opening, relay, peer, others)
+        opening.waiting += 1
         try:
-            await self._link_relay(relay)
+            await opening.done.wait()
+        finally:
+            opening.waiting -= 1
+            link = self._endpoint.link(peer)
+            direct = link is not None and link.way not in (None, Way.RELAYED)
+            if not opening.waiting and (direct or not opening.begun):
+                opening.scope.cancel()
+        if isinstance(opening.result, Link):
+            return opening.result
+        raise opening.result or DialFailed("closed", f"`{peer}` was looked for no longer")
+
+    async def _run(
+        self, opening: _Opening, relay: Address, peer: PeerId, others: Sequence[Address]
+    ) -> None:
+        turns = self._turns.setdefault(relay.peer, trio.Semaphore(defaults.OPENINGS_PER_RELAY))
+        try:
+            with opening.scope:
+                async with turns:
+                    opening.begun = True
+                    opening.result = await self._dial(relay, peer, others)
+        except DialFailed as error:
+            opening.result = error
+        finally:
+            del self._openings[relay.peer, peer]
+            if not any(of == relay.peer for of, _ in self._openings):
+                self._turns.pop(relay.peer, None)
+            opening.done.set()
+
+    async def _dial(self, relay: Address, peer: PeerId, others: Sequence[Address]) -> Link:
+        try:
+            await self._link_relay(relay, others)
             pipe = await self._relays.dial(relay, peer, timeout=defaults.CLIMB_S)
         except DialFailed as error:
             if error.code not in ("tls-failed", "unreachable"):

@@ -37,12 +37,14 @@ class Allows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One address of a peer, `after` so many seconds."""
+    """One address of a peer, tried `after` seconds. Of a circuit, `others` are further addresses
+    through the same relay."""
 
     peer: PeerId
     address: Address
     way: Way
     after: float
+    others: tuple[Address, ...] = ()
 
 
 def order(
@@ -53,7 +55,7 @@ def order(
     own: Sequence[Address] = (),
 ) -> list[Attempt]:
     """What to try, and when; at most `defaults.CLIMB_ADDRESSES` addresses, and
-    `defaults.CLIMB_CIRCUITS` through relays, those that are `linked` first. `own` are relays at
+    through `defaults.CLIMB_CIRCUITS` relays, those that are `linked` first. `own` are relays at
     which this node has a place: they may know the peer or find it, whether it says so or not."""
     tcp = [each for each in addresses if each.relay is None and each.transport == "tcp"]
     udp = [each for each in addresses if each.relay is None and each.transport == "udp"]
@@ -63,7 +65,7 @@ def order(
     direct = [*near, *_alternate(far)] if allows.direct else []
     direct += udp if allows.udp else []
     direct = list(dict.fromkeys(direct))[: defaults.CLIMB_ADDRESSES]
-    step = defaults.STAGGER_S
+    step, apart = defaults.STAGGER_S, defaults.RELAYS_STAGGER_S
     found = [
         Attempt(peer, address, way_to(address.host), index * step)
         for index, address in enumerate(direct)
@@ -71,14 +73,16 @@ def order(
     first = step if direct else 0.0
     if allows.relay:
         found += [
-            Attempt(peer, address, Way.RELAYED, first + index * step)
-            for index, address in enumerate(_spread(circuits, linked)[: defaults.CLIMB_CIRCUITS])
+            Attempt(peer, address, Way.RELAYED, first + index * apart, tuple(others))
+            for index, (address, *others) in enumerate(
+                _by_relay(circuits, linked)[: defaults.CLIMB_CIRCUITS]
+            )
         ]
         named = {each.relay.peer for each in circuits if each.relay is not None}
         ours = [each for each in own if each.peer not in named and each.peer != peer]
         first = defaults.OWN_RELAYS_S if found else 0.0
         found += [
-            Attempt(peer, relay.through(peer), Way.RELAYED, first + index * step)
+            Attempt(peer, relay.through(peer), Way.RELAYED, first + index * apart)
             for index, relay in enumerate(ours[: defaults.CLIMB_OWN])
         ]
     return sorted(found, key=lambda each: each.after)
@@ -94,15 +98,15 @@ def _alternate(addresses: Sequence[Address]) -> list[Address]:
     return found
 
 
-def _spread(circuits: Sequence[Address], linked: Collection[PeerId]) -> list[Address]:
-    """One address of each relay first, then further ones of them; relays that need not be dialled
-    before all others."""
-    first: dict[PeerId | None, Address] = {}
-    for each in circuits:
-        if each.relay is not None:
-            first.setdefault(each.relay.peer, each)
-    ready = [each for peer, each in first.items() if peer in linked]
-    return list(dict.fromkeys([*ready, *first.values(), *circuits]))
+def _by_relay(circuits: Sequence[Address], linked: Collection[PeerId]) -> list[list[Address]]:
+    """The addresses of each relay, since a second circuit through the same relay is a waste; relays
+    that need not be dialled first come before all others."""
+    found: dict[PeerId, list[Address]] = {}
+    for each in dict.fromkeys(circuits):
+        if each.relay is not None and each.relay.peer is not None:
+            found.setdefault(each.relay.peer, []).append(each)
+    order = sorted(found, key=lambda relay: relay not in linked)
+    return [found[relay][: defaults.CLIMB_CIRCUITS] for relay in order]
 
 
 class Climb:

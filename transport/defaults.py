@@ -84,6 +84,8 @@ LEGS: Final = 3
 """Connections that carry one link, a count."""
 REDUNDANT_S: Final = 15.0
 """After so many seconds a second connection of the same way and medium is given up."""
+SPARE_S: Final = 60.0
+"""Seconds for which a direct connection must last before the relayed one beside it is closed."""
 LONG_S: Final = 0.1
 """From this round trip on, in seconds, UDP carries a link rather than TCP (longpaths.py)."""
 LONG_LOOK_S: Final = 1.0
@@ -171,6 +173,11 @@ CLIMB_S: Final = 10.0
 """How long one address may take, in seconds."""
 CLIMB_ADDRESSES: Final = 8
 CLIMB_CIRCUITS: Final = 4
+RELAYS_STAGGER_S: Final = 1.0
+"""Seconds between attempts through two relays: a circuit takes several round trips to open, and a
+relay lends little."""
+OPENINGS_PER_RELAY: Final = 3
+"""Circuits that this node opens at once through one relay, a count."""
 CLIMB_OWN: Final = 3
 """Relays of this node's own that are tried though the peer does not name them, a count."""
 OWN_RELAYS_S: Final = 1.5

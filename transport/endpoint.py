@@ -265,6 +265,28 @@ class Endpoint:
             for listener in listeners:
                 listener.socket.close()
 
+    async def listen_too(self, address: str, port: int) -> trio.CancelScope:
+        """Listen at a further place, until the scope is cancelled. Raises HostError."""
+        listener, scope = await self._host.listen(address, port), trio.CancelScope()
+        if self._nursery is None:
+            listener.socket.close()
+            raise HostError("the endpoint is not running")
+        self.listening.append((address, port))
+        self._nursery.start_soon(self._serve_too, listener, (address, port), scope)
+        return scope
+
+    async def _serve_too(
+        self, listener: trio.SocketListener, place: tuple[str, int], scope: trio.CancelScope
+    ) -> None:
+        try:
+            with scope:
+                if self._nursery is not None:
+                    await self._accepting.accept(listener, self._nursery)
+        finally:
+            listener.socket.close()
+            if place in self.listening:
+                self.listening.remove(place)
+
     async def dial(self, address: Address, *, timeout: float, way: Way | None = None) -> Link:
         """The link to who answers at an address that the owner names; an existing one where it is
         live.

@@ -51,6 +51,7 @@ from .relay.vouch import is_relayed, seen_at
 from .udp.port import UdpPort
 from .udp.quic import QuicPipe
 from .vouching import Vouching
+from .webport import WebPort
 from .whereabouts import Whereabouts
 
 _DIALBACK_BYTES: Final = len(DIALBACK_BYTE) + NONCE_BYTES
@@ -67,7 +68,7 @@ class Rungs:
     punch_tcp: bool = True
     punch_udp: bool = True
     prediction: bool = True  # finding the port of a NAT that draws one for each peer
-    relay: bool = True  # using relays; whether to be one is `RelayLimits.volunteer`
+    relay: bool = True  # using relays; what this node lends as one is `RelayLimits`
 
 
 ALL_RUNGS: Final = Rungs()
@@ -84,11 +85,13 @@ class Ladder:
         rungs: Rungs | None = None,
         relaying: RelayLimits | None = None,
         observes: bool = True,
+        web_port: bool = True,
         key: bytes = b"",
         book: AddressBook = lambda peer: (),
         foreign: Sequence[Address] = (),
     ) -> None:
-        """`foreign` are relays of the libp2p kind, not shoal's, at which a place is held."""
+        """`web_port`: listen on TCP 443 as well while others reach this node. `foreign` are relays
+        of the libp2p kind, not shoal's, at which a place is held."""
         self.endpoint = endpoint
         self.rungs = rungs = rungs or Rungs()
         self.book = book
@@ -120,6 +123,7 @@ class Ladder:
         )
         self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
         self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
+        self.web_port = WebPort(endpoint, self.whereabouts) if web_port else None
         self.neighbourhood = Neighbourhood(host, endpoint, self.knowledge.found)
         self._families = Families(host, endpoint, book)
         limits = PunchLimits()
@@ -269,12 +273,12 @@ class Ladder:
     async def _serve(
         self, nursery: trio.Nursery, listen: str, port: int, task_status: trio.TaskStatus[int]
     ) -> None:
-        self._nursery = self.climbs.nursery = nursery
+        self._nursery = self.climbs.nursery = self.circuits.nursery = nursery
         try:
             await nursery.start(self.puncher.run)
             await nursery.start(self.reach.run)
             nursery.start_soon(self._watch_network)
-            nursery.start_soon(self._watch_reach)
+            nursery.start_soon(self._watch_reach, listen)
             if self.udp is not None:
                 nursery.start_soon(LongPaths(self._host, self.endpoint, self.direct.dial_place).run)
             near = way_to(listen) is Way.LOOPBACK  # nobody but this machine can come
@@ -290,7 +294,7 @@ class Ladder:
             task_status.started(port)
             await trio.sleep_forever()
         finally:
-            self._nursery = self.climbs.nursery = None
+            self._nursery = self.climbs.nursery = self.circuits.nursery = None
 
     async def _watch_network(self) -> None:
         network = Network(self._host)
@@ -300,9 +304,14 @@ class Ladder:
                 self.network_changed()
             self._improve_relayed()
 
-    async def _watch_reach(self) -> None:
+    async def _watch_reach(self, listen: str) -> None:
         version = 0
         while True:
+            shown = self.whereabouts.shown_reachable()
+            if shown is not None:
+                if self.web_port is not None:
+                    await self.web_port.tend(listen, shown)
+                self.relaying.reachable = shown
             self.relays.everywhere = self.whereabouts.everywhere()
             self.relays.reachable = self.whereabouts.reachable()
             self._changed()
@@ -327,17 +336,22 @@ class Ladder:
         """One way to one address. Raises DialFailed."""
         address = attempt.address
         if address.relay is not None:
-            return await self.circuits.dial(address.relay, attempt.peer)
+            others = [each.relay for each in attempt.others if each.relay is not None]
+            return await self.circuits.dial(address.relay, attempt.peer, others)
         return await self.direct.dial(address, attempt.peer, timeout=defaults.CLIMB_S)
 
-    async def _link_relay(self, relay: Address) -> None:
-        """A direct link to a relay, by the address that is given or any that is known of it, and
-        by both IP versions where there are both. Raises DialFailed."""
+    async def _link_relay(self, relay: Address, others: Sequence[Address]) -> None:
+        """A direct link to a relay, by the addresses that are given or any that is known of it,
+        and by both IP versions where there are both. Raises DialFailed."""
         if relay.peer is None or self._nursery is None:
             return
         link = self.endpoint.link(relay.peer)
         if link is None or not link.connected:
-            known = [relay, *(each for each in self.book(relay.peer) if each.relay is None)]
+            known = [
+                relay,
+                *others,
+                *(each for each in self.book(relay.peer) if each.relay is None),
+            ]
             await self.climbs.to(relay.peer, known, defaults.CLIMB_S).first()
         await self._families.meet(relay, self._nursery)
 
@@ -418,7 +432,7 @@ class Ladder:
             known.append(Address(ip, link.identities.port, link.peer))
         elif ip and medium == "udp":
             known.append(Address(ip, port, link.peer, transport="udp"))
-        self.relays.offer([(link.peer, each) for each in known])
+        self.relays.met([(link.peer, each) for each in known])
 
     def _mapped(self, mapping: Mapping | None) -> None:
         self.reach.port_mapped(

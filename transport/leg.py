@@ -99,14 +99,18 @@ def worst(legs: Sequence[Leg], keep: Leg | None) -> Leg:
 
 def redundant(legs: Sequence[Leg], used: Leg | None, now: float) -> list[Leg]:
     """Those that go the same way as the one in use, and have done so for a while: what cuts
-    one cuts both."""
+    one cuts both. And those through a relay beside a direct one that has lasted: a relay's places
+    are for those that have nothing else."""
+    if used is None:
+        return []
     return [
         leg
         for leg in legs
-        if used is not None
-        and leg is not used
-        and _kind(leg) == _kind(used)
-        and now > leg.since + defaults.REDUNDANT_S
+        if leg is not used
+        and (
+            (_kind(leg) == _kind(used) and now > leg.since + defaults.REDUNDANT_S)
+            or (leg.way is Way.RELAYED is not used.way and now > used.since + defaults.SPARE_S)
+        )
     ]
 
 

@@ -66,21 +66,30 @@ class Whereabouts:
         return [*known.reached("udp"), *(place for place in own if place not in tried)]
 
     def reachable(self) -> bool:
-        """Whether anybody with IPv4 can dial it, and will be able to: at a public address of its
-        own, or at a port that its router forwards. A NAT that lets everybody in forgets it when
-        nothing holds the mapping, and who has IPv6 only is nobody's neighbour yet."""
+        """Whether any peer with IPv4 can dial it, as far as is known. If no peer could tell, a
+        public address of its own is enough."""
+        shown = self.shown_reachable()
+        return self.public_ipv4() if shown is None else shown
+
+    def shown_reachable(self) -> bool | None:
+        """Whether peers that dialled it got here, and others will be able to: at a public address
+        of its own, or at a port that its router forwards. None if no peer could tell. A full-cone
+        NAT does not count, since its mapping expires; nor does IPv6 alone."""
         known, mapping = self._reach.reachability, self._mapper.mapping
         places = {(ip, self._endpoint.port) for ip in self._public() if ":" not in ip}
         if mapping is not None and mapping.tcp_port:
             places.add((mapping.address, mapping.tcp_port))
+        if not places:
+            return False
         answers = {
             item.answer
             for item in known.dialled
             if item.transport == "tcp" and item.place in places and item.answer != Answer.UNKNOWN
         }
-        if answers:
-            return Answer.REACHED in answers
-        # Nobody could tell: a public address of our own will do.
+        return Answer.REACHED in answers if answers else None
+
+    def public_ipv4(self) -> bool:
+        """Whether it listens at a public IPv4 address of its own."""
         return any(":" not in ip for ip in self._public())
 
     def everywhere(self) -> bool:

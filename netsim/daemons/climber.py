@@ -37,6 +37,7 @@ class Climber:
         port: int = 4001,
         rungs: Rungs | None = None,
         relaying: RelayLimits | None = None,
+        web_port: bool = True,
         further: tuple[tuple[str, int], ...] = (),
         book: Callable[[PeerId], Sequence[Address]] = lambda peer: (),
         admission: Admission | None = None,
@@ -55,6 +56,7 @@ class Climber:
         self._port = port
         self._rungs = rungs
         self._relaying = relaying
+        self._web_port = web_port
         self._further = further
         self._book = book
         self._admission = admission
@@ -89,6 +91,7 @@ class Climber:
                 self.endpoint,
                 rungs=self._rungs,
                 relaying=self._relaying,
+                web_port=self._web_port,
                 key=self.identity.seed,
                 book=self._book,
                 foreign=self._foreign,

@@ -1,12 +1,13 @@
 """Nodes of one world that know each other's addresses, and what comes of two of them meeting."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import trio
 
 from ...transport.address import Address
+from ...transport.defaults import HTTPS_PORT
 from ...transport.errors import DialFailed
 from ...transport.identity import PeerId
 from ...transport.ladder import Ladder
@@ -18,7 +19,7 @@ from ..host import Host
 from ..world import World
 from .climber import Climber
 
-VOLUNTEER: Final = RelayLimits(volunteer=True)
+VOLUNTEER: Final = RelayLimits(volunteer=True, rate=1_000_000)
 HTTPS: Final = (("0.0.0.0", 443),)
 _LOOK_S: Final = 0.05
 
@@ -65,12 +66,17 @@ class Town:
         node = self.nodes.get(peer)
         return [] if node is None else node.addresses()
 
-    async def introduce(self, node: Climber, relays: Sequence[Climber]) -> None:
-        """Links to some relays, as a node has that has just joined; those that fail, fail."""
+    async def introduce(
+        self, node: Climber, relays: Sequence[Climber], *, web: bool = False
+    ) -> None:
+        """Links to some relays, as a node has that has just joined; those that fail, fail. `web`:
+        one that does not answer is tried on TCP 443, as a daemon tries it."""
 
         async def greet(relay: Climber) -> None:
             if relay is not node:
-                with_relay = self.book(relay.peer)
+                with_relay = list(self.book(relay.peer))
+                if web:
+                    with_relay.append(replace(relay.address(), port=HTTPS_PORT))
                 try:
                     await node.connect(relay.peer, with_relay)
                 except DialFailed:

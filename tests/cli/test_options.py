@@ -26,11 +26,11 @@ def typed(given: list[NodeConfig], line: str) -> NodeConfig:
     return given.pop()
 
 
-def test_a_plain_node_lends_nothing_and_tries_everything(
+def test_a_plain_node_leaves_lending_to_what_is_measured_and_tries_everything(
     given: list[NodeConfig], tmp_path: Path
 ) -> None:
     config = typed(given, "")
-    assert (config.relay, config.up, config.down, config.port_443) == (None, None, None, False)
+    assert (config.relay, config.up, config.down, config.port_443) == (None, None, None, None)
     assert config.rungs == ALL_RUNGS and config.browsers is None and config.libp2p_relays == ()
     assert config.data == tmp_path and config.jobs is None
 
@@ -39,6 +39,9 @@ def test_a_plain_node_lends_nothing_and_tries_everything(
     ("line", "field", "value"),
     [
         ("--relay 1MB", "relay", 10**6),
+        ("--relay none", "relay", 0),
+        ("--relay 0", "relay", 0),
+        ("--no-port-443", "port_443", False),
         ("--up 4Mbit", "up", 500_000),
         ("--down 2MiB/s", "down", 2 << 20),
         ("--port-443", "port_443", True),

@@ -38,7 +38,9 @@ def test_an_address_through_a_relay_can_be_copied_whole() -> None:
 
 
 def test_relaying_is_off() -> None:
-    assert relaying_line({**STATUS["relaying"], "on": False}).startswith("off")
+    off = {**STATUS["relaying"], "on": False}
+    assert "no other node is known to reach" in relaying_line({**off, "allowed": True})
+    assert "--relay none" in relaying_line({**off, "allowed": False})
 
 
 def test_links_and_why_one_is_not_direct() -> None:

@@ -74,7 +74,7 @@ async def test_a_node_that_is_alone() -> None:
     _, diagnosis = make()
     assert diagnosis.verdict().code == "alone"
     (alone,) = [each for each in diagnosis.findings() if each.code == "alone"]
-    assert "--bootstrap" in alone.hint and "--port-443" in alone.hint
+    assert "--bootstrap" in alone.hint and "443" in alone.hint
 
 
 async def test_a_node_of_this_computer_alone_is_told_nothing_else() -> None:
@@ -218,13 +218,21 @@ async def test_conditions_of_this_machine() -> None:
     assert make()[1].conditions() == []
 
 
-async def test_who_is_public_is_asked_to_help_once() -> None:
+async def test_what_is_lent_is_told_and_so_is_what_could_be() -> None:
     ladder, diagnosis = make()
+    assert "lends" not in codes(diagnosis)
     ladder.reach.reachability = PUBLIC
-    assert "could-relay" in codes(diagnosis)
-    ladder, diagnosis = make(relaying=RelayLimits(volunteer=True))
+    ladder.relaying.reachable = True
+    (lends,) = [each for each in diagnosis.findings() if each.code == "lends"]
+    assert "64 kB a second" in lends.sentence and "--relay none" in lends.hint
+    assert "no-443" not in codes(diagnosis)
+    assert ladder.web_port is not None
+    ladder.web_port.failure = "permission denied"
+    assert "no-443" in codes(diagnosis)
+    ladder, diagnosis = make(relaying=RelayLimits(rate=0))
     ladder.reach.reachability = PUBLIC
-    assert "could-relay" not in codes(diagnosis)
+    ladder.relaying.reachable = True
+    assert "could-relay" in codes(diagnosis) and "lends" not in codes(diagnosis)
 
 
 async def test_a_view_has_no_empty_hint() -> None:

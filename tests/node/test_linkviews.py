@@ -92,8 +92,8 @@ async def test_relaying() -> None:
     host = RealHost()
     endpoint = Endpoint(host, Identity.from_seed(b"r" * 32), admission=OpenSwarm(), libp2p=False)
     assert relaying_view(Ladder(host, endpoint)) == {
-        "on": False, "rate": 0, "places": 0, "circuits": 0, "strangers": 0, "bytes": 0,
-        "refused": {},
+        "on": False, "allowed": True, "rate": 0, "places": 0, "circuits": 0, "strangers": 0,
+        "bytes": 0, "refused": {},
     }  # fmt: skip
     limits = RelayLimits(volunteer=True, rate=5_000)
     ladder = Ladder(host, endpoint, relaying=limits)

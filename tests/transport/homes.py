@@ -40,7 +40,10 @@ class Street:
         for number in range(count):
             host = self.world.host(f"relay{number}", ipv6=settings.get("ipv6"))
             everywhere = settings.get("everywhere", False)
-            await self.town.relay(host, everywhere=everywhere, rungs=rungs())
+            relay = await self.town.relay(
+                host, everywhere=everywhere, rungs=rungs(), web_port=everywhere
+            )
+            relay.ladder.relaying.member = lambda peer: 0.0  # all have been there for long
 
     async def home(self, name: str, nat: str, ladder: Rungs | None = None, **knobs: Any) -> Climber:
         gateway = self.world.gateway(f"{name}-router", nat, **knobs)

@@ -83,7 +83,10 @@ async def test_and_becomes_direct_where_both_have_linked_peers_in_common(
     async with trio.open_nursery() as nursery:
         relay = await plain_relay(world, nursery)
         town = Town(world)
-        known = [await town.node(world.host(f"w{n}"), rungs=rungs()) for n in range(3)]
+        known = [
+            await town.node(world.host(f"w{n}"), rungs=rungs(), relaying=RelayLimits(rate=0))
+            for n in range(3)
+        ]
         a, b = [
             await town.node(
                 world.host(name, behind=world.gateway(f"{name}-router", "linux-drop")),

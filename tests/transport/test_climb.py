@@ -26,16 +26,17 @@ def test_near_then_ipv6_then_ipv4_then_udp() -> None:
 
 
 def test_relays_follow_soon_after_the_first_address() -> None:
-    assert told(FOUR, FIRST, SECOND) == [(FOUR, 0.0), (FIRST, 0.25), (SECOND, 0.5)]
+    assert told(FOUR, FIRST, SECOND) == [(FOUR, 0.0), (FIRST, 0.25), (SECOND, 1.25)]
     assert told(FIRST) == [(FIRST, 0.0)]
 
 
-def test_each_relay_once_before_its_further_addresses() -> None:
-    assert told(FIRST, FIRST_443, SECOND) == [(FIRST, 0.0), (SECOND, 0.25), (FIRST_443, 0.5)]
+def test_each_relay_once_with_all_its_addresses() -> None:
+    assert told(FIRST, FIRST_443, SECOND) == [(FIRST, 0.0), (SECOND, 1.0)]
+    assert order([FIRST, FIRST_443], PEER, Rungs())[0].others == (FIRST_443,)
 
 
 def test_relays_that_are_linked_come_first() -> None:
-    assert told(FIRST, SECOND, linked=(R2,)) == [(SECOND, 0.0), (FIRST, 0.25)]
+    assert told(FIRST, SECOND, linked=(R2,)) == [(SECOND, 0.0), (FIRST, 1.0)]
 
 
 def test_rungs_that_are_off_are_left_out() -> None:
@@ -45,7 +46,11 @@ def test_rungs_that_are_off_are_left_out() -> None:
 
 def test_no_more_than_some_addresses() -> None:
     many = [Address("11.0.0.1", port, PEER) for port in range(1, 40)]
-    relays = [Address("12.0.0.1", port, R1).through(PEER) for port in range(1, 40)]
+    ids = [Identity.from_seed(bytes([n]) * 32).peer for n in range(10, 20)]
+    relays = [
+        Address("12.0.0.1", port, each).through(PEER) for each in ids for port in range(1, 40)
+    ]
     found = order([*many, *relays], PEER, Rungs())
     assert len(found) == 12
     assert sum(each.way is Way.RELAYED for each in found) == 4
+    assert max(len(each.others) for each in found) == 3

@@ -31,7 +31,7 @@ async def test_who_is_reached_has_a_place_at_a_relay_on_443_for_those_behind_a_c
     street = Street(world)
     await street.relays(everywhere=True)
     a = await street.home("a", "udp-blocked")
-    b = await street.town.node(world.host("b"), rungs=rungs())
+    b = await street.town.node(world.host("b"), rungs=rungs(), web_port=False)
     await street.settle(a, b)
     assert b.ladder.relays.reachable
     assert len(b.ladder.relays.relays) == 1
@@ -50,7 +50,7 @@ class Campus(Street):
         assert self.town.relays[0].endpoint.link(b.peer) is None
 
     async def public(self, **only: bool) -> Climber:
-        return await self.town.node(self.world.host("b"), rungs=rungs(**only))
+        return await self.town.node(self.world.host("b"), rungs=rungs(**only), web_port=False)
 
 
 async def test_a_public_node_is_reached_by_the_relay_of_who_gets_out_by_443_only(

@@ -3,7 +3,8 @@
 from typing import Any
 
 from shoal.transport.connection import Connection
-from shoal.transport.leg import Leg, best
+from shoal.transport.defaults import SPARE_S
+from shoal.transport.leg import Leg, best, redundant
 from shoal.transport.pipe import Way
 
 
@@ -68,3 +69,12 @@ def test_bytes_do_not_bring_one_back_whose_pings_get_no_answer() -> None:
     assert best([direct, relayed], 2.5, relayed) is relayed
     hear(direct, 2.6)
     assert best([direct, relayed], 2.6, relayed) is direct
+
+
+def test_a_relay_s_place_is_given_up_when_a_direct_path_has_lasted() -> None:
+    relayed, direct = leg(Way.RELAYED), leg(came=10.0)
+    assert redundant([relayed, direct], direct, 10.0 + SPARE_S) == []
+    assert redundant([relayed, direct], direct, 10.1 + SPARE_S) == [relayed]
+    assert redundant([relayed, direct], relayed, 1000.0) == []
+    other = leg(Way.RELAYED, "circuit")
+    assert redundant([relayed, other], relayed, 1000.0) == []

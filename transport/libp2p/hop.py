@@ -1,6 +1,6 @@
 """This node as a circuit relay v2 for libp2p peers: reservations, and bytes between two streams.
 
-Off unless the owner volunteers. What is lent to whom is in the relay's book, which lanes share;
+Works only while this node relays. The relay's book, which lanes share, holds all limits;
 libp2p peers are strangers to it.
 """
 
@@ -57,8 +57,8 @@ class HopService:
 
     @property
     def offered(self) -> bool:
-        """Whether the owner volunteers."""
-        return self._book.limits.volunteer
+        """Whether this node relays now."""
+        return self._book.lends
 
     def gone(self, connection: Connection) -> None:
         """The connection has ended: what was reserved over it is free."""

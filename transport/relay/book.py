@@ -3,19 +3,23 @@
 One book serves both ways in: lanes (service.py) and libp2p's circuit relay v2. A node that cannot
 be reached reserves a place; whoever wants to reach it opens a circuit to it. Refusals are codes:
 
-`not-a-relay` the owner does not volunteer; `relayed` the asker itself comes through a relay;
-`subnet-full`, `full` no place is left; `no-reservation` the target has none; `self`;
-`too-many-circuits` for one peer, for strangers, or in all.
+`not-a-relay` this node does not relay, or not now; `relayed` the asker itself comes through a
+relay; `subnet-full`, `full` no place is left; `no-reservation` the target has none; `self`;
+`crossing` the target has just opened one to the source; `too-many-circuits` for one peer, for
+strangers, or in all.
+
+Where places are scarce, members come before strangers, and of members those first that have been
+members longer: many identities that come later take nothing from those that were there.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from ..limits import Sources
 from ..shaper import Direction, Flow, Shaper
-from .defaults import CODES_COUNTED, MEMBER_WEIGHT, RelayLimits
+from .defaults import CODES_COUNTED, CROSSING_S, MEMBER_WEIGHT, PIECE_COST, RelayLimits
 from .pacer import Pacer, Share
 
 LIMIT: Final = "limit"
@@ -32,17 +36,20 @@ class Reservation:
     ip: str
     expires: float
     member: bool
+    since: float = 0.0  # when it became one
     circuits: int = 0  # open towards it
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a relay is doing. `refused` counts by code; `relayed` in bytes since the start."""
+    """Counts of a relay's work. `refused` counts by code; `relayed` in bytes since the start, and
+    `spent` of the rate for that, headers included."""
 
     reservations: int
     circuits: int
     stranger_circuits: int
     relayed: int
+    spent: int
     rate: int
     refused: dict[str, int]
 
@@ -59,6 +66,8 @@ class Circuit:
         source: str,
         target: Reservation,
         *,
+        opened: float,
+        since: float,
         deadline: float,
         most: int | None,
         share: Share,
@@ -66,6 +75,9 @@ class Circuit:
     ) -> None:
         self.source = source
         self.target = target.peer
+        self.opened = opened
+        self.since = since
+        """When its source became a member, if it is one."""
         self.deadline = deadline
         """When it must end, on the caller's clock."""
         self.most = most
@@ -77,6 +89,7 @@ class Circuit:
         self._share = share
         self._open = True
         self._again = 0.0  # seconds until the node's caps are worth asking again
+        self._on_cut: Callable[[], None] | None = None
 
     @property
     def open(self) -> bool:
@@ -109,7 +122,7 @@ class Circuit:
         if self.most is not None and self.carried + n > self.most:
             return False
         self.carried += n
-        self._share.spend(n)
+        self._share.spend(n + PIECE_COST)
         self._book.count(n)
         if self._book.shaper is not None:
             for direction in Direction:
@@ -125,6 +138,16 @@ class Circuit:
         if not self._open or now >= self.deadline:
             return EXPIRED
         return LIMIT if self.most is not None and self.carried >= self.most else None
+
+    def on_cut(self, callback: Callable[[], None]) -> None:
+        """`callback()` when it must end at once, since another circuit needs its place."""
+        self._on_cut = callback
+
+    def cut(self) -> None:
+        """Close it, since another circuit needs its place."""
+        self.close()
+        if self._on_cut is not None:
+            self._on_cut()
 
     def close(self) -> None:
         """Its places are free again; may be repeated."""
@@ -146,6 +169,8 @@ class RelayBook:
 
     def __init__(self, limits: RelayLimits, now: float = 0.0, shaper: Shaper | None = None) -> None:
         self.limits = limits
+        self.reachable = False
+        """Whether others are known to reach this node, so that it is of use to them."""
         self.shaper = shaper
         self._reservations: dict[str, Reservation] = {}  # oldest first
         self._sources = Sources(limits.reservations_per_subnet, limits.reservations)
@@ -159,18 +184,32 @@ class RelayBook:
         )
         self._pacer = Pacer(limits.rate, now)
         self._relayed = 0
+        self._pieces = 0
         self._refused: Counter[str] = Counter()
 
+    @property
+    def lends(self) -> bool:
+        """Whether this node relays now."""
+        return self.limits.rate > 0 and (self.limits.volunteer or self.reachable)
+
     def reserve(
-        self, peer: str, ip: str, now: float, *, member: bool, relayed: bool = False
+        self,
+        peer: str,
+        ip: str,
+        now: float,
+        *,
+        member: bool,
+        since: float = 0.0,
+        relayed: bool = False,
     ) -> Reservation | str:
-        """A place for `peer`, new or renewed; a code where there is none."""
+        """A place for `peer`, new or renewed; a code where there is none. `since`: when a member
+        became one, by which members take their turns."""
         if (code := self._unwilling(relayed)) is not None:
             return self._refuse(code)
         self._expire(now)
         held = self._reservations.get(peer)
         if held is None or held.ip != ip:
-            code = self._find_place(peer, ip, held, member=member)
+            code = self._find_place(peer, ip, held, member=member, since=since)
             if code is not None:
                 return self._refuse(code)
         if held is None:
@@ -181,7 +220,7 @@ class RelayBook:
             held.ip = ip
             self._sources.add(ip)
         held.expires = now + self.limits.reservation_s
-        held.member = member
+        held.member, held.since = member, since
         return held
 
     def holds(self, peer: str, now: float) -> bool:
@@ -203,6 +242,7 @@ class RelayBook:
         now: float,
         *,
         member: bool,
+        since: float = 0.0,
         relayed: bool = False,
         visited: bool = False,
     ) -> Circuit | str:
@@ -222,12 +262,16 @@ class RelayBook:
             return self._refuse("no-reservation")
         trusted = member and held.member
         stranger = None if trusted else ip
-        if self._is_busy(source, target, stranger):
+        if self.crosses(source, target, now):
+            return self._refuse("crossing")
+        if not self._make_room(source, target, stranger, since, now):
             return self._refuse("too-many-circuits")
         circuit = Circuit(
             self,
             source,
             held,
+            opened=now,
+            since=since,
             deadline=now + (self.limits.member_s if trusted else self.limits.stranger_s),
             most=None if trusted else self.limits.stranger_bytes,
             share=self._pacer.join(MEMBER_WEIGHT if trusted else 1),
@@ -235,6 +279,15 @@ class RelayBook:
         )
         self._enter(circuit)
         return circuit
+
+    def crosses(self, source: str, target: str, now: float) -> bool:
+        """Whether the target has just opened one to the source: both ends dialled at once."""
+        if not self._per_pair[target, source]:
+            return False
+        return any(
+            (each.source, each.target) == (target, source) and now < each.opened + CROSSING_S
+            for each in self._circuits
+        )
 
     def circuits(self) -> Iterator[Circuit]:
         """Those that are open."""
@@ -247,6 +300,7 @@ class RelayBook:
             circuits=len(self._circuits),
             stranger_circuits=self._strangers,
             relayed=self._relayed,
+            spent=self._relayed + self._pieces * PIECE_COST,
             rate=self.limits.rate,
             refused=dict(self._refused),
         )
@@ -256,6 +310,7 @@ class RelayBook:
     def count(self, size: int) -> None:
         """A circuit has carried so many bytes."""
         self._relayed += size
+        self._pieces += 1
 
     def forget(self, circuit: Circuit) -> None:
         """A circuit has been closed."""
@@ -284,7 +339,7 @@ class RelayBook:
         self._per_pair[circuit.source, circuit.target] += 1
 
     def _unwilling(self, relayed: bool) -> str | None:
-        if not self.limits.volunteer or self.limits.rate <= 0:
+        if not self.lends:
             return "not-a-relay"
         return "relayed" if relayed else None
 
@@ -293,20 +348,48 @@ class RelayBook:
             self._refused[code] += 1
         return code
 
-    def _is_busy(self, source: str, target: str, stranger: str | None) -> bool:
-        """Whether one more is one too many; strangers get half of what a peer has, so that they
-        cannot keep members from it."""
+    def _make_room(
+        self, source: str, target: str, stranger: str | None, since: float, now: float
+    ) -> bool:
+        """Whether there is room for one more circuit, if need be in the place of one that comes
+        after it. Strangers get half of what a peer has, so that they cannot keep members from
+        it. Where strangers have no place left, their oldest circuit ends for the new one."""
         limits = self.limits
         if self._per_pair[source, target] >= limits.circuits_per_pair:
-            return True
-        per_peer = limits.circuits_per_peer
+            return False
         if stranger is not None:
-            per_peer //= 2
+            per_peer = limits.circuits_per_peer // 2
+            if max(self._per_peer[source], self._per_peer[target]) >= per_peer:
+                return False
+            if not self._stranger_sources.fits(stranger):
+                return False
             full = self._strangers >= limits.stranger_circuits
-            if full or not self._stranger_sources.fits(stranger):
+            return (not full and len(self._circuits) < limits.circuits) or self._cut_stranger(now)
+        for peer in (source, target):
+            mine = (each for each in self._circuits if peer in (each.source, each.target))
+            if self._per_peer[peer] >= limits.circuits_per_peer and not self._cut(mine, since):
+                return False
+        return len(self._circuits) < limits.circuits or self._cut(self._circuits, since)
+
+    def _cut_stranger(self, now: float) -> bool:
+        """End the oldest stranger's circuit, if it has had its turn; whether there was one."""
+        for each in self._circuits:
+            if each.stranger is not None and now >= each.opened + self.limits.stranger_turn_s:
+                each.cut()
                 return True
-        open_now = max(self._per_peer[source], self._per_peer[target])
-        return open_now >= per_peer or len(self._circuits) >= limits.circuits
+        return False
+
+    def _cut(self, among: Iterable[Circuit], since: float) -> bool:
+        """End a stranger's circuit, else that of the latest member after `since`."""
+        last = max(
+            among,
+            key=lambda each: (each.stranger is not None, each.since, -each.opened),
+            default=None,
+        )
+        if last is None or (last.stranger is None and last.since <= since):
+            return False
+        last.cut()
+        return True
 
     def _expire(self, now: float) -> None:
         """Forget reservations that were not renewed."""
@@ -315,24 +398,31 @@ class RelayBook:
             self.release(peer)
 
     def _find_place(
-        self, asker: str, ip: str, held: Reservation | None, *, member: bool
+        self, asker: str, ip: str, held: Reservation | None, *, member: bool, since: float
     ) -> str | None:
-        """Make sure that one more fits, if need be in an idle stranger's place; else a code."""
+        """Make sure that one more fits, if need be in an idle one's place; else a code."""
         limits = self.limits
         crowded = not self._sources.fits(ip, without=held.ip if held is not None else "")
-        if crowded and not (member and self._push_out(asker, ip)):
+        if crowded and not (member and self._push_out(asker, ip, since)):
             return "subnet-full"
         full = held is None and len(self._reservations) >= limits.reservations
-        if full and not (member and self._push_out(asker, None)):
+        if full and not (member and self._push_out(asker, None, since)):
             return "full"
         return None
 
-    def _push_out(self, asker: str, ip: str | None) -> bool:
-        """End the oldest reservation of a stranger without a circuit, where an address is given
-        one after which that fits; whether there was one."""
-        for held in self._reservations.values():
-            idle = not held.member and not held.circuits and held.peer != asker
-            if idle and (ip is None or self._sources.fits(ip, without=held.ip)):
-                self.release(held.peer)
-                return True
-        return False
+    def _push_out(self, asker: str, ip: str | None, since: float) -> bool:
+        """End a reservation without a circuit, the oldest of a stranger, else that of the latest
+        member after `since`; where an address is given, one after which that fits. Whether there
+        was one."""
+        idle = [
+            held
+            for held in self._reservations.values()
+            if not held.circuits
+            and held.peer != asker
+            and (ip is None or self._sources.fits(ip, without=held.ip))
+        ]
+        last = max(idle, key=lambda held: (not held.member, held.since * held.member), default=None)
+        if last is None or (last.member and last.since <= since):
+            return False
+        self.release(last.peer)
+        return True

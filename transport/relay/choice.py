@@ -44,6 +44,7 @@ class Choice:
 
     def __init__(self) -> None:
         self._known: dict[PeerId, Candidate] = {}
+        self._lending: dict[PeerId, None] = {}
 
     def offer(self, peer: PeerId, address: Address) -> bool:
         """Learn of a relay; whether that is new. Circuit addresses are none."""
@@ -61,6 +62,17 @@ class Choice:
             spare = [each for each in candidate.addresses if not is_everywhere(each)]
             candidate.addresses.remove((spare or candidate.addresses)[0])
         return True
+
+    def lends(self, peer: PeerId, lends: bool) -> None:
+        """A linked peer says whether it relays. It is asked at once, whatever was before."""
+        known = peer in self._lending
+        self._lending.pop(peer, None)
+        if lends:
+            self._lending[peer] = None
+            if not known:
+                self.worked(peer)
+        while len(self._lending) > CANDIDATES:
+            del self._lending[next(iter(self._lending))]
 
     def find(self, peer: PeerId) -> Candidate | None:
         """What is known of one."""
@@ -86,7 +98,11 @@ class Choice:
 
     def next_try(self, held: Collection[PeerId]) -> float:
         """When the next of those that failed may be tried again; infinity for none."""
-        times = [each.not_before for each in self._known.values() if each.peer not in held]
+        times = [
+            each.not_before
+            for each in self._known.values()
+            if each.peer not in held and each.peer in self._lending
+        ]
         return min(times, default=float("inf"))
 
     def rank(
@@ -133,7 +149,12 @@ class Choice:
         candidate.not_before = now + pause
 
     def _usable(self, now: float) -> list[Candidate]:
-        return [each for each in self._known.values() if each.not_before <= now]
+        """Return the peers that say that they relay. No other peer is asked."""
+        return [
+            each
+            for each in self._known.values()
+            if each.peer in self._lending and each.not_before <= now
+        ]
 
     def _networks(self, held: Collection[PeerId]) -> set[str]:
         found: set[str] = set()

@@ -96,6 +96,7 @@ class RelayClient:
         self._on_circuit: list[OnCircuit] = []
         self._on_seen: list[OnSeen] = []
         self._circuits: WeakKeyDictionary[CircuitPipe, PeerId] = WeakKeyDictionary()
+        endpoint.handle("relay.lends", self._on_lends)
         endpoint.handle("relay.seen", self._seen_elsewhere)
         endpoint.handle_stream("relay.accept", self._on_accept)
         endpoint.on_link_lost(self._on_link_lost)
@@ -145,9 +146,15 @@ class RelayClient:
 
     def offer(self, relays: Sequence[tuple[PeerId, Address]]) -> None:
         """Nodes that say they relay, with an address; a node may be named several times."""
+        for peer, _ in relays:
+            self._choice.lends(peer, True)
+        self.met(relays)
+
+    def met(self, peers: Sequence[tuple[PeerId, Address]]) -> None:
+        """Addresses of nodes that are linked; each says itself whether it relays."""
         news = [
             self._choice.offer(peer, address)
-            for peer, address in relays
+            for peer, address in peers
             if peer != self._endpoint.peer
         ]
         if any(news):
@@ -166,6 +173,15 @@ class RelayClient:
         """`callback(peer, seen, relay)` when a relay sees the other end of a circuit elsewhere than
         before, or at a further address."""
         self._on_seen.append(callback)
+
+    def _on_lends(self, call: Call) -> Reply:
+        """A peer says at which rate it relays, 0 for not at all."""
+        rate = call.header.get("rate")
+        self._choice.lends(call.peer, type(rate) is int and rate > 0)
+        if call.peer in self._held and not rate:
+            self._drop(call.peer)
+        self._news.set()
+        return Reply()
 
     def _seen_elsewhere(self, call: Call) -> Reply | Refusal:
         """Only the relay of a circuit may say so, and of its other end."""

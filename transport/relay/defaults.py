@@ -6,17 +6,18 @@ from typing import Final
 from ..defaults import HTTPS_PORT, KIB
 
 # What an owner lends (`RelayLimits` says what each one bounds).
-RATE: Final = 1_000_000
+RATE: Final = 64_000
 RESERVATION_S: Final = 3600.0
 RESERVATIONS: Final = 128
 RESERVATIONS_PER_SUBNET: Final = 8
 STRANGER_BYTES: Final = 128 * KIB
 STRANGER_S: Final = 120.0
 MEMBER_S: Final = 24 * 3600.0
-CIRCUITS: Final = 128
-STRANGER_CIRCUITS: Final = 32
-STRANGER_CIRCUITS_PER_SUBNET: Final = 8
-CIRCUITS_PER_PEER: Final = 16
+STRANGER_TURN_S: Final = 20.0
+CIRCUITS: Final = 256
+STRANGER_CIRCUITS: Final = 128
+STRANGER_CIRCUITS_PER_SUBNET: Final = 32
+CIRCUITS_PER_PEER: Final = 32
 CIRCUITS_PER_PAIR: Final = 3
 
 CODES_COUNTED: Final = 32
@@ -27,6 +28,8 @@ BURST_S: Final = 0.25
 """What may be moved at once after a quiet time, in seconds' worth of the rate."""
 GRAIN_BYTES: Final = 16 * KIB
 """A circuit that waits for its share is woken for about so many bytes: one TLS record."""
+LEAST_GRAIN_BYTES: Final = 1400
+"""The least bytes for which a circuit is woken: about one packet."""
 CRUMBS: Final = 8
 """Less than this part of a grain is not worth moving."""
 DEAL_S: Final = 0.001
@@ -39,16 +42,18 @@ LIGHT_BYTES: Final = 32 * KIB
 """A circuit that has moved less than this in about a second need not wait behind the others."""
 MEMBER_WEIGHT: Final = 4
 """A member's part of the rate for one of a stranger's, where both want more than there is."""
+MEMBERS_PART: Final = 0.75
+"""What all members together get at least, of 1, while one of them wants more than there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayLimits:
-    """What the owner lends to others. Relaying is off unless `volunteer` says so."""
+    """Limits of relaying. It starts once this node knows that others reach it."""
 
     volunteer: bool = False
-    """Whether this node relays for others at all."""
+    """Whether it lends before it knows that, because its owner says so."""
     rate: int = RATE
-    """Bytes per second relayed, all circuits and both directions together."""
+    """Bytes per second relayed, all circuits and both directions together; 0: it never relays."""
     reservation_s: float = RESERVATION_S
     """Seconds for which a reservation holds unless it is renewed."""
     reservations: int = RESERVATIONS
@@ -59,6 +64,9 @@ class RelayLimits:
     """Bytes of a circuit in which a stranger takes part, both directions together."""
     stranger_s: float = STRANGER_S
     """Seconds that such a circuit lasts at most."""
+    stranger_turn_s: float = STRANGER_TURN_S
+    """Seconds after which a stranger's circuit may be closed for another stranger's, if all places
+    are taken."""
     member_s: float = MEMBER_S
     """Seconds that a circuit between members lasts at most."""
     circuits: int = CIRCUITS
@@ -71,6 +79,38 @@ class RelayLimits:
     """Circuits at once in which one peer is either end, a count."""
     circuits_per_pair: int = CIRCUITS_PER_PAIR
     """The same from one peer to one other: nobody alone shuts another one's door."""
+
+
+# Members of an open swarm (standing.py).
+STANDING_S: Final = 600.0
+"""Seconds of being linked after which a peer is a member."""
+AWAY_S: Final = 600.0
+"""Seconds for which a peer may be away before its time starts over."""
+MEMBERS: Final = 256
+"""Peers whose time is counted, a count; those that came first are kept."""
+MEMBERS_PER_NETWORK: Final = 4
+"""Peers of one network that may become members, a count; the first ones do."""
+
+# Circuits on their way (openings.py).
+OPENING_RATE: Final = 8000
+"""One circuit may be opening for each so many bytes per second of the rate: a handshake and the
+first messages are about 12 kB, and should take 2 s."""
+OPENINGS_LEAST: Final = 4
+"""So many may always be, a count."""
+OPENING_BYTES: Final = 12_000
+"""A circuit counts as open when it has carried so many bytes."""
+OPENING_S: Final = 6.0
+"""A circuit counts as open after so many seconds, since an end may not answer."""
+QUEUE_S: Final = 8.0
+"""How long a circuit waits for its turn to open, in seconds."""
+QUEUE: Final = 64
+"""Members' circuits that wait for their turn, a count; strangers have as many more."""
+QUEUE_PER_SOURCE: Final = 8
+"""Circuits of one peer that wait for their turn, a count."""
+CROSSING_S: Final = 10.0
+"""A circuit that the other end has opened so lately, in seconds, serves both."""
+PIECE_COST: Final = 128
+"""Bytes that a piece costs beside what it carries: headers, and what acknowledges it."""
 
 
 # Carrying bytes (circuit.py, service.py).

@@ -1,26 +1,40 @@
 """One rate shared fairly by whoever wants some of it. No I/O.
 
-A token bucket whose tokens are dealt out: what is earned while somebody waits goes to those that
-wait, by weight; what is earned while nobody does is a pool for whoever comes. A part of the pool is
-kept for circuits that take little, as a token's way must not lead behind somebody's weights. So
-who wants little gets it at once, those that want more than there is get equal parts, and nothing
-that is lent stays unused. Never more than `rate` x t + the burst leaves in t seconds.
+A token bucket whose tokens are dealt out: what is earned while circuits wait goes to those that
+wait, a grain to each in turn; what is earned while none does is a pool for the next one. A part of
+the pool is kept for circuits that take little, as a token must not wait behind a transfer of
+weights. So a circuit that wants little gets it at once, those that want more than there is get
+equal parts, and nothing that is lent stays unused. While a member waits, all strangers together
+get a quarter at most, however many they are. Never more than `rate` x t + the burst leaves in t
+seconds.
 """
 
+from collections import deque
 from math import exp
 
-from .defaults import BURST_S, CRUMBS, DEAL_S, GRAIN_BYTES, LIGHT_BYTES, PATIENCE_S, PAUSE_S
+from .defaults import (
+    BURST_S,
+    CRUMBS,
+    DEAL_S,
+    GRAIN_BYTES,
+    LEAST_GRAIN_BYTES,
+    LIGHT_BYTES,
+    MEMBERS_PART,
+    PATIENCE_S,
+    PAUSE_S,
+)
 
 
 class Share:
     """One taker's part of the rate. Made by `Pacer.join`."""
 
-    __slots__ = ("_pacer", "asked", "hungry", "recent", "tokens", "weight")
+    __slots__ = ("_pacer", "asked", "hungry", "recent", "tokens", "turn", "weight")
 
     def __init__(self, pacer: "Pacer", weight: int) -> None:
         self.weight = weight
         self.tokens = 0.0  # bytes dealt to this one alone; below 0 it has taken in advance
-        self.hungry = False  # it asked for more than there was
+        self.turn = 0.0  # bytes dealt to it since it came to the head of its line
+        self.hungry = False  # it asked for more than there was, and stands in a line
         self.asked = 0.0
         self.recent = 0.0  # bytes moved lately, of each second that has passed e^-1
         self._pacer = pacer
@@ -53,9 +67,11 @@ class Pacer:
         self._active = 0  # shares that have asked lately
         self._earned = now  # up to when tokens have been dealt
         self._shares: dict[Share, None] = {}
+        self._members: deque[Share] = deque()  # those that wait, the next one first
+        self._strangers: deque[Share] = deque()
 
     def join(self, weight: int) -> Share:
-        """One more taker."""
+        """One more taker: of weight 1, a stranger, else a member."""
         share = Share(self, weight)
         self._shares[share] = None
         return share
@@ -66,7 +82,7 @@ class Pacer:
             del self._shares[share]
             self._pool += share.tokens
             share.tokens = 0.0
-            share.hungry = False
+            self._leave_line(share)
 
     def room(self, share: Share, now: float) -> int:
         """Bytes that `share` may move now."""
@@ -76,9 +92,14 @@ class Pacer:
         share.recent *= exp(share.asked - now) if now > share.asked else 1.0
         share.asked = now
         kept = min(max(0.0, self._pool), self._reserve)
-        common = max(0.0, self._pool - kept) + min(kept, max(0.0, self._light - share.recent))
+        light = self._light * (1 - MEMBERS_PART if self._members and share.weight == 1 else 1)
+        common = max(0.0, self._pool - kept) + min(kept, max(0.0, light - share.recent))
         found = int(share.tokens + common)
-        share.hungry = found < self._grain
+        if found >= self._grain:
+            self._leave_line(share)
+        elif not share.hungry:
+            share.hungry, share.turn = True, 0.0
+            self._line(share).append(share)
         return found if found >= self._grain / CRUMBS else 0
 
     def spend(self, share: Share, size: int) -> None:
@@ -93,20 +114,40 @@ class Pacer:
     def pause(self, share: Share) -> float:
         """Seconds until `share` will have about a grain more."""
         shortest, longest = PAUSE_S
-        waiting = sum(each.weight for each in self._shares if each.hungry) or share.weight
-        pace = self._rate * share.weight / waiting
-        missing = self._grain - share.tokens
-        return longest if pace <= 0 else min(max(shortest, missing / pace), longest)
+        if not self._rate:
+            return longest
+        line = self._line(share)
+        part = 1 - self._part() if line is self._strangers else self._part() or 1.0
+        before = line.index(share) if share.hungry else len(line)
+        missing = before * self._grain + self._grain - share.tokens
+        return min(max(shortest, missing / (self._rate * max(part, 1e-3))), longest)
 
     @property
     def _grain(self) -> float:
-        """Bytes worth moving; small enough that every share can have one within the burst."""
-        return min(float(GRAIN_BYTES), self._burst / (2 * max(2, len(self._shares))))
+        """Bytes worth moving; small enough that every share can have one within the burst, and
+        large enough that the packets around them do not cost more than they do."""
+        most = self._burst / (2 * max(2, len(self._shares)))
+        return min(float(GRAIN_BYTES), max(most, float(LEAST_GRAIN_BYTES)))
 
     @property
     def _light(self) -> float:
         """Bytes lately moved up to which a share is a light one: half of an equal part at most."""
         return min(float(LIGHT_BYTES), self._rate / (2 * max(1, self._active)))
+
+    def _line(self, share: Share) -> deque[Share]:
+        return self._members if share.weight > 1 else self._strangers
+
+    def _leave_line(self, share: Share) -> None:
+        if share.hungry:
+            share.hungry = False
+            self._line(share).remove(share)
+
+    def _part(self) -> float:
+        """The part of what is earned that members get: by weight, and not less than theirs."""
+        members = sum(share.weight for share in self._members)
+        if not members:
+            return 0.0
+        return max(MEMBERS_PART, members / (members + len(self._strangers)))
 
     def _deal(self, now: float) -> None:
         """Hand out what was earned since the last time, as far as the bucket holds it."""
@@ -115,23 +156,30 @@ class Pacer:
             return
         self._earned = now
         self._active = sum(now - share.asked <= PATIENCE_S for share in self._shares)
-        hungry = [share for share in self._shares if self._waits(share, now)]
+        for share in [*self._members, *self._strangers]:
+            if now - share.asked > PATIENCE_S:  # it has gone quiet, and gives its tokens back
+                self._leave_line(share)
+                self._pool += max(0.0, share.tokens)
+                share.tokens = min(0.0, share.tokens)
         held = self._pool + sum(share.tokens for share in self._shares)
         earned = min(elapsed * self._rate, max(0.0, self._burst - held))
         debt = min(earned, max(0.0, self._reserve - self._pool))  # also of those that have left
-        total = sum(share.weight for share in hungry)
-        rest = earned
-        for share in hungry:
-            part = (earned - debt) * share.weight / total
-            part = min(part, 2 * self._grain - share.tokens)
-            share.tokens += part
-            rest -= part
-        self._pool += rest
+        part = (earned - debt) * self._part()
+        rest = self._serve(self._strangers, earned - debt - part)
+        self._pool += debt + self._serve(self._strangers, self._serve(self._members, part + rest))
 
-    def _waits(self, share: Share, now: float) -> bool:
-        """Whether it still wants more; one that has gone quiet gives its tokens back."""
-        if now - share.asked > PATIENCE_S:
-            share.hungry = False
-            self._pool += max(0.0, share.tokens)
-            share.tokens = min(0.0, share.tokens)
-        return share.hungry
+    def _serve(self, line: deque[Share], amount: float) -> float:
+        """Give each a grain, one after the other; what is left of `amount`."""
+        grain = self._grain
+        for _ in range(2 * len(line)):
+            if amount <= 0:
+                break
+            share = line[0]
+            given = max(0.0, min(amount, grain - share.turn, 2 * grain - share.tokens))
+            share.tokens += given
+            share.turn += given
+            amount -= given
+            if amount > 0:
+                share.turn = 0.0
+                line.rotate(-1)
+        return amount

@@ -1,8 +1,8 @@
 """What a relay does for others, over the links it has (docs/spec/relay.md).
 
-A peer reserves a place by the call `relay.reserve`. Another opens the stream `relay.connect` to us;
-we open `relay.accept` to the first, and carry bytes both ways: no faster than the slower side
-reads, no more than the book lends.
+This node tells its peers by the post `relay.lends` that it relays. A peer reserves a place by the
+call `relay.reserve`. Another opens the stream `relay.connect` to us; we open `relay.accept` to the
+first, and carry bytes both ways: no faster than the slower side reads, no more than the book lends.
 """
 
 from collections.abc import Awaitable, Callable
@@ -28,18 +28,26 @@ from .defaults import (
     FETCHES_BY_ASKER,
     FETCHES_OF_TARGET,
     LOOK_S,
+    OPENING_BYTES,
     PIECE_BYTES,
     WINDOW_BYTES,
     RelayLimits,
 )
+from .openings import Openings
+from .standing import Standing
 from .vouch import is_relayed, seen_at
+
+Since = Callable[[PeerId], float | None]
+"""When a peer became a member, on the host's clock; None for a stranger."""
 
 
 class RelayService:
     """Relays between peers that have links to this node. It needs no task of its own.
 
-    `member` says who is no stranger: whoever was let in, unless told otherwise. `fetch(peer)` makes
-    a direct link to a peer, if it can, for whoever wants to reach it through here.
+    `member` says since when a peer is no stranger. Unless told otherwise that is every peer of a
+    private group, and of an open swarm those that have been linked here for a while (standing.py).
+    `fetch(peer)` makes a direct link to a peer, if it can, for a member that wants to reach it
+    through here.
     """
 
     def __init__(
@@ -49,14 +57,17 @@ class RelayService:
         limits: RelayLimits,
         *,
         book: RelayBook | None = None,
-        member: Callable[[PeerId], bool] = lambda peer: True,
+        member: Since | None = None,
         fetch: Callable[[PeerId], Awaitable[None]] | None = None,
     ) -> None:
         self.fetch = fetch
         self.book = book or RelayBook(limits, host.now(), endpoint.shaper)
         self._host = host
         self._endpoint = endpoint
-        self._member = member
+        self._standing = Standing()
+        self.member = member or self.since
+        self._openings = Openings(host, limits.rate)
+        self._coming: set[tuple[PeerId, PeerId]] = set()  # (source, target) of waiting circuits
         self._fetching = 0
         self._asked_by = Rates(Rate(*FETCHES_BY_ASKER))
         self._asked_for = Rates(Rate(*FETCHES_OF_TARGET))
@@ -64,14 +75,45 @@ class RelayService:
         endpoint.handle("relay.reserve", self._on_reserve)
         endpoint.handle("relay.release", self._on_release)
         endpoint.handle_stream("relay.connect", self._on_connect)
+        endpoint.on_link(self._on_link)
         endpoint.on_link_lost(self._on_link_lost)
         endpoint.on_path(self._on_path)
+
+    # Lending, and membership.
+
+    @property
+    def reachable(self) -> bool:
+        """Whether others are known to reach this node: unless its owner lends or refuses in any
+        case, it relays while they do."""
+        return self.book.reachable
+
+    @reachable.setter
+    def reachable(self, reachable: bool) -> None:
+        before, self.book.reachable = self.book.lends, reachable
+        if self.book.lends != before:
+            for link in self._endpoint.links():
+                self._tell(link)
+
+    def _tell(self, link: Link) -> None:
+        rate = self.book.limits.rate if self.book.lends else 0
+        if link.connected:
+            link.post("relay.lends", {"rate": rate}, priority=Priority.CONTROL)
+
+    def _on_link(self, link: Link) -> None:
+        if self.book.lends:
+            self._tell(link)
+
+    def since(self, peer: PeerId) -> float | None:
+        """When a peer became a member, as its time here shows; None for a newcomer."""
+        return (
+            self._standing.since(peer, self._host.now()) if self._endpoint.admission.open else 0.0
+        )
 
     # Places.
 
     def _on_info(self, call: Call) -> Reply | Refusal:
         limits = self.book.limits
-        if not limits.volunteer:
+        if not self.book.lends:
             return Refusal("not-a-relay", "this node does not relay")
         figures = self.book.figures()
         free = limits.reservations - figures.reservations
@@ -81,12 +123,13 @@ class RelayService:
         link = self._endpoint.link(call.peer)
         if link is None:
             return Refusal("no-link", "the link has ended")
-        seen = seen_at(link)
+        seen, since = seen_at(link), self.member(call.peer)
         got = self.book.reserve(
             call.peer,
             seen.ip,
             self._host.now(),
-            member=self._member(call.peer),
+            member=since is not None,
+            since=since or 0.0,
             relayed=is_relayed(link),
         )
         if isinstance(got, str):
@@ -105,11 +148,13 @@ class RelayService:
     def _on_link_lost(self, link: Link, code: str) -> None:
         if self._endpoint.link(link.peer) is None:  # else a new one has replaced it
             self.book.release(link.peer)
+            self._standing.gone(link.peer, self._host.now())
 
     def _on_path(self, link: Link, way: Way, medium: str) -> None:
         """A peer is seen elsewhere, or at a further address: whom it has circuits with is told."""
         if way is Way.RELAYED:
             return
+        self._standing.linked(link.peer, seen_at(link).ip, self._host.now())
         header = {"peer": link.peer, "seen": list(seen_at(link))}
         for other in {_other_end(each, link.peer) for each in self.book.circuits()} - {""}:
             told = self._endpoint.link(PeerId(other))
@@ -125,22 +170,42 @@ class RelayService:
         source, target = incoming.peer, parse_peer_id(_text(incoming.header["peer"]))
         if not self.book.holds(target, self._host.now()):
             await self._fetch(source, target)
-        links = self._endpoint.link(source), self._endpoint.link(target)
-        opened = self._open(source, target, *links)
-        if isinstance(opened, str):
-            near.reset(opened)
+        if (code := await self._wait_for_turn(near, source, target)) is not None:
+            near.reset(code)
             return
-        circuit, here, there = opened
         try:
-            await self._join(circuit, near, here, there)
+            links = self._endpoint.link(source), self._endpoint.link(target)
+            opened = self._open(source, target, *links)
+            if isinstance(opened, str):
+                near.reset(opened)
+                return
+            circuit, here, there = opened
+            try:
+                await self._join(circuit, near, here, there)
+            finally:
+                circuit.close()
         finally:
-            circuit.close()
+            self._openings.leave(near)
+
+    async def _wait_for_turn(self, near: Stream, source: PeerId, target: PeerId) -> str | None:
+        """None when the circuit may be opened, else the code that refuses it. Of two that dial
+        each other at once, one waits for both."""
+        if (target, source) in self._coming or self.book.crosses(source, target, self._host.now()):
+            return "crossing"
+        self._coming.add((source, target))
+        try:
+            member = self.member(source) is not None
+            if await self._openings.enter(near, source, member=member):
+                return None
+        finally:
+            self._coming.discard((source, target))
+        return "busy"
 
     async def _fetch(self, source: PeerId, target: PeerId) -> None:
         """See to it that somebody is linked who has no place here, but may be reached from here
         where the source cannot reach it. Bounded: the source decides who is dialled."""
         link, now = self._endpoint.link(target), self._host.now()
-        if self.fetch is None or not self.book.limits.volunteer or not self._member(source):
+        if self.fetch is None or not self.book.lends or self.member(source) is None:
             return
         if target == source or (link is not None and link.connected and not is_relayed(link)):
             return
@@ -160,14 +225,16 @@ class RelayService:
         """The circuit in the book, and both links; or the code that refuses it."""
         if here is None:
             return "no-link"
+        since = self.member(source)
         circuit = self.book.open_circuit(
             source,
             target,
             seen_at(here).ip,
             self._host.now(),
-            member=self._member(source),
+            member=since is not None,
+            since=since or 0.0,
             relayed=is_relayed(here),
-            visited=there is not None and self._member(target),
+            visited=there is not None and self.member(target) is not None,
         )
         if isinstance(circuit, str):
             return circuit
@@ -203,6 +270,7 @@ class RelayService:
         """Both directions until they end in order (None), or the code that ended them."""
         codes: list[str] = []
         with trio.move_on_at(circuit.deadline) as overtime:
+            circuit.on_cut(overtime.cancel)
             async with trio.open_nursery() as nursery:
 
                 async def carry(source: Stream, target: Stream) -> None:
@@ -255,6 +323,9 @@ class RelayService:
             target.end()
             return False
         circuit.spend(len(data), self._host.now())
+        if circuit.carried >= OPENING_BYTES:
+            self._openings.leave(source)
+            self._openings.leave(target)
         target.send_ready(data, 2 * PIECE_BYTES)
         return True
 

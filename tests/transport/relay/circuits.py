@@ -74,7 +74,7 @@ async def relayed(
     """Three running nodes on loopback; `shaper` holds the relay's caps."""
     a, b = (make_node(seed, limits=link_limits) for seed in (1, 2))
     r = make_node(3, limits=link_limits, shaper=shaper)
-    service = RelayService(RealHost(), r.endpoint, limits)
+    service = RelayService(RealHost(), r.endpoint, limits, member=lambda peer: 0.0)
     ca, cb = RelayClient(RealHost(), a.endpoint), RelayClient(RealHost(), b.endpoint)
     ca.reachable = True
     async with running(a, b, r) as nursery:

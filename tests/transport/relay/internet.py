@@ -23,7 +23,7 @@ from tests.transport import fleet
 from tests.transport.relay.circuits import Arrived
 
 PORT = 4001
-LENDS = RelayLimits(volunteer=True)
+LENDS = RelayLimits(volunteer=True, rate=1_000_000)
 
 
 def away(seconds: float) -> LinkSpec:
@@ -65,7 +65,7 @@ class Node:
             self._scope = nursery.cancel_scope
             seam = SimulatedHost(host, PROFILES["desktop"], nursery)
             self.endpoint = Endpoint(seam, self.identity, admission=OpenSwarm(), libp2p=False)
-            self.service = RelayService(seam, self.endpoint, self._lends)
+            self.service = RelayService(seam, self.endpoint, self._lends, member=lambda _: 0.0)
             self.client = RelayClient(seam, self.endpoint)
             self.client.on_change(self._on_change)
             self.client.on_circuit(lambda *item: self.arrived.append(Arrived(*item)))

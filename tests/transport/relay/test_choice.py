@@ -17,6 +17,7 @@ def known(*relays: tuple[int, str, int, float | None]) -> Choice:
     choice = Choice()
     for number, host, port, rtt in relays:
         choice.offer(peer(number), Address(host, port))
+        choice.lends(peer(number), True)
         candidate = choice.find(peer(number))
         assert candidate is not None
         candidate.rtt = rtt

@@ -8,6 +8,7 @@ from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.frame import Priority
+from shoal.transport.hello import SwarmKey
 from shoal.transport.ladder import Rungs
 from shoal.transport.link import Link
 from shoal.transport.pipe import Way
@@ -20,6 +21,9 @@ HOME = LinkSpec(PipeSpec(0.01, rate=2.5e6), PipeSpec(0.01, rate=2.5e6))
 """20 Mbit/s, 40 ms from here to the relay and back."""
 
 
+MEMBERS = SwarmKey(b"members of a swarm")
+
+
 async def meet(world: World, media: tuple[str, str]) -> tuple[Climber, Climber, Climber, Link]:
     """A relay, two nodes behind NATs with links to it over `tcp` or `udp`, and their link."""
     book: dict[str, Climber] = {}
@@ -28,7 +32,11 @@ async def meet(world: World, media: tuple[str, str]) -> tuple[Climber, Climber, 
         return book[peer].addresses() if peer in book else []
 
     relay = Climber(
-        world.host("r"), b"r" * 32, relaying=RelayLimits(volunteer=True), book=addresses
+        world.host("r"),
+        b"r" * 32,
+        relaying=RelayLimits(volunteer=True, rate=1_000_000),
+        book=addresses,
+        admission=MEMBERS,
     )
     await relay.computer.start(relay)
     nodes = []
@@ -36,7 +44,7 @@ async def meet(world: World, media: tuple[str, str]) -> tuple[Climber, Climber, 
         router = world.gateway(f"g{name}", "linux-random", link=HOME)
         seed = name.encode() * 32
         host = world.host(name, behind=router)
-        node = Climber(host, seed, rungs=RELAYED_ONLY, book=addresses)
+        node = Climber(host, seed, rungs=RELAYED_ONLY, book=addresses, admission=MEMBERS)
         await host.start(node)
         plain = relay.address()
         address = Address(plain.host, plain.port, relay.peer, transport=medium)  # type: ignore[arg-type]

@@ -48,17 +48,19 @@ def test_who_wants_little_gets_it_all() -> None:
     assert sum(got.values()) >= 0.97 * 10 * RATE  # and nothing stays unused
 
 
-def test_who_wants_little_does_not_wait_behind_who_wants_all() -> None:
+@pytest.mark.parametrize(("weight", "size"), [(4, 1500), (1, 350)])
+def test_who_wants_little_does_not_wait_behind_who_wants_all(weight: int, size: int) -> None:
+    """A stranger beside members that wait gets a quarter of that."""
     pacer = Pacer(RATE, 0.0)
-    light, greedy = pacer.join(1), [pacer.join(4) for _ in range(10)]
+    light, greedy = pacer.join(weight), [pacer.join(4) for _ in range(10)]
     waited = 0
     for turn in range(1, 2000):
         now = turn * 0.005
         for share in greedy:
             share.spend(share.room(now))
         if turn % 20 == 0 and now > 1:  # ten times a second, once it is known who takes much
-            waited += light.room(now) < 1500
-            light.spend(1500)
+            waited += light.room(now) < size
+            light.spend(size)
     assert not waited
 
 
@@ -74,6 +76,29 @@ def test_members_weigh_more() -> None:
     member, stranger = pacer.join(4), pacer.join(1)
     got = drive(pacer, {member: 1e12, stranger: 1e12}, 20.0)
     assert 2.5 <= got[member] / got[stranger] <= 4.5
+
+
+def test_all_strangers_together_get_a_quarter_while_a_member_waits() -> None:
+    pacer = Pacer(64_000, 0.0)
+    member = pacer.join(4)
+    got = drive(pacer, {pacer.join(1): 1e12 for _ in range(40)} | {member: 1e12}, 10.0, step=0.02)
+    assert got[member] >= 0.7 * 10 * 64_000
+    assert sum(got.values()) >= 0.9 * 10 * 64_000
+
+
+def test_many_share_a_small_rate_in_pieces_that_are_worth_a_packet() -> None:
+    pacer = Pacer(64_000, 0.0)
+    shares, pieces, now = [pacer.join(1) for _ in range(80)], [], 0.0
+    due = {share: number / 1000 for number, share in enumerate(shares)}
+    while now < 20:
+        share = min(due, key=lambda each: due[each])
+        now = due[share]
+        if room := share.room(now):
+            pieces.append(room)
+            share.spend(room)
+        due[share] = now + share.pause()
+    assert 0.9 * 20 * 64_000 <= sum(pieces) <= (20 + BURST_S) * 64_000
+    assert sum(pieces) / len(pieces) > 700
 
 
 def test_who_goes_quiet_holds_nothing_back() -> None:

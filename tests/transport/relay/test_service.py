@@ -9,10 +9,11 @@ import trio.testing
 
 from shoal.transport.errors import CallRefused
 from shoal.transport.frame import Priority
+from shoal.transport.hello import OpenSwarm, SwarmKey
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.rates import Rate, Rates
 from shoal.transport.realhost import RealHost
-from shoal.transport.relay import client
+from shoal.transport.relay import client, standing
 from shoal.transport.relay import service as relay_service
 from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import (
@@ -181,7 +182,7 @@ async def test_calls_go_on_beside_a_stuck_circuit(virtual_time: object) -> None:
 
 async def test_strangers_are_cut_after_128_kib(virtual_time: object) -> None:
     async with relayed() as trio_:
-        trio_.service._member = lambda peer: peer == trio_.b.endpoint.peer
+        trio_.service.member = lambda peer: 0.0 if peer == trio_.b.endpoint.peer else None
         near, far = await trio_.dial()
         await write(near, bytes(100 * 1024))
         assert await read(far, 100 * 1024) == bytes(100 * 1024)
@@ -199,7 +200,7 @@ async def test_strangers_are_cut_after_128_kib(virtual_time: object) -> None:
 
 async def test_strangers_are_cut_after_their_time(virtual_time: object) -> None:
     async with relayed(replace(FAST, stranger_s=5)) as trio_:
-        trio_.service._member = lambda peer: peer == trio_.a.endpoint.peer
+        trio_.service.member = lambda peer: 0.0 if peer == trio_.a.endpoint.peer else None
         trio_.cb.offer([])
         trio_.service.book.release(trio_.b.endpoint.peer)
         link = trio_.b.endpoint.link(trio_.r.endpoint.peer)
@@ -288,7 +289,7 @@ async def test_a_member_that_is_linked_is_reached_without_a_place(virtual_time: 
 
 async def test_a_stranger_is_not(virtual_time: object) -> None:
     async with relayed(reserve=False) as trio_:
-        trio_.service._member = lambda peer: peer != trio_.a.endpoint.peer
+        trio_.service.member = lambda peer: 0.0 if peer != trio_.a.endpoint.peer else None
         await trio_.b.endpoint.dial(trio_.r.address, timeout=5)
         link = await trio_.a.endpoint.dial(trio_.r.address, timeout=5)
         await until(lambda: trio_.r.endpoint.link(trio_.b.endpoint.peer))
@@ -449,3 +450,38 @@ async def test_a_target_without_a_client_refuses(virtual_time: object) -> None:
         with pytest.raises(OSError):
             await receive(pipe)
         assert pipe.failure == "unknown-method"
+
+
+async def test_newcomers_of_an_open_swarm_are_strangers(
+    virtual_time: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until they have been linked for a while; those that a private group lets in are not."""
+    monkeypatch.setattr(standing, "STANDING_S", 5.0)
+    async with relayed(reserve=False) as trio_:
+        trio_.service.member = trio_.service.since
+        link = await trio_.b.endpoint.dial(trio_.r.address, timeout=5)
+
+        async def most() -> object:
+            return (await link.call("relay.reserve", timeout=5)).header["bytes"]
+
+        assert await most() == 128 * 1024
+        trio_.r.endpoint.admission = SwarmKey(b"a key of a private swarm")
+        assert await most() is None
+        trio_.r.endpoint.admission = OpenSwarm()
+        assert await most() == 128 * 1024
+        await trio.sleep(5)
+        assert await most() is None
+
+
+async def test_peers_are_told_when_it_begins_to_relay_and_when_it_ends(
+    virtual_time: object,
+) -> None:
+    async with relayed(RelayLimits(), reserve=False) as trio_:
+        await trio_.b.endpoint.dial(trio_.r.address, timeout=5)
+        trio_.cb.met([(trio_.r.endpoint.peer, trio_.r.address)])
+        await trio.sleep(30)
+        assert not trio_.cb.addresses()
+        trio_.service.reachable = True
+        await until(trio_.cb.addresses)
+        trio_.service.reachable = False
+        await until(lambda: not trio_.cb.addresses())

@@ -1,0 +1,93 @@
+"""A node that others reach relays a little and listens on TCP 443, and stops when they do not."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.netsim.daemons.climber import Climber
+from shoal.netsim.daemons.town import Town
+from shoal.netsim.world import World
+from shoal.transport.address import Address
+from shoal.transport.errors import HostError
+from shoal.transport.ladder import Rungs
+from shoal.transport.reach.reachability import Answer, Reachability
+from shoal.transport.relay.defaults import RelayLimits
+
+RUNGS = Rungs(lan=False)
+WEB = ("0.0.0.0", 443)
+
+
+async def two(world: World, **settings: Any) -> tuple[Town, Climber, Climber]:
+    """A public node and one at home, linked for long enough to be measured."""
+    town = Town(world)
+    public = await town.node(world.host("public"), rungs=RUNGS, **settings)
+    behind = world.gateway("router", "linux-drop")
+    home = await town.node(world.host("home", behind=behind), rungs=RUNGS)
+    await home.connect(public.peer, [public.address()])
+    await trio.sleep(30)
+    return town, public, home
+
+
+async def found(node: Climber, change: Reachability) -> None:
+    """The next measurement comes to this."""
+
+    async def publish() -> None:
+        node.ladder.reach._publish(change)
+        await trio.sleep(0.1)
+
+    await node.within(publish)
+
+
+async def test_a_node_relays_while_others_are_shown_to_reach_it(world: World) -> None:
+    _, public, home = await two(world)
+    assert public.ladder.relaying.book.lends and WEB in public.endpoint.listening
+    assert not home.ladder.relaying.book.lends and WEB not in home.endpoint.listening
+    assert Address(public.address().host, 443, public.peer) in public.addresses()
+    assert [held.relay for held in home.ladder.relays.relays] == [public.peer]
+
+    known = public.ladder.reach.reachability
+    shut = tuple(replace(each, answer=Answer.NOT_REACHED) for each in known.dialled)
+    nobody = tuple(replace(each, answer=Answer.UNKNOWN) for each in known.dialled)
+    await found(public, replace(known, dialled=nobody))
+    assert public.ladder.relaying.book.lends  # nobody could tell: as before
+    await found(public, replace(known, dialled=shut))
+    await trio.sleep(1)
+    assert not public.ladder.relaying.book.lends and WEB not in public.endpoint.listening
+    assert not home.ladder.relays.relays
+    await found(public, known)
+    await trio.sleep(10)
+    assert public.ladder.relaying.book.lends and WEB in public.endpoint.listening
+    assert [held.relay for held in home.ladder.relays.relays] == [public.peer]
+
+
+async def test_not_before_it_knows(world: World) -> None:
+    """An address of its own is not enough: a firewall may be before it."""
+    town = Town(world)
+    public = await town.node(world.host("public"), rungs=RUNGS)
+    await trio.sleep(60)
+    assert public.ladder.whereabouts.reachable()
+    assert not public.ladder.relaying.book.lends and WEB not in public.endpoint.listening
+
+
+@pytest.mark.parametrize("rate", [0, 1_000_000])
+async def test_its_owner_s_word_counts(world: World, rate: int) -> None:
+    limits = RelayLimits(volunteer=rate > 0, rate=rate)
+    _, public, home = await two(world, relaying=limits, web_port=False)
+    assert public.ladder.relaying.book.lends is (rate > 0)
+    assert bool(home.ladder.relays.relays) is (rate > 0)
+    assert WEB not in public.endpoint.listening
+
+
+async def test_a_port_that_cannot_be_had_is_no_failure(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(self: object, address: str, port: int) -> trio.CancelScope:
+        raise HostError("permission denied")
+
+    monkeypatch.setattr("shoal.transport.endpoint.Endpoint.listen_too", refused)
+    _, public, _ = await two(world)
+    assert public.ladder.relaying.book.lends
+    assert public.ladder.web_port is not None
+    assert public.ladder.web_port.failure == "permission denied"

@@ -1,0 +1,39 @@
+"""TCP 443 beside a node's own port, while others reach it: some networks let out nothing else."""
+
+import trio
+
+from .defaults import HTTPS_PORT
+from .endpoint import Endpoint
+from .errors import HostError
+from .whereabouts import Whereabouts
+
+
+class WebPort:
+    """Of one node."""
+
+    def __init__(self, endpoint: Endpoint, whereabouts: Whereabouts) -> None:
+        self.failure = ""
+        """The reason for which the port could not be bound; "" if it was, or is not needed."""
+        self._endpoint = endpoint
+        self._whereabouts = whereabouts
+        self._scopes: list[trio.CancelScope] = []
+
+    async def tend(self, listen: str, reachable: bool) -> None:
+        """Listen there while others reach this node at a public address of its own; one that its
+        router forwards to it is not on this port."""
+        if not reachable:
+            self.failure = ""
+            for scope in self._scopes:
+                scope.cancel()
+            self._scopes = []
+        elif self._whereabouts.public_ipv4() and not self._whereabouts.everywhere():
+            await self._listen(listen)
+
+    async def _listen(self, listen: str) -> None:
+        self.failure = ""
+        for place in ("0.0.0.0", "::") if listen == "0.0.0.0" else (listen,):
+            try:
+                self._scopes.append(await self._endpoint.listen_too(place, HTTPS_PORT))
+            except HostError as error:
+                if ":" not in place:  # a machine need not have IPv6
+                    self.failure = error.message
