@@ -23,8 +23,11 @@ BATCH = 64  # records in one message
 BATCH_BYTES = 8 * 2**20  # of one message
 DIGEST_BYTES = 256 * 2**10
 ROUND = 0.05  # seconds, at least, between two rounds of handing on and dialling
-HAND_ON = 0.25  # seconds, at least, between two times of handing on: news travel together
-DIGESTS = (64.0, 8.0)  # of one peer taken at once, and per second; we send 1 / HAND_ON
+HAND_ON = (0.25, 2.0)  # seconds between two times of handing on: least; while news keep coming
+HAND_ON_LINKS = 6  # that are told at a time
+DIGESTS = (64.0, 8.0)  # of one peer taken at once, and per second
+SUMS = 32  # buckets of records that two nodes compare
+SUM_BYTES = 8
 PUSHES = (32.0, 4.0)  # the same of records that are pushed; we send OWN_UPDATES
 PULLS_TAKEN = (128.0, 16.0)  # the same of pulls of records; we send one or a few for each digest
 PULL_TIMEOUT = 5.0  # seconds
@@ -34,7 +37,10 @@ CONTESTED = 600.0  # seconds for which it is told that another node has this one
 RECLAIM_PAUSE = 30.0  # seconds between two steps over a record of our own from elsewhere
 
 # Dialling members.
-MEMBER_LINKS = 64  # links up to which members are dialled
+MEMBER_LINKS = 16  # links up to which members are dialled; by others' dials about twice as many
+LOST_LINKS = 64  # links up to which members are dialled that had one
+FIRST_LINKS = 8  # links up to which they are dialled at once; then one by one
+LINK_PAUSE = 4.0  # seconds between two of those
 DIALS = 8  # at once
 DIAL_TIMEOUT = 5.0  # seconds for one address
 DIAL_ADDRESSES = 16  # of one member, per round
@@ -55,7 +61,9 @@ RECHECK_S = 1.0  # seconds after a proof in which no rumour brings about another
 CHECK_PAUSE = (1.0, 60.0)  # seconds after a check without proof: first, most; doubled in between
 ASK_SELF_S = 4.0  # from this pause on, seconds, the member is also dialled for the check
 CHECKS = (128.0, 16.0)  # begun at once, and per second
+CALM_CHECKS = (16.0, 2.0)  # the same of members that there is no reason to doubt
 CHECKS_AT_ONCE = 64
+UNSEEN_S = 10.0  # seconds that a new member is not checked for which nobody has a link
 ALONE = 24  # live members without any witness
 ALARMS = (64.0, 2.0)  # checks that one witness may bring about at once, and per second
 TESTIMONIES = 512  # members of whom one witness may speak
@@ -64,11 +72,15 @@ NEXT_S = 0.25  # seconds after which the next is asked where there is no hurry
 ASKED_MOST = 6  # for one proof
 TURN_S = 0.05  # seconds, at least, between two rounds of checks
 TELL_S = 0.25  # seconds, at least, between two times of telling with whom links answer
+TELL_GAINED_S = 8.0  # the same where none has ceased to
 LINKS_TOLD = (64.0, 8.0)  # such messages of one peer taken at once, and per second
 LINKS_BYTES = 64 * 2**10  # of one such message
 FINDS = (128.0, 16.0)  # proofs that one peer may ask for by us, at once and per second
 PROOFS = (256.0, 32.0)  # proofs that one peer may ask of us, at once and per second
 NONCE_BYTES = 16
+WATCHERS = 4  # peers that watch one closely, and that one watches
+WATCHERS_HEARD = 2  # of them linked here, so that the link to whom they watch may rest
+REST_S = 12.0  # seconds of silence after which a resting link is pinged
 PROVE_S = 0.8  # seconds a witness waits for a proof
 
 # Feeds: docs/spec/state.md. What each kind may hold stands in kinds.py.
@@ -161,9 +173,10 @@ LOADED_BYTES = 64 * 2**10  # bytes of entries made into a document at once
 
 # The exchange of feeds: when.
 GOSSIP_ROUND = 1.0  # seconds between two comparisons with a random peer, and a quarter of jitter
-NEWS_PAUSE = (
-    0.04  # seconds, at least, between two times of telling news: below what FEED_NEWS allows
-)
+GOSSIP_CALM = 16.0  # the same where nothing has been new for long: doubled up to that
+NEWS_PAUSE = 0.04  # seconds between two times of telling news: below what FEED_NEWS allows
+NEWS_BUSY = 2.56  # the same while news of these kinds alone keep coming: doubled up to that
+NEWS_PATIENT = ("member", "models")
 NEWS_WAITING = 4_096  # feeds of which there is news, at most
 NEIGHBOURS = 8  # peers that are told of news: of as many it hears itself, about
 NEIGHBOURS_MOST = 20  # where there are many: one node in 25 hears of three or fewer of eight

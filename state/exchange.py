@@ -84,6 +84,10 @@ class Exchange:
         self._neighbours = Neighbours(draw)
         self._news: dict[Place, set[PeerId]] = {}  # and who has it already
         self._told_at = -inf
+        self._pause = defaults.NEWS_PAUSE
+        self._round_at = 0.0
+        self._round_s = defaults.GOSSIP_ROUND
+        self._draw = draw
         self._rechecked = -inf
         self._rates = {
             NEWS: Rates(Rate(*defaults.FEED_NEWS)),
@@ -100,6 +104,7 @@ class Exchange:
     def link_up(self, peer: PeerId) -> None:
         if peer not in self._neighbours:
             self._neighbours.add(peer)
+            self._stirred()
             for callback in self.on_peer:
                 callback(peer)
 
@@ -107,6 +112,23 @@ class Exchange:
         self._neighbours.remove(peer)
         self.rechecks.pop(peer, None)
         self.wanted.lost(peer)
+
+    def round_at(self) -> float:
+        """When to compare with `somebody`: each second while there are news, then less often."""
+        return self._round_at
+
+    def next_round(self) -> PeerId | None:
+        """Whom to compare with now, in a round."""
+        now = self._network.now()
+        jitter = 0.75 + self._draw(2**16) / 2**17
+        self._round_at = now + self._round_s * jitter
+        self._round_s = min(2 * self._round_s, defaults.GOSSIP_CALM)
+        return self.somebody()
+
+    def _stirred(self) -> None:
+        """Something is new: who lacks it, or more, is to be found soon."""
+        self._round_s = max(defaults.GOSSIP_ROUND, 2 * self._pause)
+        self._round_at = min(self._round_at, self._network.now() + self._round_s)
 
     def somebody(self) -> PeerId | None:
         """A random peer to compare with."""
@@ -132,6 +154,8 @@ class Exchange:
         self._note(taken.news, None)
 
     def _note(self, news: Mapping[Place, Head], source: PeerId | None) -> None:
+        if news:
+            self._stirred()
         for place, head in news.items():
             having = {peer for peer, head_told in self.wanted.tellers(place).items()
                       if head_told.same(head)}  # fmt: skip
@@ -151,13 +175,18 @@ class Exchange:
         return min(self._tell_at(), rechecks, self.wanted.next_at(self._network.now()))
 
     def _tell_at(self) -> float:
-        return self._told_at + defaults.NEWS_PAUSE if self._news else inf
+        if not self._news:
+            return inf
+        patient = all(kind in defaults.NEWS_PATIENT for _, (kind, _) in self._news)
+        return self._told_at + (self._pause if patient else defaults.NEWS_PAUSE)
 
     def tell(self) -> None:
         """Tell the neighbours what is new."""
         now = self._network.now()
         if not self._news or now < self._tell_at():
             return
+        busy = now - self._told_at < 2 * self._pause
+        self._pause = min(2 * self._pause, defaults.NEWS_BUSY) if busy else defaults.NEWS_PAUSE
         self._told_at = now
         news, self._news = self._news, {}
         self._neighbours.turn(now)
@@ -182,7 +211,12 @@ class Exchange:
         if peer not in self._neighbours or not self._rates[NEWS].take(peer, now):
             return
         try:
-            self.wanted.heard(peer, decode_heads(payload), now)
+            heads = decode_heads(payload)
+            for head in heads:  # told to us, so it need not be told
+                having = self._news.get((head.key, head.plot))
+                if having is not None and head.same(self.replica.head(head.key, head.plot)):
+                    having.add(peer)
+            self.wanted.heard(peer, heads, now)
         except BadMessage as error:
             self._network.blame(peer, error)
 

@@ -9,7 +9,9 @@ live, and only a check without one takes it out. Spec: docs/spec/liveness.md.
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
+from heapq import nsmallest
 from math import inf
 
 from ..transport.identity import PeerId
@@ -22,6 +24,7 @@ class Watched:
     """A known member, as far as the own links do not say whether it answers. Times are `now`s."""
 
     rank: bytes  # in which order this node checks those who are due together
+    since: float = -inf  # when it became known
     witnesses: dict[PeerId, None] = field(default_factory=dict)
     networks: dict[str, int] = field(default_factory=dict)  # of those whose links answer: how many
     live: bool = False
@@ -57,7 +60,10 @@ class Liveness:
         self._watched: dict[PeerId, Watched] = {}
         self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may bring about
         self._budget = Bucket(Rate(*defaults.CHECKS), 0.0)
+        self._calm = Bucket(Rate(*defaults.CALM_CHECKS), 0.0)  # of those that nobody doubts
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: since when, for whom
+        self._missing: set[PeerId] = set()  # linked, and no check of it was answered
+        self._places: dict[PeerId, int] = {}  # see `_distance`
 
     # What it comes to.
 
@@ -69,6 +75,8 @@ class Liveness:
                 yield peer
 
     def is_live(self, peer: PeerId) -> bool:
+        if peer in self._missing:
+            return False
         if peer in self._links:
             return peer not in self._waiting or not self._unsure(*self._waiting[peer])
         watched = self._watched.get(peer)
@@ -84,7 +92,40 @@ class Liveness:
 
     def answering(self) -> set[PeerId]:
         """Of whom this node is a witness."""
-        return set(self._answering)
+        return self._answering.keys() - self._missing
+
+    def resting(self) -> set[PeerId]:
+        """Peers whose links need not be watched closely: others do, which say so here.
+
+        Each node is watched by those of its peers that are nearest to it, on both ends of their
+        links; what has WATCHERS_HEARD of them for peers of ours is told of its end at once.
+        """
+        own = self._nearest(self._own, self._answering)
+        return {
+            peer
+            for peer in self._answering.keys() - own
+            if len(self._watchers(peer)) >= defaults.WATCHERS_HEARD
+        }
+
+    def _watchers(self, peer: PeerId) -> set[PeerId]:
+        """Who watches it of those whose links answer here; nobody where this node is one."""
+        near = self._nearest(peer, {*self._said.get(peer, ()), self._own})
+        if self._own in near:
+            return set()
+        return {by for by in near if by in self._answering and peer in self._said.get(by, ())}
+
+    def _nearest(self, peer: PeerId, peers: Iterable[PeerId]) -> set[PeerId]:
+        return set(nsmallest(defaults.WATCHERS, peers, key=partial(self._distance, peer)))
+
+    def _distance(self, one: PeerId, other: PeerId) -> int:
+        """The same for both, so that both know who watches whom."""
+        return self._place_of(one) ^ self._place_of(other)
+
+    def _place_of(self, peer: PeerId) -> int:
+        found = self._places.get(peer)
+        if found is None:
+            found = self._places[peer] = int.from_bytes(sha256(str(peer).encode()).digest())
+        return found
 
     def _answers(self, peer: PeerId, place: str | None) -> None:
         """Its link answers, in this network, or does not: so counts what it says of others.
@@ -92,6 +133,7 @@ class Liveness:
         before = self._answering.pop(peer, None)
         if place is not None:
             self._answering[peer] = place
+            self._missing.discard(peer)
         if place == before:
             return
         for other in self._said.get(peer, ()):
@@ -103,14 +145,14 @@ class Liveness:
 
     # Whom it is about.
 
-    def watch(self, members: Collection[PeerId]) -> None:
+    def watch(self, members: Collection[PeerId], now: float = -inf) -> None:
         """These are the known members, and no others."""
         for peer in self._watched.keys() - members:
             self.version += self._watched.pop(peer).live
         for peer in sorted(members - self._watched.keys()):
             if peer != self._own:
                 rank = sha256(f"{self._own} {peer}".encode()).digest()
-                self._watched[peer] = watched = Watched(rank)
+                self._watched[peer] = watched = Watched(rank, now)
                 for by, said in self._said.items():
                     if peer in said:
                         self._testify(by, watched)
@@ -147,6 +189,7 @@ class Liveness:
             return
         self._answers(peer, None)
         self._waiting.pop(peer, None)
+        self._missing.discard(peer)
         if watched := self._watched.get(peer):
             watched.live = now - watched.proved < defaults.FRESH_S
             watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
@@ -180,7 +223,11 @@ class Liveness:
         if (watched := self._watched.get(peer)) is None:
             return
         self._withdraw(by, watched)
-        if watched.live and (alarms.take(now) or not watched.networks):
+        if peer in self._links:
+            alarmed = peer in self._answering and alarms.take(now)
+        else:
+            alarmed = watched.live and (alarms.take(now) or not watched.networks)
+        if alarmed:
             at = max(now, watched.proved + defaults.RECHECK_S)
             watched.doubted = min(watched.doubted, at)
 
@@ -223,7 +270,8 @@ class Liveness:
         for urgency, _, peer in due:
             if len(found) >= room or (urgency == _UNSEEN and alone >= defaults.ALONE):
                 break
-            if not self._budget.take(now):
+            calm = urgency in (_TOLD_OF, _SEEN, _UNSEEN)
+            if not (self._calm if calm else self._budget).take(now):
                 break
             alone += urgency == _UNSEEN
             found.append(peer)
@@ -255,9 +303,11 @@ class Liveness:
         if watched.doubted < inf:
             return watched.doubted
         if peer in self._links:
-            return inf
+            return watched.tried + watched.pause if peer in self._missing else inf
         if watched.live:
             return watched.proved + defaults.PROVE_AGAIN_S[min(len(watched.networks), 2)]
+        if watched.tried == -inf and not watched.networks:  # somebody may have a link with it soon
+            return watched.since + defaults.UNSEEN_S
         return watched.tried + watched.pause
 
     def _ends(self, peer: PeerId, watched: Watched) -> float:
@@ -310,6 +360,10 @@ class Liveness:
         watched = self._watched.get(peer)
         return watched is not None and watched.doubted < inf
 
+    def is_answering(self, peer: PeerId) -> bool:
+        """Whether its link answers, as far as that link says."""
+        return peer in self._answering
+
     def has_failed(self, peer: PeerId) -> bool:
         """Whether checks of it have found nothing several times."""
         watched = self._watched.get(peer)
@@ -324,7 +378,9 @@ class Liveness:
         watched.pause = defaults.CHECK_PAUSE[0]
         watched.first = min(watched.first, now)
         if peer in self._links:
-            self.version += bool(self._waiting)  # somebody may have waited for this
+            # Somebody may have waited for this.
+            self.version += bool(self._waiting) or peer in self._missing
+            self._missing.discard(peer)
         elif not watched.live and self._wait_for(rivals, now, watched.first):
             watched.tried = now
             return
@@ -348,12 +404,18 @@ class Liveness:
             and watched.proved < since
         ]
 
-    def failed(self, peer: PeerId, now: float) -> None:
-        """Nobody brought a proof. Of a peer with a link that link decides."""
+    def failed(self, peer: PeerId, now: float, *, silent: bool = False) -> None:
+        """Nobody brought a proof. Of a peer with a link that link decides, but where it rested
+        and was `silent` meanwhile."""
         if watched := self._watched.get(peer):
             watched.checking = False
             if peer in self._links:
-                watched.doubted, watched.proved = inf, -inf
+                watched.doubted, watched.proved, watched.tried = inf, -inf, now
+                if peer in self._missing:
+                    watched.pause = min(2 * watched.pause, defaults.CHECK_PAUSE[1])
+                elif silent and peer in self._answering:
+                    self._missing.add(peer)
+                    self.version += 1
                 return
             if not watched.live:
                 watched.pause = min(2 * watched.pause, defaults.CHECK_PAUSE[1])

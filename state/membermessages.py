@@ -57,6 +57,13 @@ def read_digest(payload: bytes | memoryview) -> dict[PeerId, Offer]:
     return found
 
 
+def read_sums(payload: bytes | memoryview) -> bytes:
+    """The sums of all records that a peer knows, by bucket. Raises BadRecord."""
+    if len(payload) != defaults.SUMS * defaults.SUM_BYTES:
+        raise BadRecord("sums of records have a wrong size")
+    return bytes(payload)
+
+
 def read_names(payload: bytes | memoryview) -> list[PeerId]:
     """Whose records a peer asks for, at most `BATCH` of them. Raises BadRecord."""
     names: list[Any] = unpack(payload, list, defaults.DIGEST_BYTES)

@@ -11,6 +11,7 @@ by `probing.py`. Wire: docs/spec/membership.md.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import msgpack
@@ -19,7 +20,7 @@ import trio
 from ..transport.address import Address
 from ..transport.calls import Answer, Call, Refusal, Reply
 from ..transport.endpoint import Endpoint
-from ..transport.errors import DialFailed, TransportError
+from ..transport.errors import CallRefused, DialFailed, TransportError
 from ..transport.frame import Priority
 from ..transport.host import Host
 from ..transport.identity import Identity, PeerId
@@ -28,11 +29,12 @@ from ..transport.place import Nearness, nearness_at
 from ..transport.rates import Bucket, Rate, Rates
 from . import defaults
 from .errors import BadRecord
-from .membermessages import Told, read_digest, read_names, read_told
+from .membermessages import Told, read_digest, read_names, read_sums, read_told
 from .probing import Probing
 from .record import MemberRecord, seal_record
+from .recordnews import RecordNews
 from .recordpulls import RecordPulls
-from .roster import Roster
+from .roster import Offer, Roster, mark_of
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
 """Bring up the link to a peer that may be met at some addresses. Raises DialFailed."""
@@ -64,15 +66,17 @@ class Membership:
         self._pace: Bucket | None = None
         self._unspread = False  # a change waits for its turn
         self._begun: dict[Link, None] = {}  # links over which records are exchanged
+        self._to_compare: list[Link] = []  # of them, those that are new and dialled from here
         self._rates = {
             "member.push": Rates(Rate(*defaults.PUSHES)),
+            "member.sums": Rates(Rate(*defaults.DIGESTS)),
             "member.digest": Rates(Rate(*defaults.DIGESTS)),
             "member.pull": Rates(Rate(*defaults.PULLS_TAKEN)),
         }
         self._pulls = RecordPulls(self._lacks, self._take)
-        self._to_hand_on: dict[PeerId, PeerId] = {}  # author: who told us
-        self._handed_on = -defaults.HAND_ON
+        self._record_news = RecordNews()
         self._dialling = 0
+        self._next_dial = -inf  # beyond the first few
         self._version = 0
         self._shows: Callable[[PeerId], bool] = lambda peer: True
         self._news = trio.Event()
@@ -80,6 +84,7 @@ class Membership:
         self.on_change: list[Callable[[], None]] = []
         """Called whenever `version` has grown."""
         endpoint.handle("member.push", self._on_push)
+        endpoint.handle("member.sums", self._on_sums)
         endpoint.handle("member.digest", self._on_digest)
         endpoint.handle("member.pull", self._on_pull)
         endpoint.on_link(self._link_up)
@@ -177,11 +182,13 @@ class Membership:
         link.keep()
         self._roster.linked(link.peer, _nearness(link))
         self._post(link, "member.push", [(Nearness.LOOPBACK, 0, self._sealed)])
-        self._post(link, "member.digest", self._roster.offers(self._host.now()))
+        if link.identities.dialled:
+            self._to_compare.append(link)
         self._probing.begin(link)
         self._changed()
 
     def _link_lost(self, link: Link, code: str) -> None:
+        self._record_news.ended(link)
         self._probing.ended(link)
         if link not in self._begun:
             return
@@ -209,27 +216,38 @@ class Membership:
             link.post(method, payload=msgpack.packb(body), priority=Priority.CONTROL)
 
     def _hand_on(self) -> float:
-        """Say which records are news to every link but their author's and source's: at once
-        where there were none of late, else together; the seconds until then.
+        """Say which records are news, to a few links; the seconds until the next.
 
         Who lacks one asks for it: by many ways come only its author and number."""
-        if not self._to_hand_on:
-            return defaults.MEMBERS_LOOK
         now = self._host.now()
-        if (wait := self._handed_on + defaults.HAND_ON - now) > 0:
-            return max(wait, _LEAST_WAIT)
-        self._handed_on = now
-        taken, self._to_hand_on = self._to_hand_on, {}
-        news = self._roster.offers(now, taken)
-        for link in list(self._begun):
-            told = {
-                author: offer
-                for author, offer in news.items()
-                if link.peer not in (author, taken[author])
-            }
-            if told:
+        for link, authors in self._record_news.take(now):
+            if told := self._roster.offers(now, authors):
                 self._post(link, "member.digest", told)
-        return defaults.MEMBERS_LOOK
+        return max(min(self._record_news.next_at() - now, defaults.MEMBERS_LOOK), _LEAST_WAIT)
+
+    async def _compare(self, link: Link) -> None:
+        """Find what either end of a new link lacks: both tell of the records in those buckets
+        whose sums are not the same. A version without sums is told of all."""
+        sums = self._sums()
+        try:
+            reply = await link.call("member.sums", payload=sums, timeout=defaults.PULL_TIMEOUT)
+        except CallRefused:
+            self._post(link, "member.digest", self._roster.offers(self._host.now()))
+            return
+        except TransportError:  # the link has ended
+            return
+        theirs, digest = reply.payload[: len(sums)], reply.payload[len(sums) :]
+        try:
+            differing = self._roster.differing(sums, read_sums(theirs))
+            if differing:
+                offers = self._roster.offers(self._host.now(), differing)
+                self._post(link, "member.digest", offers)
+            await self._offered(link, read_digest(digest))
+        except BadRecord as error:
+            self._blame(link, error)
+
+    def _sums(self) -> bytes:
+        return self._roster.sums(mark_of(self._sealed))
 
     def _spread_own(self) -> None:
         """To all links, no oftener than others accept; what waits goes out from `run`."""
@@ -257,15 +275,26 @@ class Membership:
             return self._blame(link, error)
         return Reply()
 
-    async def _on_digest(self, call: Call) -> Answer:
-        """What the sender can tell: ask for what is lacking here."""
-        link, now = self._asker(call, "member.digest"), self._host.now()
+    def _on_sums(self, call: Call) -> Answer:
+        """The dialler of a link compares: the own sums, and a digest of what differs."""
+        link, now = self._asker(call, "member.sums"), self._host.now()
         if isinstance(link, Refusal):
             return link
         try:
-            offers = read_digest(call.payload)
-            wanted = self._roster.lacking(offers, _nearness(link), now, self._own.seq)
-            await self._pulls.pull(link, {peer: offers[peer].seq for peer in wanted})
+            theirs = read_sums(call.payload)
+        except BadRecord as error:
+            return self._blame(link, error)
+        sums = self._sums()
+        offers = self._roster.offers(now, self._roster.differing(sums, theirs))
+        return Reply(payload=sums + msgpack.packb(offers))
+
+    async def _on_digest(self, call: Call) -> Answer:
+        """What the sender can tell: ask for what is lacking here."""
+        link = self._asker(call, "member.digest")
+        if isinstance(link, Refusal):
+            return link
+        try:
+            await self._offered(link, read_digest(call.payload))
         except BadRecord as error:
             return self._blame(link, error)
         return Reply()
@@ -278,6 +307,14 @@ class Membership:
         if not self._rates[method].take(call.peer, self._host.now()):
             return Refusal("too-often", f"`{method}` comes too often")
         return link
+
+    async def _offered(self, link: Link, offers: Mapping[PeerId, Offer]) -> None:
+        """A peer tells what it has. Raises BadRecord, its fault."""
+        known = ((peer, self._roster.known(peer)) for peer in offers)
+        late = [peer for peer, one in known if one and one.record.seq <= offers[peer].seq]
+        self._record_news.heard(link, late)
+        wanted = self._roster.lacking(offers, _nearness(link), self._host.now(), self._own.seq)
+        await self._pulls.pull(link, {peer: offers[peer].seq for peer in wanted})
 
     def _lacks(self, author: PeerId, seq: int) -> bool:
         if author == self._own.peer:
@@ -322,7 +359,8 @@ class Membership:
             record = self._roster.receive(sealed, link.peer, reach, self._host.now(), age)
             if record is None:
                 continue
-            self._to_hand_on[record.peer] = link.peer
+            knowing = {link, *self._pulls.tellers(record.peer)}
+            self._record_news.add(record.peer, (each for each in self._begun if each not in knowing))
             if self._probing.liveness.is_live(record.peer):
                 self._changed()
             self._wake()
@@ -354,6 +392,8 @@ class Membership:
             task_status.started()
             nursery.start_soon(self._probing.run)
             while True:
+                while self._to_compare:
+                    nursery.start_soon(self._compare, self._to_compare.pop())
                 self._reclaim()
                 self._spread_own()
                 wait = min(self._hand_on(), self._start_dials(nursery))
@@ -366,16 +406,34 @@ class Membership:
     def _start_dials(self, nursery: trio.Nursery) -> float:
         """Dial who is due; the seconds until somebody else may be. News end the wait earlier."""
         now = self._host.now()
-        links = len(self._begun) + self._dialling
-        room = min(self._links - links, defaults.DIALS - self._dialling)
-        for peer, addresses in self._roster.next_dials(now, room):
+        lost = min(defaults.LOST_LINKS - self._at_hand, defaults.DIALS - self._dialling)
+        if not self._links:  # it dials nobody
+            lost = 0
+        for peer, addresses in self._roster.next_dials(now, self._room(now), lost):
             self._dialling += 1
-            room -= 1
+            self._next_dial = now + self._jitter(defaults.LINK_PAUSE)
             self._endpoint.guard.start(nursery, peer, self._dial, peer, addresses)
-        wait = self._roster.next_due() - now if room > 0 else defaults.MEMBERS_LOOK
+        wait = defaults.MEMBERS_LOOK
+        if self._dialling < defaults.DIALS:
+            wait = self._roster.next_due(lost=True) - now
+            if self._at_hand < self._links:
+                first = self._at_hand < defaults.FIRST_LINKS
+                paced = max(self._roster.next_due(), -inf if first else self._next_dial)
+                wait = min(wait, paced - now)
         if self._unspread:
             wait = min(wait, 1 / defaults.OWN_UPDATES[1])
         return min(max(wait, _LEAST_WAIT), defaults.MEMBERS_LOOK)
+
+    @property
+    def _at_hand(self) -> int:
+        return len(self._begun) + self._dialling
+
+    def _room(self, now: float) -> int:
+        """How many to dial now: the first few links at once, more of them one by one."""
+        links = self._at_hand
+        if links >= min(self._links, defaults.FIRST_LINKS):
+            return int(links < self._links and now >= self._next_dial)
+        return min(min(self._links, defaults.FIRST_LINKS) - links, defaults.DIALS - self._dialling)
 
     def where(self, peer: PeerId) -> list[Address]:
         """Where a peer says that it can be reached, as far as that may be dialled."""

@@ -49,8 +49,9 @@ class Probing:
         self._roster = roster
         self._changed = changed
         self._links: dict[PeerId, Link] = {}
+        self._resting: set[PeerId] = set()  # of them, those that others watch
         self._told: set[PeerId] = set()  # of whom we have said that their links answer
-        self._told_at = -defaults.TELL_S
+        self._told_at = -defaults.TELL_GAINED_S
         self._paces: dict[Link, dict[str, Bucket]] = {}
         self._news = trio.Event()
         self._dialling = trio.CapacityLimiter(1)
@@ -109,17 +110,24 @@ class Probing:
             version = self.liveness.version
             while True:
                 now = self._host.now()
-                self.liveness.watch(self._roster.authors())
+                self.liveness.watch(self._roster.authors(), now)
                 for peer in self.liveness.next_checks(now):
                     void = partial(self.liveness.void, peer)
                     self._endpoint.guard.start(nursery, peer, self._check, peer, end=void)
                 if self.liveness.version != version:
                     version = self.liveness.version
                     self._changed()
+                self._let_rest()
                 due = min(self._tell(now), self.liveness.next_due(now))
                 with trio.move_on_after(due - now):
                     await self._news.wait()
                 await trio.sleep(defaults.TURN_S)
+
+    def _let_rest(self) -> None:
+        """Watch those closely who depend on this node; of the others' end it is told."""
+        self._resting = self.liveness.resting()
+        for peer, link in self._links.items():
+            link.rest(defaults.REST_S if peer in self._resting else 0.0)
 
     def wake(self) -> None:
         """Others may be known than before."""
@@ -129,12 +137,13 @@ class Probing:
     # Telling.
 
     def _tell(self, now: float) -> float:
-        """Say with whom links answer, at once where nothing was said of late; when to look next."""
+        """Say with whom links answer, at once where nothing was said of late; when to look next.
+        What no longer answers is more urgent than what does."""
         there = self.liveness.answering()
         has, lost = there - self._told, self._told - there
         if not has and not lost:
             return now + _LONG_S
-        if (at := self._told_at + defaults.TELL_S) > now:
+        if (at := self._told_at + (defaults.TELL_S if lost else defaults.TELL_GAINED_S)) > now:
             return at
         self._told, self._told_at = there, now
         for link in self._links.values():
@@ -169,6 +178,8 @@ class Probing:
     async def _check(self, peer: PeerId) -> None:
         """Ask several at once for a proof that a member answers."""
         nonce, began = self._host.entropy(defaults.NONCE_BYTES), self._host.now()
+        link = self._links.get(peer)
+        before = link.status.bytes_in if link is not None and peer in self._resting else -1
         proved = await self._ask_around(peer, nonce)
         now = self._host.now()
         if proved:
@@ -177,7 +188,8 @@ class Probing:
         elif now - began > defaults.CHECK_S + defaults.STALL_S:
             self.liveness.void(peer)
         else:
-            self.liveness.failed(peer, now)
+            silent = link is not None and link.status.bytes_in == before
+            self.liveness.failed(peer, now, silent=silent)
         self.wake()
 
     async def _ask_around(self, peer: PeerId, nonce: bytes) -> bool:
@@ -185,7 +197,9 @@ class Probing:
         to do."""
         helpers = iter(self.liveness.helpers(peer))
         question = msgpack.packb([peer, nonce, True])
-        apart = 0.0 if self.liveness.is_doubted(peer) else defaults.NEXT_S
+        first, apart = 0.0, 0.0 if self.liveness.is_doubted(peer) else defaults.NEXT_S
+        if self.liveness.is_answering(peer):  # its own link has most likely the answer
+            first = apart = defaults.NEXT_S
         proved = False
 
         async def ask(after: float) -> None:
@@ -215,7 +229,7 @@ class Probing:
                 if own is not None and own.connected:
                     nursery.start_soon(ask_over, own)
                 for number in range(defaults.ASKED):
-                    nursery.start_soon(ask, number * apart)
+                    nursery.start_soon(ask, first + number * apart)
                 if self.liveness.has_failed(peer):
                     nursery.start_soon(ask_itself)
         return proved

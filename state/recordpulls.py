@@ -30,6 +30,10 @@ class RecordPulls:
         self._tellers: dict[PeerId, dict[Link, None]] = {}  # by author: the first is asked
         self._moved = trio.Event()  # somebody else may be the first
 
+    def tellers(self, author: PeerId) -> Collection[Link]:
+        """Over which links its record is offered and has not come."""
+        return self._tellers.get(author, {}).keys()
+
     async def pull(self, link: Link, wanted: Mapping[PeerId, int]) -> None:
         """Ask for records that this link's peer offers, each of one peer at a time: who offers it
         as well waits in line. One call sees to all that is offered over a link, also meanwhile.

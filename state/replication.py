@@ -194,10 +194,13 @@ class Replication:
 
     async def _rounds(self, nursery: trio.Nursery) -> None:
         while True:
-            await trio.sleep(defaults.GOSSIP_ROUND * (0.75 + self._draw(2**16) / 2**17))
-            peer = self.exchange.somebody()
-            if peer is not None:
+            while (wait := self.exchange.round_at() - self._host.now()) > 0:
+                news = self._news
+                with trio.move_on_after(max(wait, _LEAST_WAIT)):
+                    await news.wait()
+            if (peer := self.exchange.next_round()) is not None:
                 self._endpoint.guard.start(nursery, peer, self._compare, peer)
+            await trio.lowlevel.checkpoint()
 
     async def _refill(self) -> None:
         while True:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from math import inf
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from ..transport.address import Address
 from ..transport.errors import TransportError
 from ..transport.identity import PeerId
-from ..transport.place import Nearness
+from ..transport.place import Nearness, is_public
 from ..transport.rates import Bucket, Rate, Rates
 from . import defaults
 from .errors import BadRecord, Forged
@@ -42,6 +43,8 @@ class Known:
     met: bool = False  # there was a link with it
     counted: bool = False  # the dial, as one in vain
     places: frozenset[tuple[str, int]] = frozenset()  # IP addresses and ports it publishes
+    mark: int = 0  # of its sealed bytes
+    lost: bool = False  # it had a link, which has ended
 
 
 class Offer(NamedTuple):
@@ -55,6 +58,17 @@ class Offer(NamedTuple):
     seq: int
     reach: Nearness
     age: int
+
+
+def mark_of(sealed: bytes) -> int:
+    """Eight bytes that stand for a record in the sums that nodes compare."""
+    return int.from_bytes(sha256(sealed).digest()[: defaults.SUM_BYTES])
+
+
+@cache
+def bucket_of(peer: PeerId) -> int:
+    """In which of the sums an author's record counts."""
+    return sha256(peer.encode()).digest()[0] % defaults.SUMS
 
 
 class Roster:
@@ -96,6 +110,21 @@ class Roster:
             if (known := self._known.get(peer)) is not None
         }
 
+    def sums(self, own: int) -> bytes:
+        """What two nodes compare: the marks of all records by bucket, `own` among them."""
+        sums = [0] * defaults.SUMS
+        for peer, known in self._known.items():
+            sums[bucket_of(peer)] ^= known.mark
+        sums[bucket_of(self._own)] ^= own
+        return b"".join(each.to_bytes(defaults.SUM_BYTES) for each in sums)
+
+    def differing(self, one: bytes, other: bytes) -> list[PeerId]:
+        """Authors known here in those buckets whose sums are others."""
+        size = defaults.SUM_BYTES
+        cut = [slice(size * number, size * (number + 1)) for number in range(defaults.SUMS)]
+        differ = [one[part] != other[part] for part in cut]
+        return [peer for peer in self._known if differ[bucket_of(peer)]]
+
     def offer(self, peer: PeerId, now: float) -> Offer:
         """What this node can tell of one whom it knows."""
         known = self._known[peer]
@@ -110,11 +139,11 @@ class Roster:
 
     def neighbours(self, peer: PeerId) -> list[PeerId]:
         """Who else publishes an address of a member's: the same one after it has changed its
-        identity, one of another home that counts its addresses alike, or a liar."""
+        identity, or a liar. Of homes elsewhere many count their addresses alike: there only public
+        ones tell."""
         if (own := self._known.get(peer)) is None:
             return []
-        items = self._known.items()
-        return [p for p, known in items if p != peer and not own.places.isdisjoint(known.places)]
+        return [p for p, known in self._known.items() if p != peer and _share(own, known)]
 
     def has(self, peer: PeerId, seq: int) -> bool:
         """Whether a record of that author is known that is as late."""
@@ -235,7 +264,7 @@ class Roster:
             pace = Bucket(Rate(*defaults.AUTHOR_UPDATES), now)
             rank = sha256(f"{self._own} {record.peer}".encode()).digest()
             known = Known(record, sealed, reach, source, pace, heard, due, rank=rank)
-            known.places = _places(record)
+            known.places, known.mark = _places(record), mark_of(sealed)
             self._known[record.peer] = self._by_bytes[sealed] = known
             return
         if record.addresses != known.record.addresses:
@@ -243,6 +272,7 @@ class Roster:
         del self._by_bytes[known.sealed]
         self._by_bytes[sealed] = known
         known.record, known.sealed, known.places = record, sealed, _places(record)
+        known.mark = mark_of(sealed)
         known.heard = max(known.heard, heard)
         known.reach = max(known.reach, reach)
 
@@ -254,7 +284,7 @@ class Roster:
         if known := self._known.get(peer):
             known.reach = max(known.reach, reach)
             known.pause = defaults.DIAL_PAUSE[0]
-            known.met = True
+            known.met, known.lost = True, False
 
     def unlinked(self, peer: PeerId, now: float) -> None:
         """The link is gone; its peer is dialled again for a while."""
@@ -262,6 +292,7 @@ class Roster:
         if known := self._known.get(peer):
             known.heard = now
             known.due = now + known.pause
+            known.lost = True
 
     def answered(self, peer: PeerId, now: float) -> None:
         """Somebody who has a link with it brought a proof that it answers."""
@@ -270,20 +301,24 @@ class Roster:
 
     # Dialling.
 
-    def next_dials(self, now: float, most: int) -> list[tuple[PeerId, list[Address]]]:
-        """Whom to dial now, at most `most` of them, and where; each ends with `dialled`.
+    def next_dials(
+        self, now: float, most: int, lost: int = 0
+    ) -> list[tuple[PeerId, list[Address]]]:
+        """Whom to dial now, at most `most` of them, and where; each ends with `dialled`. `lost`: so
+        many further ones that had a link, however many links there are now: where a cut has parted
+        the swarm, each side could do without the other.
 
         Of those who are due every node prefers others, so that a swarm too large for a full mesh
         becomes a random graph. Of members that nobody ever meets one peer may tell of few.
         """
         self._forget(now)
         found: list[tuple[PeerId, list[Address]]] = []
-        if most <= 0:
+        if most <= 0 and lost <= 0:
             return found
         due = [item for item in self._waiting() if item[1].due <= now]
         for peer, known in sorted(due, key=lambda item: item[1].rank):
-            if len(found) >= most:
-                break
+            if most <= 0 and not (known.lost and lost > 0):
+                continue
             addresses = dialable(known.record.addresses, peer, known.reach)
             if not addresses:
                 known.due = inf  # until it tells of another address
@@ -292,6 +327,7 @@ class Roster:
             else:
                 known.dialling, known.counted = True, not known.met
                 found.append((peer, addresses[: defaults.DIAL_ADDRESSES]))
+                most, lost = (most, lost - 1) if known.lost and lost > 0 else (most - 1, lost)
         return found
 
     def where(self, peer: PeerId) -> list[Address]:
@@ -299,9 +335,10 @@ class Roster:
         known = self._known.get(peer)
         return [] if known is None else dialable(known.record.addresses, peer, known.reach)
 
-    def next_due(self) -> float:
-        """When there is somebody to dial next."""
-        return min((known.due for _, known in self._waiting()), default=inf)
+    def next_due(self, *, lost: bool = False) -> float:
+        """When there is somebody to dial next; `lost`: that had a link."""
+        waiting = (known.due for _, known in self._waiting() if known.lost or not lost)
+        return min(waiting, default=inf)
 
     def dialled(self, peer: PeerId, now: float, jitter: Callable[[float], float]) -> None:
         """A dial ended. Without a link the next is later, each time twice as late."""
@@ -334,6 +371,14 @@ class Roster:
         gone = [p for p, known in self._known.items() if known.heard < oldest and p not in live]
         for peer in gone:
             self._drop(peer)
+
+
+def _share(one: Known, other: Known) -> bool:
+    """Whether two publish one address, as far as that means one machine."""
+    shared = one.places & other.places
+    if not shared or min(one.reach, other.reach) > Nearness.PUBLIC:
+        return bool(shared)
+    return any(is_public(host) for host, _ in shared)
 
 
 def _places(record: MemberRecord) -> frozenset[tuple[str, int]]:

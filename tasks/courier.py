@@ -53,6 +53,10 @@ class Courier:
         """Keep the silent link to a peer for longer where `holder(peer)`."""
         self._endpoint.hold_links(holder)
 
+    def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
+        """Notice at once that a peer has fallen silent where `watcher(peer)`."""
+        self._endpoint.watch_links(watcher)
+
     def reaches(self, peer: PeerId) -> bool:
         """Whether something new may be sent there."""
         return peer == self.peer or (

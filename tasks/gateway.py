@@ -125,6 +125,7 @@ class Gateway:
         courier.handle("session.quiet", self._on_quiet)
         courier.on_link_lost(self._link_lost)
         courier.on_link_quiet(self._link_quiet)
+        courier.watch_links(self._waits_for)
 
     @property
     def sessions(self) -> int:
@@ -416,6 +417,9 @@ class Gateway:
         else:
             run.fail(SessionError(failed.code, f"{stage}: {failed.message}"))
         return Reply()
+
+    def _waits_for(self, peer: PeerId) -> bool:
+        return any(peer in run.peers for run, _ in self._runs.values())
 
     def _link_quiet(self, link: Link) -> None:
         for run, _ in self._runs.values():

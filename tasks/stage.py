@@ -138,6 +138,7 @@ class Stage:
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
         courier.hold_links(self._computes_for)
+        courier.watch_links(self._waits_for)
         courier.on_link_quiet(lambda link: self._tell(link.peer, quiet=True))
         courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
         courier.handle("session.open", self._on_open)
@@ -185,6 +186,13 @@ class Stage:
     def _computes_for(self, peer: PeerId) -> bool:
         """A gateway may sleep, and go on where it was."""
         return any(session.gateway == peer for session in self._sessions.values())
+
+    def _waits_for(self, peer: PeerId) -> bool:
+        """Its neighbours in a chain: who sends them nothing hears nothing of their end."""
+        return any(
+            peer in (session.gateway, session.previous, session.next)
+            for session in self._sessions.values()
+        )
 
     def _link_lost(self, link: Link, code: str) -> None:
         """Ends the sessions of a gateway that is gone, reports those whose chain is broken."""

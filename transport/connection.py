@@ -18,11 +18,12 @@ from .defaults import (
     FRAME_PAYLOAD_BYTES,
     HINTED_S,
     PING_S,
+    PROBED_BYTES,
     SLEPT_S,
     STALL_S,
     UNKNOWN_RTT_S,
 )
-from .frame import Cutter, Fault
+from .frame import Cutter, Fault, Priority
 from .lanestream import Entry
 from .queueing import Yielding
 
@@ -44,6 +45,7 @@ class Connection:
         "_pinged",
         "_probed",
         "_probes",
+        "_pressing",
         "_sent",
         "_silent_s",
         "_ticked",
@@ -84,6 +86,7 @@ class Connection:
         # and makes us change to and fro must not have us count them one by one.
         self._unacked: deque[Entry | int] = deque()
         self._sent = 0
+        self._pressing = 0  # of what is not acknowledged, what somebody may wait for
         self.acked = 0  # of the frames sent, as the peer has told
         self._ticked = now
         self._pinged = now
@@ -116,6 +119,7 @@ class Connection:
         says that it has it."""
         self._sent = (self._sent + 1) & _COUNT
         self._unacked.append(entry)
+        self._pressing += _is_pressing(entry)
         if entry.flags & wire.PRIORITY_MASK == wire.BULK:
             size = FRAME_OVERHEAD_BYTES + length
             self.bulk_bytes += size
@@ -146,6 +150,7 @@ class Connection:
                 fresh -= min(entry, fresh)
                 continue
             fresh -= 1
+            self._pressing -= _is_pressing(entry)
             size = FRAME_OVERHEAD_BYTES + len(entry.head) + len(entry.payload)
             freed += size
             if entry.flags & wire.PRIORITY_MASK == wire.BULK:
@@ -158,6 +163,7 @@ class Connection:
         lost = [entry for entry in self._unacked if not isinstance(entry, int)]
         count = (self._sent - self.acked) & _COUNT
         self._unacked = deque([count] if count else ())
+        self._pressing = 0
         self.bulk_bytes = 0
         self.bulk_waits = False
         return lost
@@ -178,7 +184,7 @@ class Connection:
 
     def probe(self, now: float) -> int:
         """The mark of a ping to send behind bulk, 0 where none is due."""
-        if self.yielding is None or not self.bulk_bytes:
+        if self.yielding is None or self.bulk_bytes < PROBED_BYTES:
             return 0
         if self._probes and now < self._probed + self.yielding.sample_s:
             return 0
@@ -262,11 +268,12 @@ class Connection:
 
     def look_at(self, now: float) -> float:
         """When what leaves now should have been acknowledged."""
-        return now + self._look() if self._unacked else inf
+        return now + self._look() if self._pressing else inf
 
     def _quiet_for(self) -> float:
-        """With frames under way nobody waits for long: a path that has died shows."""
-        return self.idle_s if not self._unacked else min(self.idle_s, self._look())
+        """With frames under way that somebody waits for, a path that has died shows soon; news
+        that are told to many are acknowledged whenever something comes."""
+        return min(self.idle_s, self._look()) if self._pressing else self.idle_s
 
     def _look(self) -> float:
         rtt = UNKNOWN_RTT_S if self.rtt is None else self.rtt
@@ -286,7 +293,7 @@ class Connection:
 
     def is_overdue(self, now: float) -> bool:
         """Whether frames are under way, and nothing has come for longer than round trips take."""
-        return self.unacknowledged and now >= self.heard + self._look()
+        return self._pressing > 0 and now >= self.heard + self._look()
 
     def is_unanswered(self, now: float) -> bool:
         """Whether a ping has been out for longer than round trips take, whatever else has come:
@@ -299,3 +306,10 @@ class Connection:
         longer than round trips take."""
         sent = self._ping_sent
         return sent is not None and now >= max(sent, self.heard) + self._look()
+
+
+def _is_pressing(entry: Entry) -> bool:
+    """Whether to find out soon that it was lost. Nobody waits for news, and who waits for an answer
+    has a call under way, with which it looks itself."""
+    lazy = entry.kind in (wire.POST, wire.REPLY, wire.REFUSAL, wire.CANCEL)
+    return not lazy or entry.flags & wire.PRIORITY_MASK == Priority.ACTIVATION

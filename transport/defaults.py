@@ -67,6 +67,8 @@ ACK_BYTES: Final = 1 * MIB
 """An acknowledgement goes out by itself after so many frames or bytes."""
 PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
+PROBED_BYTES: Final = 4 * KIB
+"""Less bulk under way fills no buffer that is worth measuring, in bytes."""
 PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
 DOUBT_S: Final = 0.5

@@ -193,6 +193,11 @@ class Endpoint:
         as long as if calls were open on it (`Limits.hold_s`)."""
         self._links.holders.append(holder)
 
+    def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
+        """Where `watcher(peer)`, somebody waits for that peer though nothing is open: its link
+        never rests (`Link.rest`), so that its silence is noticed as soon as ever."""
+        self._links.watchers.append(watcher)
+
     def on_observed(self, callback: Callable[[Connected], None]) -> None:
         """`callback(connected)` for every hello that says where the peer sees this node."""
         self._door.observers.append(callback)

@@ -34,10 +34,12 @@ class Legs:
         due: Callable[[], None],
         lost: Callable[[], None],
         sent: Callable[[], None],
+        attended: Callable[[], bool],
         shaper: Shaper | None = None,
     ) -> None:
         """`due` is called when a tick is wanted sooner than it was, `lost` when the leg in use has
-        gone, `sent` when bytes have left; `shaper` holds the node's caps."""
+        gone, `sent` when bytes have left; `attended` says whether somebody waits for the peer, so
+        that the link does not rest; `shaper` holds the node's caps."""
         self.used: Leg | None = None
         self.address: Place = ("", 0)
         self.due = inf
@@ -50,6 +52,8 @@ class Legs:
         self._tell_due = due
         self._tell_lost = lost
         self._tell_sent = sent
+        self._attended = attended
+        self._rest_s = 0.0
         self._shaper = shaper
         self._legs: list[Leg] = []
         self._new = True  # none has come yet
@@ -202,6 +206,19 @@ class Legs:
             leg.writer.flush()
         self._tick_at(now)
 
+    def rest(self, seconds: float) -> None:
+        """Ping only after so many seconds of silence, 0 for the usual time."""
+        sooner, self._rest_s = seconds < self._rest_s, seconds
+        if sooner and self.used is not None:
+            self.used.due = self._host.now()
+            self._tick_at(self.used.due)
+
+    def _idle_s(self) -> float:
+        """After so much silence the leg in use is pinged."""
+        if not self._rest_s or self._attended():
+            return self._lane.idle_s
+        return max(self._lane.idle_s, self._rest_s)
+
     def tick(self, now: float) -> None:
         """Ping where it is quiet, leave what is silent."""
         for leg in list(self._legs):
@@ -219,6 +236,8 @@ class Legs:
     def _tick_one(self, leg: Leg, now: float) -> None:
         if leg.meter is not None and leg.meter.paused:
             leg.connection.heard = now
+        if leg is self.used:
+            leg.connection.idle_s = self._idle_s()
         leg.due = leg.connection.tick(now)
         leg.path.tls.release()
         if leg.connection.is_silent(now):

@@ -68,6 +68,7 @@ class Link:
         doubt: Callable[["Link", bool], None],
         path: Callable[["Link", Way, str], None],
         held: Callable[[PeerId], bool],
+        watched: Callable[[PeerId], bool] = lambda peer: False,
         alarm: Callable[[float], None],
         due: Told,
         shaper: Shaper | None = None,
@@ -78,7 +79,8 @@ class Link:
         """`quiet` is told when the peer has not been heard of for so long that nothing new
         should be sent to it, `back` when it is there again, `doubt` when a path begins to be
         looked for and when that is over, `path` of every path that comes.
-        `held` is asked whether somebody else needs the link to this peer though nothing is open.
+        `held` is asked whether somebody else needs the link to this peer though nothing is open,
+        `watched` whether somebody waits for the peer, who must not `rest` then.
         `alarm` is told when `expire` should be called, `due` when `tick` should be sooner than it
         was; `shaper` holds the node's caps, `kept` is told once when somebody wants to keep it."""
         self.identities = identities
@@ -110,6 +112,7 @@ class Link:
             due=lambda: due(self),
             lost=self._look_again,
             sent=self._streams.sent,
+            attended=lambda: self.busy or watched(self.peer),
             shaper=shaper,
         )
         self._callers = Callers(
@@ -335,6 +338,11 @@ class Link:
     def look(self) -> None:
         """Something about the network has changed: ask every leg for a sign of life."""
         self._legs.look()
+
+    def rest(self, seconds: float) -> None:
+        """While nothing is open and nobody waits for the peer, ping it only after so many seconds
+        of silence: others watch it, and say when it is gone. 0: as usual."""
+        self._legs.rest(seconds)
 
     def tick(self, now: float) -> None:
         """Ping a peer that is quiet, leave a leg that is silent. Called once `due` is over, by

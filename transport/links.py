@@ -49,6 +49,7 @@ class Links:
         self.kept: list[Told] = []
         self.briefly: Counter[PeerId] = Counter()  # who is dialled for a few questions only
         self.holders: list[Callable[[PeerId], bool]] = []
+        self.watchers: list[Callable[[PeerId], bool]] = []
         self.news = trio.lowlevel.ParkingLot()  # a link came up, or a dial ended
         self._host = host
         self._peer = peer
@@ -235,6 +236,7 @@ class Links:
             doubt=lambda link, doubt: self._tell(self.doubt, link, doubt),
             path=lambda link, way, medium: self._tell(self.path, link, way, medium),
             held=lambda peer: any(holder(peer) for holder in self.holders),
+            watched=lambda peer: any(watcher(peer) for watcher in self.watchers),
             shaper=self._shaper,
             alarm=self._alarm.set,
             brief=connected.dialled and connected.peer in self.briefly,

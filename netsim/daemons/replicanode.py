@@ -213,7 +213,8 @@ class ReplicaNode:
     def look(self) -> None:
         """Dial who is due."""
         room = min(self._most_links - len(self.links), defaults.DIALS) - len(self._dials)
-        for peer, _ in self.roster.next_dials(self.time, room):
+        lost = min(defaults.LOST_LINKS - len(self.links), defaults.DIALS) - len(self._dials)
+        for peer, _ in self.roster.next_dials(self.time, room, lost):
             self._serial += 1
             self._dials[self._serial] = _Dial(peer, self.time + defaults.DIAL_TIMEOUT)
             self._dial(self._serial)
@@ -326,7 +327,7 @@ class ReplicaNode:
 
     def _round(self) -> None:
         for face in self.faces():
-            if (peer := face.somebody()) is not None:
+            if face.round_at() <= self.time and (peer := face.next_round()) is not None:
                 self.start(face.compare(peer))
         self.at(self.time + self._jitter(defaults.GOSSIP_ROUND), self._round)
 

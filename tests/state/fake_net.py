@@ -54,6 +54,7 @@ class FakeIdentities:
 class FakeStatus:
     address: tuple[str, int]
     admitted: Admitted = field(default_factory=lambda: Admitted("open"))
+    bytes_in: int = 0
 
 
 class FakeLink:
@@ -69,6 +70,7 @@ class FakeLink:
         self.closed: str | None = None
         self.quiet = False
         self.connected = True
+        self.rests = 0.0
         self._own, self._other = own, other
         self._send, self._receive = trio.open_memory_channel[Callable[[], Any]](1000)
 
@@ -102,6 +104,7 @@ class FakeLink:
             answer = self._other.serve(self._own.peer, method, payload)
             if isawaitable(answer):
                 answer = await answer
+            self.status.bytes_in += 1
         if answer is None:
             raise CallRefused("timeout", "no answer")
         if isinstance(answer, Refusal):
@@ -112,6 +115,9 @@ class FakeLink:
         self.brief = False
         for callback in self._own.kept:
             callback(cast(Link, self))
+
+    def rest(self, seconds: float) -> None:
+        self.rests = seconds
 
     @property
     def alive(self) -> bool:

@@ -152,7 +152,7 @@ def test_one_witness_cannot_use_up_the_checks_of_others(
         fresh.told(A, crowd, [], 0.0, whole=True)
         fresh.told(C, [*crowd, X], [], 0.0, whole=True)
         fresh.told(B, [X], [], 0.0, whole=True)
-        for tick in range(100):  # with time for all of them to be proved
+        for tick in range(160):  # with time for all of them to be proved
             prove(fresh, tick, X, *crowd)
         assert all(map(fresh.is_live, crowd))
         found: set[PeerId] = set()

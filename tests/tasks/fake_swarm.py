@@ -172,6 +172,9 @@ class FakeEndpoint:
     def on_link_back(self, callback: Callable[[Link], None]) -> None:
         self._on_back.append(callback)
 
+    def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
+        pass
+
     def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
         self.holders.append(holder)
 

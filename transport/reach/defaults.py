@@ -18,6 +18,8 @@ OBSERVERS: Final = 4
 PROBE_SOCKETS: Final = 4
 """The first one talks to all observers, the others to one each: without a liar's, three
 mappings are left, enough to see a pattern."""
+STRANGERS: Final = 1
+"""Peers to which a socket has never sent that are asked to send to it, a count."""
 PROBE_GAP_S: Final = 0.02
 """Between two first requests, so that a NAT deals with them in their order."""
 RETRY_S: Final = (0.4, 0.6, 1.0)
@@ -76,7 +78,7 @@ AT_ONCE: Final = 16
 """Dial-backs under way, a count."""
 CONNECT_S: Final = 5.0
 """How long a dial-back over TCP may take: a lost SYN is repeated after 1 s and 3 s."""
-COPIES_S: Final = (0.0, 0.15, 0.35)
+COPIES_S: Final = (0.0, 0.25)
 """When, after the first, the copies of a dial-back over UDP leave."""
 AWAITED: Final = 64
 """Nonces of this node's own requests that are waited for, a count."""
@@ -90,12 +92,16 @@ TCP_VIEW_S: Final = 3600.0
 # The service (service.py).
 MEASURE_S: Final = 1800.0
 """From one measurement to the next, where nothing changed."""
+BOUGHT_S: Final = 1500.0
+"""For so long a dial-back counts that had to be paid for, where only something else changed."""
 AGAIN_S: Final = 120.0
 """Seconds until the next measurement where dial-backs stayed without an answer."""
 MEASURE_GAP_S: Final = 15.0
 """Between two measurements at least, whatever changes."""
 SETTLE_S: Final = 2.0
 """After the first link, for further ones, before the first measurement."""
+SETTLES: Final = 2
+"""How often that is waited where too few of them could be observers, a count."""
 ENOUGH_OBSERVERS: Final = 3
 """With fewer observers a measurement is repeated when links come up."""
 LOOK_S: Final = 60.0

@@ -49,13 +49,16 @@ class Measurement:
         ports: Ports,
         mapped: Mapped,
         guard: Guard,
+        bought: dict[tuple[str, Place], Dialled],
     ) -> None:
+        """`bought`: what dial-backs for which this node had to pay came to."""
         self._host = host
         self._guard = guard
         self._linked = linked
         self._awaited = awaited
         self._ports = ports
         self._mapped = mapped
+        self._bought = bought
         self._own = tuple(item.address for item in host.interfaces())
 
     async def classify(self, known: Sequence[LinkedPeer]) -> UdpKind:
@@ -75,16 +78,22 @@ class Measurement:
         """Have all addresses dialled, and say the rest."""
         places = list(dict.fromkeys(self._places(so_far)))[: defaults.OWN_PLACES]
         found: dict[tuple[str, Place], Dialled] = {}
+        able = spread([each for each in known if each.offer.dials and is_public(each.ip)])
+        free = {place: _seeing(place, able) for _, place in places}
 
         async def try_out(transport: str, place: Place) -> None:
-            answers = await self._dial(transport, place, known)
+            answers = await self._dial(transport, place, free[place], defaults.DIALLERS)
             answer = self._judge(place, answers, so_far.udp.filtering)
             found[transport, place] = Dialled(transport, place, answer, len(answers))
 
         async with trio.open_nursery() as nursery:
             for transport, place in places:
-                nursery.start_soon(try_out, transport, place)
-        dialled = tuple(found[key] for key in places)
+                if free[place]:
+                    nursery.start_soon(try_out, transport, place)
+            for ip in {place[0] for _, place in places if not free[place]}:
+                paid = [key for key in places if key[1][0] == ip and not free[key[1]]]
+                nursery.start_soon(self._buy, paid, able, found)
+        dialled = tuple(found[key] for key in places if key in found)
         return replace(so_far, dialled=dialled, cgn=self._cgn(so_far), ipv6=self._ipv6(dialled))
 
     def _places(self, so_far: Reachability) -> Iterator[tuple[str, Place]]:
@@ -102,10 +111,30 @@ class Measurement:
             if self._ports.udp is not None:
                 yield "udp", (ip, self._ports.udp)
 
-    async def _dial(self, transport: str, place: Place, known: Sequence[LinkedPeer]) -> list[bool]:
+    async def _buy(
+        self,
+        places: Sequence[tuple[str, Place]],
+        able: Sequence[LinkedPeer],
+        found: dict[tuple[str, Place], Dialled],
+    ) -> None:
+        """Have one address dialled by peers that do not see this node there, which costs it some
+        50 kB each time: by one of them, until nobody gets in, and not soon again."""
+        for key in places:
+            if key not in self._bought:
+                answers = await self._dial(*key, able, 1)
+                answer = self._judge(key[1], answers, Behaviour.UNKNOWN)
+                found[key] = Dialled(*key, answer, len(answers))
+                if not answers:
+                    return
+                self._bought[key] = found[key]
+            found[key] = self._bought[key]
+            if found[key].answer is not Answer.REACHED:
+                return
+
+    async def _dial(
+        self, transport: str, place: Place, able: Sequence[LinkedPeer], at_once: int
+    ) -> list[bool]:
         """What came of the dial-backs of the first few peers that sent any."""
-        able = [each for each in known if each.offer.dials and is_public(each.ip)]
-        able = spread(able)
         answers: list[bool] = []
 
         async def ask(each: LinkedPeer) -> None:
@@ -118,9 +147,9 @@ class Measurement:
 
         while able and not answers:
             async with trio.open_nursery() as nursery:
-                for each in able[: defaults.DIALLERS]:
+                for each in able[:at_once]:
                     self._guard.start(nursery, each.peer, ask, each)
-            able = able[defaults.DIALLERS :]
+            able = able[at_once:]
         return answers
 
     def _judge(self, place: Place, answers: Sequence[bool], filtering: Behaviour) -> Answer:
@@ -152,3 +181,8 @@ class Measurement:
         if Answer.REACHED in answers:
             return Ipv6.OPEN
         return Ipv6.FILTERED if Answer.NOT_REACHED in answers else Ipv6.UNKNOWN
+
+
+def _seeing(place: Place, able: Sequence[LinkedPeer]) -> list[LinkedPeer]:
+    """Those that are likely to see this node at that address, and dial it for nothing."""
+    return [each for each in able if (":" in each.ip) == (":" in place[0])]

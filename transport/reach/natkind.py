@@ -235,9 +235,11 @@ class Classifier:
                 self._request(0, question.observer.peer, question.seen, now, stranger=False)
 
     def _ask_strangers(self, socket: int, question: _Question, now: float) -> None:
-        for observer in self._observers:
-            if observer.ip != question.observer.ip:
-                self._request(socket, observer.peer, question.seen, now, stranger=True)
+        """Each socket has its own, so that they are as many as sockets. One that passes is enough:
+        nobody can feign that."""
+        others = [each for each in self._observers if each.ip != question.observer.ip]
+        for observer in others[socket % max(len(others), 1) :][: defaults.STRANGERS]:
+            self._request(socket, observer.peer, question.seen, now, stranger=True)
 
     def _request(
         self, socket: int, peer: PeerId, place: Place | None, now: float, *, stranger: bool

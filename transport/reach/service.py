@@ -1,6 +1,7 @@
 """`Reach`: observes for others, dials back for others, and knows how others reach this node."""
 
 from dataclasses import replace
+from math import inf
 
 import trio
 
@@ -15,8 +16,8 @@ from .judging import consensus
 from .linkedpeers import LinkedPeers, Links
 from .looking import Looker, StunPort
 from .measuring import Mapped, Measurement, Ports
-from .offers import observers
-from .reachability import Answer, Reachability
+from .offers import can_observe, observers
+from .reachability import Answer, Dialled, Reachability
 from .stun import Kind
 from .tcpviews import TcpViews
 from .volunteer import Volunteer
@@ -54,6 +55,9 @@ class Reach:
         self._looker = Looker(host, udp) if udp is not None else None
         self._views = TcpViews()
         self._mapped = Mapped()
+        self._bought: dict[tuple[str, Place], Dialled] = {}
+        self._bought_at = -inf
+        self._could_ask: frozenset[tuple[PeerId, str]] = frozenset()
         self._turn = 0
         self._changed = trio.lowlevel.ParkingLot()
         self._linked = trio.Event()
@@ -132,7 +136,13 @@ class Reach:
         return [place for place in seen if place is not None]
 
     async def measure(self) -> Reachability:
-        """Measure now (2 to 20 s), or wait for the measurement under way."""
+        """Measure all now (2 to 20 s), or wait for the measurement under way."""
+        if not self._measuring.locked():
+            self._bought.clear()
+        return await self._measure_again()
+
+    async def _measure_again(self) -> Reachability:
+        """The same, but what was paid for is believed for a while."""
         if self._measuring.locked():
             async with self._measuring:
                 return self.reachability
@@ -152,13 +162,21 @@ class Reach:
             nursery.start_soon(self._watch_links)
             task_status.started()
             await self._linked.wait()
-            await trio.sleep(defaults.SETTLE_S)
+            await self._settle()
             while True:
                 with self._guard.around("peers that were asked how this node is reached"):
-                    await self.measure()
+                    await self._measure_again()
                 await trio.sleep(defaults.MEASURE_GAP_S)
                 with trio.move_on_after(self._pause()):
                     await self._news.wait()
+
+    async def _settle(self) -> None:
+        """Give enough observers time to come: with fewer, all would be measured again soon."""
+        need = defaults.ENOUGH_OBSERVERS
+        for _ in range(defaults.SETTLES):
+            await trio.sleep(defaults.SETTLE_S)
+            if len({ip for _, ip in self._peers.places() if can_observe(ip)}) >= need:
+                return
 
     def _pause(self) -> float:
         """Until the next measurement; soon where somebody could have dialled back and had no time
@@ -199,16 +217,20 @@ class Reach:
 
     async def _watch_links(self) -> None:
         """While there were too few observers, who came lately may be one more."""
-        before = self._peers.places()
         while True:
-            too_few = self.reachability.udp.asked < defaults.ENOUGH_OBSERVERS
+            known = self.reachability
+            too_few = known.udp.asked < defaults.ENOUGH_OBSERVERS
             await trio.sleep(defaults.SETTLE_S if too_few else defaults.LOOK_S)
-            now = self._peers.places()
-            if too_few and now - before:
+            if self.measuring or known.measured_at is None or not too_few:
+                continue  # it asks those who have come, or has asked enough
+            if self._peers.places() - self._could_ask:
                 self._news.set()
-            before = now
 
     async def _measure(self) -> None:
+        now = self._host.now()
+        if not self._bought or now >= self._bought_at + defaults.BOUGHT_S:
+            self._bought.clear()
+            self._bought_at = now
         ports = Ports(self._endpoint.port, self._udp.port if self._udp is not None else None)
         measurement = Measurement(
             self._host,
@@ -217,7 +239,9 @@ class Reach:
             ports=ports,
             mapped=self._mapped,
             guard=self._guard,
+            bought=self._bought,
         )
+        self._could_ask = self._peers.places()
         known = await self._peers.ask()
         kind = await measurement.classify(known)
         places = await self.look()
