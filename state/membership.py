@@ -360,7 +360,7 @@ class Membership:
             if record is None:
                 continue
             knowing = {link, *self._pulls.tellers(record.peer)}
-            self._record_news.add(record.peer, (each for each in self._begun if each not in knowing))
+            self._record_news.add(record.peer, [x for x in self._begun if x not in knowing])
             if self._probing.liveness.is_live(record.peer):
                 self._changed()
             self._wake()
@@ -393,7 +393,8 @@ class Membership:
             nursery.start_soon(self._probing.run)
             while True:
                 while self._to_compare:
-                    nursery.start_soon(self._compare, self._to_compare.pop())
+                    link = self._to_compare.pop()
+                    self._endpoint.guard.start(nursery, link.peer, self._compare, link)
                 self._reclaim()
                 self._spread_own()
                 wait = min(self._hand_on(), self._start_dials(nursery))

@@ -1,0 +1,94 @@
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import cast
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state.recordnews import RecordNews
+from shoal.transport.identity import PeerId, peer_id_of
+from shoal.transport.link import Link
+
+
+@dataclass(frozen=True)
+class Named:
+    """A link, as far as it is needed here."""
+
+    peer: PeerId
+
+
+def name(number: int) -> PeerId:
+    return peer_id_of(sha256(str(number).encode()).digest())
+
+
+LINKS: Sequence[Link] = [cast(Link, Named(name(number))) for number in range(20)]
+AUTHOR, OTHER = name(100), name(101)
+
+
+def told(news: RecordNews, now: float) -> list[Link]:
+    return [link for link, _ in news.take(now)]
+
+
+def test_every_link_is_told_once_and_a_few_at_a_time() -> None:
+    news, found, now = RecordNews(), [], 0.0
+    news.add(AUTHOR, LINKS)
+    while news.next_at() < float("inf"):
+        now = max(now, news.next_at())
+        lot = told(news, now)
+        assert 0 < len(lot) <= defaults.HAND_ON_LINKS
+        found += lot
+    assert found == list(LINKS)
+    assert now <= 2 * sum(defaults.HAND_ON)
+
+
+def test_who_told_of_it_is_not_told_nor_its_author() -> None:
+    news = RecordNews()
+    news.add(LINKS[0].peer, LINKS[:3])
+    news.heard(LINKS[1], [LINKS[0].peer])
+    assert told(news, 0.0) == [LINKS[2]]
+
+
+def test_what_comes_together_is_told_together() -> None:
+    news = RecordNews()
+    news.add(AUTHOR, LINKS[:1])
+    news.add(OTHER, LINKS[:1])
+    assert news.take(0.0) == [(LINKS[0], [AUTHOR, OTHER])]
+
+
+@pytest.mark.parametrize("paced", [True, False])
+def test_a_flood_of_news_costs_a_bounded_number_of_messages(
+    paced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred members a second for a minute."""
+    if not paced:  # the twin
+        monkeypatch.setattr(defaults, "HAND_ON", (0.25, 0.25))
+        monkeypatch.setattr(defaults, "HAND_ON_LINKS", 1000)
+    news, messages = RecordNews(), 0
+    for number in range(6000):
+        news.add(name(number), LINKS)
+        messages += len(news.take(number / 100))
+    most = 60 / defaults.HAND_ON[1] * defaults.HAND_ON_LINKS
+    assert (messages < 1.2 * most) if paced else (messages > 4000)
+
+
+def test_after_a_while_of_quiet_news_are_told_at_once_again() -> None:
+    news = RecordNews()
+    for number in range(1000):
+        news.add(name(number), LINKS)
+        news.take(number / 100)
+    now = 1000 / 100
+    while news.next_at() < float("inf"):
+        now = news.next_at()
+        news.take(now)
+    news.add(AUTHOR, LINKS[:1])
+    news.take(now + 60)
+    news.add(OTHER, LINKS[:1])
+    assert told(news, now + 60 + defaults.HAND_ON[0]) == [LINKS[0]]
+
+
+def test_a_link_that_has_ended_is_forgotten() -> None:
+    news = RecordNews()
+    news.add(AUTHOR, LINKS[:1])
+    news.ended(LINKS[0])
+    assert told(news, 0.0) == [] and news.next_at() == float("inf")
