@@ -139,7 +139,9 @@ class Joining:
         return True
 
     def _question(self) -> Find:
-        return Find((), (self._own,), 0, (), self._asking.serves())
+        """Where enough are known, only whether it serves: twenty contacts are 3 kB."""
+        about = () if len(self._table) >= defaults.K else (self._own,)
+        return Find((), about, 0, (), self._asking.serves())
 
     async def _keep_looking(self) -> None:
         pause = defaults.JOIN_PAUSE[0]

@@ -170,7 +170,9 @@ class Membership:
     # Links.
 
     def _link_up(self, link: Link) -> None:
-        """Who dialled begins, and only where it wants to keep the link."""
+        """Who dialled begins, and only where it wants to keep the link. The end of a link for a few
+        questions is noticed by who asks them."""
+        link.rest(defaults.REST_S)
         if link.identities.dialled and not link.brief:
             self._begin(link)
 

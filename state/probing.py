@@ -69,6 +69,7 @@ class Probing:
         host, port = link.status.address[0], link.identities.port
         rivals = [peer for peer in self._roster.at(host, port) if peer != link.peer]
         self.liveness.linked(link.peer, _place(link), self._host.now(), rivals)
+        link.rest(0.0)
         self.wake()
 
     def back(self, link: Link) -> None:
@@ -197,7 +198,7 @@ class Probing:
         to do."""
         helpers = iter(self.liveness.helpers(peer))
         question = msgpack.packb([peer, nonce, True])
-        first, apart = 0.0, 0.0 if self.liveness.is_doubted(peer) else defaults.NEXT_S
+        first, apart = 0.0, 0.0 if self.liveness.is_doubted(peer) else defaults.NEXT_CALM_S
         if self.liveness.is_answering(peer):  # its own link has most likely the answer
             first = apart = defaults.NEXT_S
         proved = False

@@ -152,7 +152,7 @@ def test_one_witness_cannot_use_up_the_checks_of_others(
         fresh.told(A, crowd, [], 0.0, whole=True)
         fresh.told(C, [*crowd, X], [], 0.0, whole=True)
         fresh.told(B, [X], [], 0.0, whole=True)
-        for tick in range(160):  # with time for all of them to be proved
+        for tick in range(100):  # with time for all of them to be proved
             prove(fresh, tick, X, *crowd)
         assert all(map(fresh.is_live, crowd))
         found: set[PeerId] = set()
@@ -166,6 +166,7 @@ def test_one_witness_cannot_use_up_the_checks_of_others(
         return X in found
 
     monkeypatch.setattr(defaults, "CHECKS", (100.0, 16.0))
+    monkeypatch.setattr(defaults, "CALM_CHECKS", (100.0, 16.0))
     assert is_checked()
     monkeypatch.setattr(defaults, "ALARMS", (1e9, 1e9))
     assert not is_checked()  # the twin: who is first in the order of ranks, and X is not
@@ -369,3 +370,111 @@ def test_witnesses_are_counted_by_network_whatever_becomes_of_them() -> None:
             assert watched.networks == Counter(node._links[by] for by in there)
             seen.add(len(watched.networks))
     assert seen == {0, 1, 2, 3}
+
+
+# Links that rest.
+
+
+def mesh(size: int, linked: bool = True) -> tuple[dict[PeerId, Liveness], list[PeerId]]:
+    """All are linked with each other, and have said so."""
+    peers = [peer_id_of(sha256(f"mesh {n}".encode()).digest()) for n in range(size)]
+    nodes = {}
+    for own in peers:
+        node = nodes[own] = Liveness(own)
+        node.watch(frozenset(peers))
+        others = [peer for peer in peers if peer != own]
+        for peer in others:
+            node.linked(peer, peer, 0.0)
+        for peer in others if linked else []:
+            node.told(peer, [each for each in peers if each != peer], [], 0.0, whole=True)
+    return nodes, peers
+
+
+def test_in_a_mesh_most_links_rest_and_everybody_is_watched() -> None:
+    nodes, peers = mesh(25)
+    close = {own: set(peers) - {own} - node.resting() for own, node in nodes.items()}
+    for peer in peers:
+        watchers = {own for own in peers if peer in close[own]}
+        assert defaults.WATCHERS <= len(watchers) < 24 / 2
+        assert watchers == close[peer], "both ends know who watches whom"
+
+
+def test_where_nobody_here_hears_of_it_the_own_link_is_watched() -> None:
+    nodes, _ = mesh(25, linked=False)
+    assert all(not node.resting() for node in nodes.values())
+    few, _ = mesh(1 + defaults.WATCHERS)
+    assert all(not node.resting() for node in few.values())
+
+
+def test_who_watches_says_so_itself_or_the_link_does_not_rest() -> None:
+    """A peer that is near to many, and says nothing of them, is nobody's watcher."""
+    node = next(iter(mesh(25)[0].values()))
+    resting = min(node.resting())
+    for by in node._watchers(resting):
+        node.told(by, [], [resting], 1.0, whole=False)
+    assert resting not in node.resting()
+
+
+def rumoured(node: Liveness, peer: PeerId, now: float) -> bool:
+    """A witness takes back what it said: whether that brings about a check."""
+    by = min(node._watchers(peer))
+    node.told(by, [], [peer], now, whole=False)
+    return is_due(node, peer, now + defaults.RECHECK_S)
+
+
+def test_a_resting_link_that_is_silent_when_it_is_asked_takes_its_peer_out() -> None:
+    nodes, _ = mesh(25)
+    node = next(iter(nodes.values()))
+    peer = min(node.resting())
+    assert rumoured(node, peer, 10.0)
+    node.failed(peer, 12.0, silent=True)
+    assert not node.is_live(peer) and peer not in node.answering()
+    assert is_due(node, peer, 13.1), "it is looked for again"
+    node.proved(peer, 13.2)
+    assert node.is_live(peer) and peer in node.answering()
+
+
+def test_a_rumour_takes_nobody_out_who_is_heard() -> None:
+    nodes, _ = mesh(25)
+    node = next(iter(nodes.values()))
+    peer = min(node.resting())
+    assert rumoured(node, peer, 10.0)
+    node.failed(peer, 12.0, silent=False)
+    assert node.is_live(peer) and peer in node.answering()
+
+
+def test_members_that_nobody_doubts_are_checked_slowly(
+    node: Liveness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checks() -> int:
+        crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(300)]
+        fresh = Liveness(OWN)
+        fresh.watch({A, *crowd})
+        fresh.linked(A, "a", 0.0)
+        fresh.told(A, crowd, [], 0.0, whole=True)
+        begun = 0
+        for tick in range(60):
+            due = fresh.next_checks(float(tick))
+            begun += len(due)
+            for peer in due:
+                fresh.proved(peer, float(tick))
+        return begun
+
+    monkeypatch.setattr(defaults, "PROVE_AGAIN_S", (300.0, 300.0, 300.0))
+    burst, rate = defaults.CALM_CHECKS
+    assert checks() <= burst + 60 * rate
+    monkeypatch.setattr(defaults, "CALM_CHECKS", (1e9, 1e9))
+    assert checks() == 300  # the twin
+
+
+def test_whom_nobody_has_a_link_with_is_not_asked_for_at_once() -> None:
+    fresh = Liveness(OWN)
+    fresh.linked(A, "a", 0.0)
+    fresh.watch({A, X}, 5.0)
+    assert not is_due(fresh, X, 5.0 + defaults.UNSEEN_S - 0.1)
+    assert is_due(fresh, X, 5.0 + defaults.UNSEEN_S)
+    fresh = Liveness(OWN)
+    fresh.linked(A, "a", 0.0)
+    fresh.watch({A, X}, 5.0)
+    fresh.told(A, [X], [], 5.0, whole=True)
+    assert is_due(fresh, X, 5.0), "a witness is enough"

@@ -8,7 +8,7 @@ from shoal.state import defaults
 from shoal.state import roster as roster_module
 from shoal.state.errors import BadRecord, Forged
 from shoal.state.record import DOMAIN, MemberRecord, seal_record
-from shoal.state.roster import Offer, Roster
+from shoal.state.roster import Offer, Roster, mark_of
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.place import Nearness
 from shoal.transport.rates import Rate, Rates
@@ -305,3 +305,50 @@ def test_who_was_proved_to_answer_is_not_forgotten(roster: Roster) -> None:
     roster.answered(identity(2).peer, defaults.FORGET)
     roster.next_dials(defaults.FORGET + 1, 8)
     assert roster.authors() == {identity(2).peer}
+
+
+def test_who_had_a_link_is_dialled_though_there_are_enough(roster: Roster) -> None:
+    """A swarm that was cut in two would stay so: each side has links enough."""
+    for number in (2, 3):
+        told(roster, number, 1)
+    roster.linked(identity(2).peer, Nearness.PUBLIC)
+    roster.unlinked(identity(2).peer, 10.0)
+    later = 10.0 + defaults.DIAL_PAUSE[0]
+    assert roster.next_due(lost=True) == later
+    assert [peer for peer, _ in roster.next_dials(later, 0)] == []
+    assert [peer for peer, _ in roster.next_dials(later, 0, 8)] == [identity(2).peer]
+    assert roster.next_due(lost=True) == inf
+
+
+def test_one_private_address_in_two_homes_is_no_rivalry(roster: Roster) -> None:
+    """Half of all homes have a 192.168.1.2; two with one public address are one machine."""
+    author = [identity(number) for number in range(8)]
+
+    def publish(number: int, address: str, reach: Nearness) -> None:
+        roster.receive(sealed(number, address=address), author[1].peer, reach, 0.0)
+
+    publish(2, "/ip4/192.168.1.2/tcp/4001", Nearness.PUBLIC)
+    publish(3, "/ip4/192.168.1.2/tcp/4001", Nearness.PUBLIC)
+    publish(4, "/ip4/8.8.4.4/tcp/4001", Nearness.PUBLIC)
+    publish(5, "/ip4/8.8.4.4/tcp/4001", Nearness.PUBLIC)
+    publish(6, "/ip4/192.168.7.7/tcp/4001", Nearness.PRIVATE)
+    publish(7, "/ip4/192.168.7.7/tcp/4001", Nearness.PRIVATE)
+    assert roster.neighbours(author[2].peer) == []
+    assert roster.neighbours(author[4].peer) == [author[5].peer]
+    assert roster.neighbours(author[6].peer) == [author[7].peer]
+
+
+def test_sums_tell_which_records_to_compare(roster: Roster) -> None:
+    own = mark_of(b"own")
+    other = Roster(OWN.peer)
+    other.linked(identity(1).peer, Nearness.PUBLIC)
+    for number in range(2, 60):
+        told(roster, number, 1)
+        told(other, number, 1)
+    assert roster.sums(own) == other.sums(own)
+    assert roster.differing(roster.sums(own), other.sums(own)) == []
+    told(other, 70, 1)
+    told(other, 5, 1, seq=WALL + 1)
+    differing = other.differing(other.sums(own), roster.sums(own))
+    assert {identity(70).peer, identity(5).peer} <= set(differing)
+    assert len(differing) < 20, "not all are told"

@@ -144,3 +144,42 @@ def test_one_round_trip_where_the_peer_is_known_to_answer() -> None:
     assert not made.is_outrun(other) and not made.is_doubtful(5.0)
     made.tick(2.0)
     assert not made.is_doubtful(2.0 + 1.3)  # the hint is over with the pong
+
+
+def small(kind: int, priority: Priority) -> Entry:
+    return Entry(kind, int(priority), 2, 0, b"", b"news")
+
+
+@pytest.mark.parametrize(
+    ("kind", "priority", "hurried"),
+    [
+        (wire.POST, Priority.CONTROL, False),
+        (wire.REPLY, Priority.CONTROL, False),
+        (wire.REPLY, Priority.BULK, False),
+        (wire.CALL, Priority.CONTROL, True),
+        (wire.POST, Priority.ACTIVATION, True),
+        (wire.DATA, Priority.BULK, True),
+    ],
+)
+def test_only_what_somebody_waits_for_is_chased_by_a_ping(
+    kind: int, priority: Priority, hurried: bool
+) -> None:
+    made = connection()
+    made.ponged(made.urgent.pop().offset, 0.04)  # the first ping's
+    made.heard = 0.04
+    made.tick(0.05)
+    made.keep(small(kind, priority), 4, 0.1)
+    looked = made.tick(1.2)
+    assert bool(made.urgent) == hurried
+    assert looked > 1.2 and (hurried or looked == 0.04 + 2.0)
+    made.acknowledge(1)
+    assert made.look_at(1.3) == inf
+
+
+def test_little_bulk_is_not_followed_by_a_ping() -> None:
+    made = connection()
+    made.keep(frame(Priority.BULK, 1000), 1000, 0.0)
+    assert not made.probe(0.0)
+    for _ in range(4):
+        made.keep(frame(Priority.BULK, 1000), 1000, 0.0)
+    assert made.probe(0.0)

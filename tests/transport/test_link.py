@@ -364,3 +364,27 @@ async def test_status_shows_the_link() -> None:
         assert status.incarnation == a.endpoint.incarnation
         assert status.peer_incarnation == b.endpoint.incarnation
         assert replace(status, rtt=None).rtt is None
+
+
+@pytest.mark.parametrize("waited_for", [False, True])
+async def test_a_link_that_rests_is_pinged_seldom_unless_somebody_waits(
+    virtual_time: trio.testing.MockClock, waited_for: bool
+) -> None:
+    async def sent(link: Link) -> int:
+        await trio.sleep(3)
+        before = link.status.bytes_out
+        await trio.sleep(11)
+        return link.status.bytes_out - before
+
+    a, b = make_node(1), make_node(2)
+    a.endpoint.watch_links(lambda peer: waited_for)
+    async with running(a, b):
+        link = await linked(a, b)
+        other = b.endpoint.links()[0]
+        usual = await sent(link)
+        for each in (link, other):
+            each.rest(12.0)
+        assert (await sent(link) > usual / 2) == waited_for
+        for each in (link, other):
+            each.rest(0.0)
+        assert await sent(link) > usual / 2

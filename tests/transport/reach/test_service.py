@@ -7,10 +7,12 @@ from shoal.netsim.packet import TCP, UDP
 from shoal.netsim.world import World
 from shoal.transport.datagrams import Datagrams, Place
 from shoal.transport.errors import CallRefused
-from shoal.transport.reach import defaults, stun
+from shoal.transport.reach import asking, defaults, stun
+from shoal.transport.reach.dialback import Wanted
 from shoal.transport.reach.looking import Looker
 from shoal.transport.reach.measuring import Mapped
 from shoal.transport.reach.reachability import Answer, Behaviour, Ipv6, UdpKind
+from shoal.transport.reach.service import Reach
 from shoal.transport.reach.stun import Kind, Message
 from tests.transport.reach.swarm import (
     DIALBACK_PORT,
@@ -285,3 +287,53 @@ async def test_cancelled_anywhere_it_leaves_nothing(world: World) -> None:
                 await node.measure()
             assert not node.reach._awaited._arrived
             assert not node.reach._looker._open  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_what_was_paid_for_is_believed_for_a_while(
+    world: World, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """A home with an IPv6 address that its peers do not see pays once for having it dialled, and
+    not once more for UDP where TCP has not got in."""
+    if not kept:  # the twin
+        monkeypatch.setattr(defaults, "BOUGHT_S", 0.0)
+    paid: list[int] = []
+    asked = asking.ask
+
+    async def counting(link: asking.Peer, wanted: Wanted) -> bool:
+        if wanted.place[0] in node.computer.addresses() and ":" in wanted.place[0]:
+            paid.append(1)
+        return await asked(link, wanted)
+
+    monkeypatch.setattr(asking, "ask", counting)
+    gate = world.gateway("gate", "firewall6", ipv6=True)
+    node = Node(world.host("node", behind=gate), 1, six=True)
+    async with running(node, *(peers := on_the_internet(world, 3, six=True))):
+        for peer in peers:
+            await node.dial(peer)
+        for _ in range(3):
+            await node.computer.run(node.reach._measure_again)
+            assert node.reach.reachability.ipv6 is Ipv6.FILTERED
+    assert (len(paid) == 1) if kept else (len(paid) > 1)
+
+
+async def test_a_measurement_is_not_repeated_for_peers_that_come_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = world.gateway("gate", "linux-drop")
+    node = Node(world.host("node", behind=gate), 1)
+    begun: list[float] = []
+    measure = Reach._measure
+
+    async def counting(reach: Reach) -> None:
+        if reach is node.reach:
+            begun.append(world.events.now)
+        await measure(reach)
+
+    monkeypatch.setattr(Reach, "_measure", counting)
+    async with running(node, *(peers := on_the_internet(world, 5))):
+        for peer in peers:
+            await node.dial(peer)
+            await trio.sleep(0.7)
+        await trio.sleep(60)
+    assert len(begun) == 1
