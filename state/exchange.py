@@ -191,7 +191,9 @@ class Exchange:
         news, self._news = self._news, {}
         self._neighbours.turn(now)
         plots = {plot for _, plot in news}
-        keepers = {plot: self._neighbours.keepers(plot, len(news)) for plot in plots}
+        # What has gathered for long is much by itself, and no sign of a cut.
+        feeds = len(news) if self._pause <= defaults.NEWS_BUSY / 4 else 1
+        keepers = {plot: self._neighbours.keepers(plot, feeds) for plot in plots}
         lots: dict[PeerId, list[Place]] = {}
         for place, having in news.items():
             for peer in keepers[place[1]]:
