@@ -39,8 +39,8 @@ RECLAIM_PAUSE = 30.0  # seconds between two steps over a record of our own from 
 # Dialling members.
 MEMBER_LINKS = 16  # links up to which members are dialled; by others' dials about twice as many
 LOST_LINKS = 64  # links up to which members are dialled that had one
-FIRST_LINKS = 8  # links up to which they are dialled at once; then one by one
-LINK_PAUSE = 4.0  # seconds between two of those
+FIRST_LINKS = 7  # links up to which they are dialled at once; then one by one
+LINK_PAUSE = 8.0  # seconds between two of those
 DIALS = 8  # at once
 DIAL_TIMEOUT = 5.0  # seconds for one address
 DIAL_ADDRESSES = 16  # of one member, per round

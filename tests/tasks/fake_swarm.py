@@ -156,6 +156,7 @@ class FakeEndpoint:
         self._on_quiet: list[Callable[[Link], None]] = []
         self._on_back: list[Callable[[Link], None]] = []
         self.holders: list[Callable[[PeerId], bool]] = []
+        self.watchers: list[Callable[[PeerId], bool]] = []
         self.cut: set[PeerId] = set()
         self.quiet: set[PeerId] = set()
         wire.endpoints[peer] = self
@@ -173,7 +174,11 @@ class FakeEndpoint:
         self._on_back.append(callback)
 
     def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
-        pass
+        self.watchers.append(watcher)
+
+    def watches(self, peer: PeerId) -> bool:
+        """Whether the link to it may not rest."""
+        return any(watcher(peer) for watcher in self.watchers)
 
     def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
         self.holders.append(holder)

@@ -848,3 +848,20 @@ async def test_nobody_avoids_a_stage_that_takes_no_job_now(autojump_clock: objec
             assert error.code == "busy" and not gateway._chains.avoided()
 
     await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_the_gateway_watches_its_stages_while_it_generates(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    seen: list[bool] = []
+
+    async def body(_: FakeSwarm) -> None:
+        async def emit(event: object) -> None:
+            if not isinstance(event, Routed):
+                seen.extend(swarm.client.endpoint.watches(each.peer) for each in swarm.stages)
+
+        await swarm.client.gateway.generate(_request(), emit)
+        assert not any(swarm.client.endpoint.watches(each.peer) for each in swarm.stages)
+
+    await _run(swarm, body)
+    assert seen and all(seen[: len(swarm.stages)])

@@ -646,3 +646,19 @@ async def test_each_stage_counts_what_it_did(
         await _close_all(swarm)
 
     await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_the_links_of_a_session_do_not_rest(autojump_clock: object) -> None:
+    """Its stages wait for each other and for the gateway with nothing open."""
+    swarm = FakeSwarm((2, 4, 6))
+    first, second, last = swarm.stages
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        assert second.endpoint.watches(swarm.client.peer)
+        assert second.endpoint.watches(first.peer) and second.endpoint.watches(last.peer)
+        await _close_all(swarm)
+        assert not second.endpoint.watches(first.peer)
+
+    await _run(swarm, body)
