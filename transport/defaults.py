@@ -38,20 +38,21 @@ ALL_ARRIVALS_BURST: Final = 1024
 ALL_ARRIVALS_PER_S: Final = 20.0
 NETWORKS_FOUR: Final = ((24, 1), (16, 8))
 NETWORKS_SIX: Final = ((64, 1), (56, 2), (48, 4), (32, 8))
-"""What counts as one source, in bits of an address, each network with how many times the share of
-the smallest it may have (place.py)."""
+"""Sizes of the networks that count as one source (`place.networks`): prefix length in bits, which
+are whole bytes, and multiple of the smallest network's bound."""
 TARGETS_FOUR: Final = ((32, 1), (24, 16))
 TARGETS_SIX: Final = ((64, 1), (56, 2), (48, 4))
-"""The same of what counts as one target of what this node sends."""
+"""Sizes of the networks that count as one target (`place.targets`), likewise."""
 LARGEST_SHARE: Final = 1 / 2
-"""No network larger than the smallest may have more than this part of all."""
+"""Largest part of a bound over all sources that one larger network may use."""
 KEPT_SHARE: Final = 1 / 4
-"""This part of half-open connections is for networks not seen lately."""
+"""Part of the half-open connections that is reserved for networks not seen lately."""
 KEPT_S: Final = 1.0
-"""Of arrivals, as many as are earned in so many seconds are, and no larger part of the burst."""
+"""Arrivals reserved for networks not seen lately, in seconds of the rate of all arrivals; at most
+`KEPT_SHARE` of the burst."""
 LATELY_S: Final = 30.0
-"""A source counts as not seen lately once in so many seconds; its larger networks, which have
-several shares, as often more."""
+"""Seconds until a smallest network counts as not seen lately again. A larger one does so more
+often, by its multiple."""
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 2.0
 SILENT_S: Final = 3.5
@@ -208,19 +209,18 @@ NETWORK_S: Final = 2.0
 SLEPT_S: Final = 5.0
 """The wall clock this far ahead of where it was means that this machine slept."""
 AIM_MISSES: Final = 120
-"""Dials that may fail in ten minutes at one target (`place.targets`) where a peer has answered this
-node, a count."""
+"""Failed dials in ten minutes to one target (`place.targets`) where a peer has answered this node,
+a count."""
 AIM_STRANGE: Final = 6
-"""The same where none has, by TCP."""
+"""Failed TCP dials in ten minutes to a target where no peer has answered, a count."""
 AIM_STRANGE_UDP: Final = (1, 120.0)
-"""The same by QUIC, of which one is up to 9 kB: so many in so many seconds."""
+"""Failed QUIC dials to such a target, a count, and its window in seconds. One is up to 9 kB."""
 AIM_NEAR: Final = 16
-"""Private addresses, at which no peer has answered, that are dialled in vain in ten minutes, a
-count."""
+"""Private addresses without an answering peer that may be dialled in ten minutes, a count."""
 AIM_TARGETS: Final = 16 * KIB
-"""Targets of which that is remembered, a count; with so many, no new one is dialled."""
+"""Targets with recent failures that are remembered, a count. Beyond it no new target is dialled."""
 AIM_KNOWN: Final = 4 * KIB
-"""Targets of which it is remembered that a peer answered there, a count."""
+"""Targets where a peer has answered that are remembered, a count."""
 AIM_UDP_COST: Final = 4
 """A dial by QUIC counts as so many."""
 DATABASE_PAGE: Final = 4 * KIB

@@ -1,8 +1,9 @@
 """What one peer, and all of them together, may cost us."""
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from dataclasses import dataclass
 from math import floor, inf
+from typing import NamedTuple
 
 from . import defaults
 from .place import THIS_MACHINE, Network, networks
@@ -33,8 +34,8 @@ class Limits:
     half_open: int = defaults.HALF_OPEN
     """Accepted connections that have not said an acceptable hello yet, a count."""
     half_open_per_subnet: int = defaults.HALF_OPEN_PER_SUBNET
-    """The same from one /24 (IPv4) or /64 (IPv6), a count; larger networks have their shares of
-    it (`Sources`)."""
+    """Half-open connections from one /24 (IPv4) or /64 (IPv6), a count; a larger network has a
+    multiple of it (`Sources`)."""
     half_open_loopback: int = defaults.HALF_OPEN_LOOPBACK
     """The same from this machine, where a local swarm starts all at once; a count."""
     arrivals_burst: float = defaults.ARRIVALS_BURST
@@ -64,43 +65,62 @@ class Limits:
 
 
 class Sources:
-    """Counts things by the networks that their addresses lie in (`place.networks`), each of which
-    has its own bound: `each` for the smallest, for larger ones their shares of that."""
+    """Counter by source network, with a bound for each network size.
+
+    An address counts against every network that contains it (`place.networks`).
+    """
 
     def __init__(self, each: int, most: int) -> None:
-        """`most`: how many there may be in all, of which a larger network has half at most."""
+        """`each` bounds the smallest networks and `most` all sources together.
+
+        A larger network gets several times `each`, but at most half of `most`.
+        """
         self._each = each
         self._most = most
-        self._counts: Counter[Network] = Counter()
+        self._bounds: dict[int, float] = {}
+        self._counts: dict[Network, int] = {}
 
     def fits(self, ip: str, *, without: str = "") -> bool:
-        """Whether one more from there is within all bounds, if one that came from the address
-        `without` had gone."""
+        """Return whether one more from `ip` is within all bounds.
+
+        With `without`, one that was added for that address counts as removed.
+        """
         gone = networks(without) if without else ()
-        return all(
-            self._counts[each] - (each in gone) < _bound(self._each, each.share, self._most)
-            for each in networks(ip)
-        )
+        for each in networks(ip):
+            if self._counts.get(each, 0) - (each in gone) >= self._bound(each.share):
+                return False
+        return True
 
     def add(self, ip: str) -> None:
-        """Count one."""
-        self._counts.update(networks(ip))
+        """Count one from an address."""
+        for each in networks(ip):
+            self._counts[each] = self._counts.get(each, 0) + 1
 
     def remove(self, ip: str) -> None:
-        """One that was counted has gone."""
+        """Stop counting one that was added for an address."""
         for each in networks(ip):
-            self._counts[each] -= 1
-            if not self._counts[each]:
+            if self._counts[each] > 1:
+                self._counts[each] -= 1
+            else:
                 del self._counts[each]
 
+    def _bound(self, share: int) -> float:
+        bound = self._bounds.get(share)
+        if bound is None:
+            bound = self._bounds[share] = _bound(self._each, share, self._most)
+        return bound
+
     def __len__(self) -> int:
-        """Networks that are counted."""
+        """Return the number of networks with a count."""
         return len(self._counts)
 
 
 class SourceRates:
-    """How often something may happen, by the networks that its source lies in, each with its own
-    bucket, and for all together. Bounded in memory as `Rates` is."""
+    """Rate limiter by source network, with a rate for each network size and one for all sources.
+
+    A source spends from every network that contains it (`place.networks`). Memory is bounded: a
+    new network replaces the one that was used least recently, as in `Rates`.
+    """
 
     def __init__(
         self,
@@ -110,22 +130,26 @@ class SourceRates:
         kept: float = 0.0,
         keys: int = defaults.RATE_KEYS,
     ) -> None:
-        """`each` is the smallest network's rate. `kept`: so many at once are left of what all
-        together may, to those that are `new`."""
+        """`each` is the rate of the smallest networks.
+
+        The last `kept` tokens of `total` are reserved for sources that are `new`.
+        """
         self._each = each
         self._most = total or Rate(inf, inf)
         self._total = None if total is None else Bucket(total, 0.0)
         self._kept = kept
         self._keys = keys
+        self._rates: dict[int, Rate] = {}
         self._buckets: OrderedDict[Network, Bucket] = OrderedDict()
 
     def take(self, ip: str, now: float, *, new: bool = False) -> bool:
-        """Whether it may happen once more for this source; if so, it counts."""
+        """Return whether one more from this source is within all rates, and count it if so."""
         buckets = [self._bucket(each, now) for each in networks(ip)]
         while len(self._buckets) > self._keys:
             self._buckets.popitem(last=False)
-        if not all(bucket.has(now) for bucket in buckets):
-            return False
+        for bucket in buckets:
+            if not bucket.has(now):
+                return False
         if self._total is not None:
             if not self._total.has(now, 1 if new else 1 + self._kept):
                 return False
@@ -135,16 +159,23 @@ class SourceRates:
         return True
 
     def _bucket(self, source: Network, now: float) -> Bucket:
-        bucket = self._buckets.pop(source, None)
+        bucket = self._buckets.get(source)
         if bucket is None:
-            each, most = self._each, self._most
-            burst = _bound(each.burst, source.share, most.burst)
-            bucket = Bucket(Rate(burst, _bound(each.per_s, source.share, most.per_s)), now)
-        self._buckets[source] = bucket
+            bucket = self._buckets[source] = Bucket(self._rate(source.share), now)
+        else:
+            self._buckets.move_to_end(source)
         return bucket
 
+    def _rate(self, share: int) -> Rate:
+        rate = self._rates.get(share)
+        if rate is None:
+            each, most = self._each, self._most
+            burst = _bound(each.burst, share, most.burst)
+            rate = self._rates[share] = Rate(burst, _bound(each.per_s, share, most.per_s))
+        return rate
+
     def __len__(self) -> int:
-        """Networks that are remembered."""
+        """Return the number of networks with a bucket."""
         return len(self._buckets)
 
 
@@ -152,21 +183,26 @@ def _bound(each: float, share: int, most: float) -> float:
     return max(each, min(each * share, most * defaults.LARGEST_SHARE))
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A connection that is counted in a `Crowd`; `new`: nothing came from its network lately."""
+class Entry(NamedTuple):
+    """A connection that a `Crowd` counts."""
 
     ip: str
     new: bool
+    """Whether no other connection came from its network lately."""
 
 
 class Crowd:
-    """Counts connections in all and by source. A part of the places is only for networks from
-    which nothing came lately, so that those that come again and again do not keep others out."""
+    """Limiter of concurrent connections, in all and by source network.
+
+    A quarter is reserved for networks that were not seen lately, so that sources that reconnect
+    again and again do not keep others out.
+    """
 
     def __init__(self, most: int, each: int, loopback: int, *, apart: bool = False) -> None:
-        """At most so many in all, from one source, from this machine. `apart`: those from this
-        machine are not counted among all."""
+        """Bound the connections in all, from one source, and from this machine.
+
+        With `apart`, connections from this machine do not count towards `most`.
+        """
         self._most = most
         self._loopback = loopback
         self._apart = apart
@@ -176,11 +212,11 @@ class Crowd:
 
     @property
     def count(self) -> int:
-        """Connections now."""
+        """The number of connections now."""
         return self._far + self._near
 
     def enter(self, ip: str, now: float) -> Entry | None:
-        """Count a connection from an IP address; None where it is one too many."""
+        """Count a connection from an IP address, or return None if a bound is reached."""
         near = is_own(ip)
         if not (self._near < self._loopback if near else self._sources.fits(ip)):
             return None
@@ -200,7 +236,7 @@ class Crowd:
         return among_all < self._most - kept
 
     def leave(self, entry: Entry) -> None:
-        """The connection is no longer one of them."""
+        """Stop counting a connection."""
         if is_own(entry.ip):
             self._near -= 1
         else:
@@ -218,8 +254,7 @@ class HalfOpen(Crowd):
 
 
 class Arrivals:
-    """How fast connections are accepted, from one source and from all; this machine's own are not
-    counted."""
+    """Rate limiter of accepted connections, by source and in all, except from this machine."""
 
     def __init__(self, limits: Limits) -> None:
         each = Rate(limits.arrivals_burst, limits.arrivals_per_s)
@@ -228,10 +263,10 @@ class Arrivals:
         self._rates = SourceRates(each, total, kept=kept)
 
     def allow(self, entry: Entry, now: float) -> bool:
-        """Whether one more may be accepted now; if so, it counts."""
+        """Return whether one more connection may be accepted now, and count it if so."""
         return is_own(entry.ip) or self._rates.take(entry.ip, now, new=entry.new)
 
 
 def is_own(ip: str) -> bool:
-    """Whether it is this machine."""
-    return networks(ip) == (THIS_MACHINE,)
+    """Return whether an address is this machine's loopback."""
+    return networks(ip)[0] is THIS_MACHINE

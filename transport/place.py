@@ -7,12 +7,14 @@ to which nothing is ever sent.
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import Final, NamedTuple
 
 from . import defaults
 from .pipe import Way
 
 Ip = IPv4Address | IPv6Address
+Levels = tuple[tuple[int, int], ...]
 
 _LETTERS: Final = 45  # the longest IPv6 address as text
 _NEVER: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
@@ -92,8 +94,10 @@ def is_public(ip: str) -> bool:
 
 
 def may_dial_port(port: int) -> bool:
-    """Whether anything is sent to a port because a peer names it: those of a system's own services
-    never are a peer's, but for that of the web, on which some listen."""
+    """Return whether to dial a port that a peer named.
+
+    System services use the ports below 1024. A peer may listen on one of them, HTTPS.
+    """
     return defaults.LOW_PORT <= port <= 65535 or port == defaults.HTTPS_PORT
 
 
@@ -111,54 +115,91 @@ def way_to(ip: str) -> Way:
 
 
 class Network(NamedTuple):
-    """One of the networks that an address lies in. `share`: it may have so many times what the
-    smallest of them may."""
+    """A network that contains an address."""
 
     name: str
     share: int
+    """How many times the bound of the smallest network applies to this one."""
+
+
+THIS_MACHINE: Final = Network("loopback", 1)
+_UNKNOWN: Final = Network("unknown", 1)
+_LOOPBACK_SIX: Final = bytes(15) + b"\1"
+_MAPPED_FOUR: Final = bytes(10) + b"\xff\xff"
 
 
 @lru_cache(4096)
 def targets(ip: str) -> tuple[Network, ...]:
-    """The networks that may be one victim's, smallest first: the address and its /24, or of IPv6
-    the /64, which has all of it, the /56 and the /48. What is sent at a peer's word is counted by
-    all of them."""
-    found = parse_ip(ip)
-    if found is None:
-        return (Network("unknown", 1),)
-    levels = defaults.TARGETS_FOUR if found.version == 4 else defaults.TARGETS_SIX
-    return tuple(Network(network(ip, bits, bits), share) for bits, share in levels)
+    """Return the networks that may belong to one victim, smallest first.
+
+    These are the address and its /24 (IPv4), or the /64, /56 and /48 (IPv6). A dial or datagram
+    that a peer asked for counts against each of them. Invalid addresses share one network.
+    """
+    packed = _packed(ip)
+    if packed is None:
+        return (_UNKNOWN,)
+    return _around(packed, defaults.TARGETS_FOUR, defaults.TARGETS_SIX)
 
 
 @lru_cache(4096)
 def networks(ip: str) -> tuple[Network, ...]:
-    """The networks that may be one owner's, smallest first: a /24 and a /16, or of IPv6 a /64, the
-    /56 that a home gets, a /48 and a /32. What is counted by source is counted by all of them, as
-    an owner of many small networks is still one. This machine is one, and so is all nonsense."""
-    found = parse_ip(ip)
-    if found is None:
-        return (Network("unknown", 1),)
-    if nearness_of(ip) is Nearness.LOOPBACK:
+    """Return the networks that may belong to one owner, smallest first.
+
+    These are the /24 and /16 (IPv4), or the /64, /56, /48 and /32 (IPv6). Whatever is limited by
+    source counts against each of them, because one owner may have many small networks. All
+    loopback addresses share one network, and so do all invalid ones.
+    """
+    packed = _packed(ip)
+    if packed is None:
+        return (_UNKNOWN,)
+    if packed == _LOOPBACK_SIX or (len(packed) == 4 and packed[0] == 127):
         return (THIS_MACHINE,)
-    levels = defaults.NETWORKS_FOUR if found.version == 4 else defaults.NETWORKS_SIX
-    return tuple(Network(network(ip, bits, bits), share) for bits, share in levels)
+    return _around(packed, defaults.NETWORKS_FOUR, defaults.NETWORKS_SIX)
 
 
-THIS_MACHINE: Final = Network("loopback", 1)
+def _packed(ip: str) -> bytes | None:
+    """Return the address that `parse_ip` finds, as bytes.
+
+    Every connection of a flood comes through here from a new address, and `ipaddress` takes ten
+    times as long.
+    """
+    if len(ip) > _LETTERS or "%" in ip:
+        return None
+    try:
+        if ":" not in ip:
+            return inet_pton(AF_INET, ip)
+        packed = inet_pton(AF_INET6, ip)
+    except (OSError, ValueError):  # ValueError: a null character or a surrogate
+        return None
+    return packed[12:] if packed.startswith(_MAPPED_FOUR) else packed
+
+
+def _around(packed: bytes, four: Levels, six: Levels) -> tuple[Network, ...]:
+    family, levels = (AF_INET, four) if len(packed) == 4 else (AF_INET6, six)
+    found = []
+    for bits, share in levels:
+        whole = bits // 8
+        name = inet_ntop(family, packed[:whole] + bytes(len(packed) - whole))
+        found.append(Network(f"{name}/{bits}", share))
+    return tuple(found)
 
 
 def network(ip: str, four: int, six: int) -> str:
-    """The network that counts as one: of IPv4 the first `four` bits, of IPv6 the first `six`. All
-    nonsense is `unknown`."""
+    """Return the network of the first `four` bits (IPv4) or `six` bits (IPv6) of an address.
+
+    Invalid addresses share the network `unknown`.
+    """
     found = parse_ip(ip)
     if found is None:
-        return "unknown"
+        return _UNKNOWN.name
     return str(ip_network((found, four if found.version == 4 else six), strict=False))
 
 
 def owner(ip: str) -> str:
-    """The network within which addresses do not count as independent of each other: the /24, or of
-    IPv6 the /48, the largest that a single customer of a provider usually gets."""
+    """Return the largest network that one customer of a provider usually gets.
+
+    This is the /24 (IPv4) or /48 (IPv6). Peers of one owner do not count as independent.
+    """
     return network(ip, 24, 48)
 
 

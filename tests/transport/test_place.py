@@ -1,7 +1,11 @@
 """What an IP address says of where it is."""
 
+from ipaddress import IPv4Address, IPv6Address
+from random import Random
+
 import pytest
 
+from shoal.transport.defaults import NETWORKS_FOUR, NETWORKS_SIX, TARGETS_FOUR, TARGETS_SIX
 from shoal.transport.pipe import Way
 from shoal.transport.place import (
     THIS_MACHINE,
@@ -15,6 +19,7 @@ from shoal.transport.place import (
     parse_ip,
     plain_ip,
     region,
+    targets,
     way_to,
 )
 
@@ -129,6 +134,47 @@ def test_the_networks_that_may_be_one_owner_s() -> None:
     assert networks("::ffff:192.0.2.77") == networks("192.0.2.77")
     assert networks("127.0.0.9") == networks("::1") == (THIS_MACHINE,)
     assert networks("nonsense") == networks("fe80::1%eth0") == networks("")
+
+
+@pytest.mark.parametrize(
+    "ip", [*NEVER, *NO_ADDRESS, "::1", "1::2:0:0:3", "::ffff:0:1", "\0", "\ud800"]
+)
+def test_both_parsers_agree(ip: str) -> None:
+    _agree(ip)
+
+
+def test_both_parsers_agree_on_random_addresses() -> None:
+    chance = Random(1)
+    for _ in range(300):
+        _agree(str(IPv4Address(chance.getrandbits(32))))
+        # Few bits set, so that runs of zeros are written in every way.
+        six = chance.getrandbits(128) & chance.getrandbits(128) & chance.getrandbits(128)
+        _agree(str(IPv6Address(six)))
+        _agree(IPv6Address(six).exploded)
+
+
+def _agree(ip: str) -> None:
+    """Compare what `networks` and `targets` find with what `ipaddress` does."""
+    for found, four, six in (
+        (networks(ip), NETWORKS_FOUR, NETWORKS_SIX),
+        (targets(ip), TARGETS_FOUR, TARGETS_SIX),
+    ):
+        parsed = parse_ip(ip)
+        if parsed is None:
+            assert found == (("unknown", 1),)
+        elif found != (THIS_MACHINE,):
+            levels = four if parsed.version == 4 else six
+            assert found == tuple((network(ip, bits, bits), share) for bits, share in levels)
+        else:
+            assert parsed.is_loopback
+
+
+def test_counting_a_new_source_costs_no_slow_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ipaddress` would take most of the CPU that a refused connection costs."""
+    monkeypatch.delattr("shoal.transport.place.ip_address")
+    monkeypatch.delattr("shoal.transport.place.ip_network")
+    assert len(networks("11.22.33.44")) == 2 and len(networks("2600:1:2:3:44::")) == 4
+    assert len(targets("11.22.33.44")) == 2 and len(targets("2600:1:2:3:44::")) == 3
 
 
 def test_who_owns_an_address() -> None:
