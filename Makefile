@@ -20,7 +20,7 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## prepare .venv (idempotent)
 
-# Everything is checked by its hash.
+# pip checks the hash of every package.
 $(STAMP): requirements/dev.lock requirements/torch.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("shoal needs Python 3.11 or newer, this is " + sys.version.split()[0] + "\nhint: make setup PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -64,11 +64,11 @@ lock: setup  ## pin the dependencies again, with hashes (needs uv)
 	    --no-header --no-annotate requirements/$$f.in -o requirements/$$f.lock; done
 	$(PYTHON) .ci/lock-torch uv
 
-audit: setup  ## ask PyPI what is known against the pinned dependencies (needs the network)
+audit: setup  ## check the pinned dependencies for known vulnerabilities (needs the network)
 	@test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
 	@$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
 	    -r requirements/audit.lock || { echo "error: pip-audit could not be installed" >&2; \
-	    echo "hint: this needs https://pypi.org; try again where that answers" >&2; exit 2; }
+	    echo "hint: try again with access to https://pypi.org" >&2; exit 2; }
 	$(PYTHON) .ci/audit $(AUDIT)/bin/python
 
 clean:  ## remove what the other targets made

@@ -9,7 +9,7 @@ import click
 from . import render
 from .options import data_flag, data_option, example, json_option, node_config, node_options
 
-_CODE_LETTERS: Final = 1024  # more than any code has, with spaces and a line's end
+_CODE_LETTERS: Final = 1024  # upper bound for a code with spaces and a line break
 
 
 @click.command(
@@ -49,8 +49,8 @@ def join(code: str | None, source: TextIO | None, parent_fd: int | None, **optio
     """Run the daemon and join a swarm by an invitation CODE.
 
     The code comes from `shoal invite` on any node of the swarm. It is used once; later,
-    `shoal node` is enough. Without CODE it is asked for, or read from standard input: other users
-    of a machine see the command lines of all, and shells keep them.
+    `shoal node` is enough. Without CODE, the command prompts for it or reads standard input. Prefer
+    that: command lines are visible to other users and stay in the shell's history.
     """
     from ..node.invite import decode
 
@@ -61,7 +61,7 @@ def join(code: str | None, source: TextIO | None, parent_fd: int | None, **optio
 
 
 def _code(code: str | None, source: TextIO | None) -> str:
-    """The invitation as given, or else as it is read."""
+    """Return the code from the argument, the file, the prompt or standard input."""
     if code is not None and source is not None:
         raise click.UsageError("give either a CODE or --file FILE")
     if code is None and source is None:
@@ -71,7 +71,7 @@ def _code(code: str | None, source: TextIO | None) -> str:
     if source is not None:
         code = source.read(_CODE_LETTERS).strip()
     if not code:
-        raise click.UsageError("no invitation code came: it is empty")
+        raise click.UsageError("expected an invitation code, got an empty line")
     return code
 
 
@@ -102,7 +102,7 @@ def invite(data: Path, uses: int, role: str | None, address: str | None, as_json
         click.echo(render.as_json(answer))
         return
     click.echo(answer["code"])
-    join = "on the other machine: `shoal join`, which asks for this code"
+    join = "on the other machine: run `shoal join` and enter this code"
     for note in (join, *_narrow(answer)):
         click.echo(render.coloured(note, "dim", sys.stderr), err=True)
 

@@ -153,7 +153,7 @@ def _load_group(host: Host, folder: DataFolder) -> Handed | None:
         data = host.files.read(folder.group, limit=defaults.GROUP_FILE_LIMIT)
     except FileNotFoundError:
         return None
-    rotate = "`shoal group rotate` if somebody may have"
+    rotate = "`shoal group rotate` if they may have read it"
     _check_mode(host, folder.group, "the group's secrets", rotate)
     handed = read_handed(data)
     if handed is None:
@@ -170,7 +170,7 @@ def _read_invites(host: Host, folder: DataFolder) -> bytes | None:
         data = host.files.read(folder.invites, limit=defaults.INVITE_FILE_LIMIT)
     except FileNotFoundError:
         return None
-    uninvite = "remove the file if somebody may have: codes given out end by it"
+    uninvite = "remove the file if they may have read it, which revokes all outstanding codes"
     _check_mode(host, folder.invites, "the keys of outstanding invitations", uninvite)
     return data
 

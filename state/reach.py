@@ -4,8 +4,8 @@ A stranger's record must not make this node knock at its owner's machines (serve
 forgery by address book). So an address counts for as much as where its record came from: one of
 the loopback or of a private network is dialled only if everybody who handed the record on, down
 to its author, was seen at an address at least as near. Whoever hands a record on says how near it
-came from, and each receiver lowers that to what it sees itself. Ports of a system's own services
-are dialled at no peer's word.
+came from, and each receiver lowers that to what it sees itself. Ports below 1024 but for 443 are
+never dialled because a record names them.
 """
 
 from dataclasses import replace

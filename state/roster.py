@@ -40,8 +40,8 @@ class Known:
     pause: float = defaults.DIAL_PAUSE[0]  # after the next failure
     rank: bytes = b""  # in which order this node dials those who are due together
     dialling: bool = False
-    met: bool = False  # there was a link with it
-    counted: bool = False  # the dial, as one in vain
+    met: bool = False  # this node has had a link with it
+    counted: bool = False  # its dial counts against `source` unless it succeeds
     places: frozenset[tuple[str, int]] = frozenset()  # IP addresses and ports it publishes
     mark: int = 0  # of its sealed bytes
     lost: bool = False  # it had a link, which has ended
@@ -80,7 +80,7 @@ class Roster:
         self._by_bytes: dict[bytes, Known] = {}  # by the sealed record
         self.live: dict[PeerId, None] = {}  # in order of their links
         self.reclaimed: int | None = None  # a sequence number of our own that others know
-        self._ghosts = Rates(Rate(*defaults.GHOSTS))  # dials in vain, by who told of them
+        self._ghosts = Rates(Rate(*defaults.GHOSTS))  # failed dials, by the source of the record
         self.counts: Callable[[PeerId], bool] = lambda peer: True
         """Whether somebody may be a member, and is dialled."""
 
@@ -309,7 +309,7 @@ class Roster:
         the swarm, each side could do without the other.
 
         Of those who are due every node prefers others, so that a swarm too large for a full mesh
-        becomes a random graph. Of members that nobody ever meets one peer may tell of few.
+        becomes a random graph. Failed dials are limited by the peer that handed on the record.
         """
         self._forget(now)
         found: list[tuple[PeerId, list[Address]]] = []

@@ -1,4 +1,4 @@
-"""What is installed is pinned by hash, torch included, and what is known against it is told."""
+"""Dependencies are pinned by hash, torch included, and audited for known vulnerabilities."""
 
 import importlib.machinery
 import importlib.util
@@ -19,7 +19,7 @@ FOLDER = ROOT / "requirements"
 
 
 def script(name: str) -> ModuleType:
-    """One of the scripts of CI as a module."""
+    """Import a CI script as a module."""
     loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), str(ROOT / ".ci" / name))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None
@@ -101,17 +101,17 @@ def answer(*dependencies: object) -> str:
 
 def test_an_audit_that_finds_nothing_says_of_how_many() -> None:
     code, told = script("audit").judge([answer(FINE), answer(FINE)])
-    assert (code, told) == (0, ["nothing is known against 1 packages"])
+    assert (code, told) == (0, ["no known vulnerabilities in 1 packages"])
 
 
 def test_an_audit_names_what_is_known_and_where_it_is_mended() -> None:
     code, told = script("audit").judge([answer(FINE), answer(FLAWED)])
-    assert code == 1 and told[0] == "h2 1: PYSEC-1, mended in 2"
+    assert code == 1 and told[0] == "h2 1: PYSEC-1, fixed in 2"
 
 
 @pytest.mark.parametrize("answers", [[""], ["{}"], [answer()], [answer(FINE, SKIPPED)]])
 def test_an_audit_that_could_not_be_done_is_none(answers: list[str]) -> None:
-    """pip-audit itself ends with 0 where the service does not know a package."""
+    """pip-audit itself exits with 0 for a package that the service does not know."""
     code, told = script("audit").judge(answers)
     assert code == 2
     assert told[-2].startswith("error: the advisory service") and told[-1].startswith("hint: ")

@@ -89,7 +89,7 @@ class Accepting:
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
 
     def _let_in(self, address: str, now: float) -> Entry | None:
-        """Its entry among those that are half open; None where it is one too many."""
+        """Count a connection as half open, or return None if a bound is reached."""
         entry = self.half_open.enter(address, now)
         if entry is not None and not self._arrivals.allow(entry, now):
             self.half_open.leave(entry)

@@ -1,9 +1,9 @@
-"""Which addresses that others have named are dialled, and how often in vain.
+"""Limiter of failed dials to addresses that peers named.
 
-Anybody may write a stranger's address into a record of its own, and have every peer dial it that
-wants a link to the author, again and again for as long as it looks for a path. So each node's
-share is bounded by target (`punch.budget`): a little where no peer has ever answered this node,
-more where one has. What answers as the peer that was meant costs nothing. docs/adr/0026 says why.
+An author can put a stranger's address into its record. Every peer that wants a link to the author
+then dials that address, again and again while it looks for a path. So each node bounds its failed
+dials by target (`punch.budget`): few where no peer has answered this node, more where one has. A
+dial that reaches the expected peer costs nothing. See docs/adr/0026.
 """
 
 from collections import Counter, OrderedDict
@@ -21,8 +21,11 @@ from .punch.defaults import PunchLimits
 
 
 class Aim:
-    """`now` is the host's clock. `misses` dials may fail within ten minutes at a target where a
-    peer has answered, by QUIC, which is some datagrams of 1,200 bytes, fewer; `strange` elsewhere.
+    """Limiter of failed dials by target, for one node.
+
+    `now` is the host's clock. In ten minutes `misses` dials may fail at a target where a peer has
+    answered, and `strange` elsewhere. A QUIC dial sends several datagrams of 1,200 bytes, so it
+    counts more at the former and has its own bound, `strange_udp`, at the latter.
     """
 
     def __init__(
@@ -47,11 +50,11 @@ class Aim:
         self._given: set[tuple[str, int]] = set()
 
     def give(self, address: Address) -> None:
-        """The owner names this address: it may have any port, and is tried again and again."""
+        """Allow any port at an address that the owner named."""
         self._given.add((address.host, address.port))
 
     def answered(self, ip: str) -> None:
-        """A peer has answered this node at an IP address, or come from there."""
+        """Note that a peer answered at an IP address, or connected from it."""
         if plain_ip(ip) is None:
             return
         name = targets(ip)[0].name
@@ -62,21 +65,20 @@ class Aim:
             self._answered.popitem(last=False)
 
     def is_known(self, address: Address) -> bool:
-        """Whether a peer has answered there, at whichever port, or the owner names it."""
+        """Return whether a peer has answered there, at any port, or the owner named the address."""
         given = (address.host, address.port) in self._given
         return given or targets(address.host)[0].name in self._answered
 
     @contextmanager
     def at(self, address: Address) -> Iterator[None]:
-        """Around one dial. Raises DialFailed where it must not be: `forbidden`, as a peer names
-        such a port for no good, `too-often`. A dial that does not come to a link, for whatever
-        reason, is a miss.
+        """Context of one dial, which counts as failed if the block raises.
 
-        Names are the owner's word, and peers of the own machine are its owner's: those are not
-        counted, nor are private addresses at which a peer has answered.
+        Host names and loopback addresses do not count, because only the owner can name them. Nor
+        do private addresses where a peer has answered. Raises DialFailed: `forbidden` (a port
+        below 1024 but for 443 that the owner did not name), `too-often`.
         """
         if not may_dial_port(address.port) and (address.host, address.port) not in self._given:
-            raise DialFailed("forbidden", f"`{address}`: that port is not dialled at a peer's word")
+            raise DialFailed("forbidden", f"`{address}`: peers cannot name ports below 1024")
         ip = plain_ip(address.host)
         way = Way.LOOPBACK if ip is None else way_to(ip)
         known = self.is_known(address)
@@ -84,7 +86,7 @@ class Aim:
             yield
             return
         if way is Way.LAN and not self._may_knock(ip):
-            raise DialFailed("too-often", f"no peer is at too many addresses such as `{ip}`")
+            raise DialFailed("too-often", f"too many private addresses like `{ip}` did not answer")
         udp = address.transport == "udp"
         budget, cost = self._known, defaults.AIM_UDP_COST if udp else 1
         if not known:
@@ -94,7 +96,7 @@ class Aim:
     def _count(self, budget: Budget, ip: str, cost: int, address: Address) -> Iterator[None]:
         key = budget, targets(ip)[0].name
         if budget.datagrams_left(ip, self._now()) - self._under_way[key] < cost:
-            raise DialFailed("too-often", f"`{address}` was dialled in vain too often of late")
+            raise DialFailed("too-often", f"too many recent dials to `{address}` failed")
         self._under_way[key] += cost
         try:
             yield
@@ -110,8 +112,10 @@ class Aim:
                 del self._under_way[key]
 
     def _may_knock(self, ip: str) -> bool:
-        """Private addresses are of this node's own network: a stranger's book must not have all of
-        it looked at."""
+        """Return whether a private address may be dialled.
+
+        A stranger's records must not make this node scan its own network.
+        """
         now, tried = self._now(), self._near_tried
         while tried and next(iter(tried.values())) + self._window_s <= now:
             tried.popitem(last=False)

@@ -17,21 +17,25 @@ from .udp.port import UdpPort
 
 
 class Direct:
-    """Dials for one node, at no address in vain too often (`Endpoint.aim`). By QUIC only where a
-    peer has answered already, or where others see the peer: datagrams go to whoever is there, and
-    lost ones are sent again."""
+    """Dialer of direct addresses, which bounds failed dials by target (`Endpoint.aim`).
+
+    It dials over QUIC only where a peer has answered or where others see the peer, because QUIC
+    repeats its datagrams to a host that does not answer.
+    """
 
     def __init__(self, endpoint: Endpoint, udp: UdpPort | None) -> None:
         self.is_seen: Callable[[PeerId, str], Awaitable[bool]] | None = None
-        """Whether others see a peer at an IP address."""
+        """Returns whether other members see a peer at an IP address (`Vouching.is_seen`)."""
         self._endpoint = endpoint
         self._udp = udp
 
     async def dial(self, address: Address, expect: PeerId | None, *, timeout: float) -> Link:
-        """A path to who answers at an address, `timeout` seconds for the dial. Raises
-        DialFailed."""
+        """Return a link with a path to the peer at an address.
+
+        `timeout` seconds bound the dial. Raises DialFailed.
+        """
         if address.transport == "udp" and not await self._may_send(address, expect):
-            raise DialFailed("not-seen", f"nobody else has seen the peer at `{address}`")
+            raise DialFailed("not-seen", f"no other member sees the peer at `{address}`")
         if address.transport != "udp":
             return await self._endpoint.reach(address, timeout=timeout)
         with self._endpoint.aim.at(address):
@@ -52,7 +56,7 @@ class Direct:
     async def dial_place(self, place: Place, peer: PeerId) -> Link:
         """A path to the UDP port of a peer that is linked already. Raises DialFailed."""
         if not may_dial_port(place[1]):
-            raise DialFailed("forbidden", f"port {place[1]} is not dialled at a peer's word")
+            raise DialFailed("forbidden", f"port {place[1]}: peers cannot name ports below 1024")
         return await self._dial_udp(Address(*place, peer, transport="udp"), peer)
 
     async def _dial_udp(self, address: Address, expect: PeerId | None) -> Link:

@@ -72,7 +72,7 @@ class Endpoint:
         self._certificate = Certificate.generate(identity, host)
         self._door = Door(identity.peer, self.incarnation, admission, self._limits, self.guard)
         self.aim = Aim(host.now)
-        """Where it may dial at others' word."""
+        """Limits dials to addresses that peers named."""
         self.shaper = shaper
         self.rescue = Rescue(host, self.reach, self._limits.handshake_s)
         self._links = Links(
@@ -293,8 +293,7 @@ class Endpoint:
                 self.listening.remove(place)
 
     async def dial(self, address: Address, *, timeout: float, way: Way | None = None) -> Link:
-        """The link to who answers at an address that the owner names; an existing one where it is
-        live.
+        """Return the link to the peer at an address that the owner named, dialling if needed.
 
         Raises DialFailed: `unreachable`, `refused` (nothing listens), `timeout`, `wrong-peer`,
         `self`, `tls-failed`, `bad-certificate`, `bad-name`, or what the peer's hello said
@@ -327,8 +326,11 @@ class Endpoint:
     async def reach(
         self, address: Address, *, timeout: float, way: Way | None = None, sure: bool = False
     ) -> Link:
-        """As `dial`, but a live link gets a further path there. Only what is `sure` is more than
-        others' word (`aim`). Raises DialFailed."""
+        """Return the link as `dial` does, but add a path to a live one.
+
+        `aim` limits the dial unless the address is `sure`, so not a peer's claim. Raises
+        DialFailed.
+        """
         if self._nursery is None:
             raise DialFailed("not-running", "the endpoint is not running")
         if address.transport != "tcp" or address.relay is not None:

@@ -224,8 +224,10 @@ class Ladder:
         raise DialFailed("timeout", f"`{peer}` did not answer within {timeout:g} s")
 
     async def dial(self, address: Address, *, timeout: float, given: bool = False) -> Link:
-        """The link to who answers at one address, of whichever kind; `given`: by the owner.
-        Raises DialFailed."""
+        """Return the link to the peer at an address of any kind.
+
+        `given` says that the owner named the address. Raises DialFailed.
+        """
         if given:
             self.endpoint.aim.give(address)
         if address.peer is not None:

@@ -157,10 +157,12 @@ class Links:
         return None
 
     def _make_room(self, ip: str) -> bool:
-        """End the latest link of the network that has most for its share (`place.networks`), if
-        the newcomer's networks have less: a peer that has one line and many names, or many
-        addresses, does not keep everybody else out. Links that this node dialled stay, and relayed
-        ones, of which the relays let in but few."""
+        """End the newest link of the fullest network, if the newcomer's networks are less full.
+
+        So one owner with many peer ids or addresses does not keep others out. Fullness is the
+        number of links by the network's multiple (`place.networks`). Links that this node dialled
+        stay, and so do relayed ones, because relays limit those.
+        """
         links = self.all()
         if len(links) < self._limits.links:  # one that has been ended is still being taken down
             return True
@@ -171,12 +173,12 @@ class Links:
             held = (counts[each] / each.share for each in networks(link.address[0]))
             return sorted(held, reverse=True)
 
-        # The fullest network and, within it, the fullest of its own.
+        # The newest link in the fullest network and, within it, in the fullest smaller one.
         last = max(reversed(came), key=loads, default=None)
         if last is None:
             return False
         theirs, mine = networks(last.address[0]), networks(ip) if ip else ()
-        # What both belong to stays as full as it is.
+        # A network of both stays as full as it is.
         most = max((counts[each] / each.share for each in theirs if each not in mine), default=0)
         ours = (((counts[each] + 1) / each.share) for each in mine if each not in theirs)
         if most <= max(ours, default=1):

@@ -62,7 +62,7 @@ class Rescue:
             return None
         address = Address(ip, port, link.peer)
         try:
-            # Where it was not dialled, the port is but the peer's word.
+            # This node did not dial it, so the port is the peer's claim.
             await self._reach(address, timeout=self._timeout, sure=link.identities.dialled)
         except DialFailed as error:
             # Behind a router it may be the router that refuses.

@@ -55,8 +55,10 @@ class Vouching:
         await self._ask_all(self._vouchers(peer), peer)
 
     async def is_seen(self, peer: PeerId, ip: str) -> bool:
-        """Whether others see a peer at an IP address; also where there is nobody to be asked, as a
-        node that has lost all others must find them again."""
+        """Return whether other members see a peer at an IP address.
+
+        True as well without a member to ask: a node that has lost all links must find peers again.
+        """
         vouchers = self._vouchers(peer)
         if not vouchers or ip in self._knowledge.seen(peer).vouched:
             await trio.lowlevel.checkpoint()

@@ -3,8 +3,8 @@
 A model folder is strangers' input: a 30-character sandboxed template was seen to take 5.9 s
 and 2.3 GiB, and a tokenizer's regular expressions can do the same. So the process gives up
 memory, files, sockets and its standard error before the first request, and has the kernel refuse
-what it never needs (`sandbox.py`). It answers requests in order, and is killed by an alarm when one
-takes longer than it may (the daemon kills it first, the alarm is for a daemon that is gone).
+system calls that it never needs (`sandbox.py`). It answers requests in order. The daemon kills it
+when one takes too long; an alarm does so if the daemon has died.
 """
 
 import array
@@ -28,11 +28,11 @@ ALARM_GRACE = 1.0  # seconds after the daemon's own deadline
 
 
 def limit_process() -> None:
-    """No more than 1 GiB, no new descriptor (so no file and no socket), no core dump, no call of
-    the kernel that computing does not need."""
+    """Limit this process to 1 GiB, and deny it new descriptors, core dumps and system calls that
+    computing does not need."""
     silence = os.open(os.devnull, os.O_WRONLY)
     if lacking := confine():
-        print(f"note: text of models is read without a sandbox: {lacking}", file=sys.stderr)
+        print(f"note: model text is processed without a sandbox: {lacking}", file=sys.stderr)
     os.dup2(silence, 1)
     os.dup2(silence, 2)  # what a stranger's file makes a library print reaches no terminal
     os.close(silence)

@@ -1,9 +1,9 @@
-"""What the kernel keeps a text child from, for good: new programs, sockets, files, other processes.
+"""System call filter of a text child: no new programs, sockets, files or processes.
 
-A filter of system calls (seccomp) on Linux for x86-64 and AArch64, where the kernel has it. It
-answers EPERM to what a process that only computes never asks for; threads may be made, processes
-may not. The program is of classic BPF (`linux/filter.h`, `linux/seccomp.h`); the numbers of the
-calls are those of `asm/unistd_64.h` and `asm-generic/unistd.h`.
+It uses seccomp on Linux for x86-64 and AArch64, if the kernel has it. Calls that a process needs
+only for more than computing fail with EPERM; new threads are allowed, new processes are not. The
+filter is a classic BPF program (`linux/filter.h`, `linux/seccomp.h`). The numbers of the calls are
+from `asm/unistd_64.h` and `asm-generic/unistd.h`.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ _ARCHES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
 _SECCOMP: Final = {"x86_64": 317, "aarch64": 277}
 _SET_FILTER: Final = 1  # SECCOMP_SET_MODE_FILTER
 _ALL_THREADS: Final = 1  # SECCOMP_FILTER_FLAG_TSYNC
-_X32: Final = 0x40000000  # numbers from here on are of another table
+_X32: Final = 0x40000000  # the x32 table begins here
 
-# Name: its number on x86-64 and on AArch64; None where there is none.
+# Each call's number on x86-64 and on AArch64, or None.
 DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "open": (2, None), "creat": (85, None), "openat": (257, 56), "openat2": (437, 437),
     "open_by_handle_at": (304, 265), "memfd_create": (319, 279),
@@ -47,10 +47,10 @@ DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
 _CLONE, _CLONE3, _TGKILL, _PRLIMIT = (56, 220), (435, 435), (234, 131), (302, 261)
 _THREAD: Final = 0x10000  # CLONE_THREAD
 
-# Offsets in `struct seccomp_data`, in bytes; of an argument the low half (both are little-endian).
+# Byte offsets in `struct seccomp_data`. `_FIRST` is an argument's low half (little-endian).
 _NUMBER, _ARCH, _FIRST = 0, 4, 16
 
-# Instructions: a word of the data, compare (equal, at least, any bit), return.
+# Instructions: load a word, jump if equal, at least, or any bit is set, and return.
 _LOAD, _EQUAL, _LEAST, _ANY, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW: Final = 0x7FFF0000
 _DENY: Final = 0x00050000 | errno.EPERM
@@ -58,12 +58,12 @@ _MISSING: Final = 0x00050000 | errno.ENOSYS
 
 
 def confine() -> str:
-    """Give up, for this process and all its threads, what it never needs again; "" or why not."""
+    """Apply the filter to all threads of this process. Return "" or the reason for a failure."""
     if not sys.platform.startswith("linux"):
-        return f"{sys.platform} has no filter of system calls"
+        return f"no system call filter on {sys.platform}"
     machine = platform.machine()
     if machine not in _ARCHES:
-        return f"no filter of system calls is written for {machine}"
+        return f"no system call filter for {machine}"
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0):
         return f"no_new_privs: {os.strerror(ctypes.get_errno())}"
@@ -71,7 +71,7 @@ def confine() -> str:
     buffer = ctypes.create_string_buffer(code, len(code))
     head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code) // 8, _address(buffer)))
     if libc.syscall(_SECCOMP[machine], _SET_FILTER, _ALL_THREADS, head):
-        return f"the kernel takes no filter: {os.strerror(ctypes.get_errno())}"
+        return f"the kernel refuses the filter: {os.strerror(ctypes.get_errno())}"
     return ""
 
 
@@ -80,14 +80,14 @@ def _address(buffer: "ctypes.Array[ctypes.c_char]") -> int:
 
 
 def program(machine: str, pid: int) -> bytes:
-    """The filter, 8 bytes an instruction. `pid` is the process: it may signal its own threads."""
+    """Return the filter, 8 bytes per instruction. `pid` may signal its own threads."""
     column = list(_ARCHES).index(machine)
     lines = [_load(_ARCH), _jump(_EQUAL, _ARCHES[machine], 1, 0), _return(_DENY), _load(_NUMBER)]
     lines += [_jump(_LEAST, _X32, 0, 1), _return(_DENY)]
     for numbers in DENIED.values():
         if (number := numbers[column]) is not None:
             lines += [_jump(_EQUAL, number, 0, 1), _return(_DENY)]
-    # Its flags are in memory, where no filter looks: without it `clone` is used.
+    # A filter cannot read the flags, which are in memory. libc falls back to `clone`.
     lines += [_jump(_EQUAL, _CLONE3[column], 0, 1), _return(_MISSING)]
     for numbers, compare, value in (
         (_CLONE, _ANY, _THREAD),

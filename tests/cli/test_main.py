@@ -152,7 +152,7 @@ def test_a_code_that_not_everybody_can_follow_says_so(
     out, err = capsys.readouterr()
     assert out == "ABCDE-FGHJK\n", "nothing but the code, for scripts"
     first, *more = err.splitlines()
-    assert first == "on the other machine: `shoal join`, which asks for this code"
+    assert first == "on the other machine: run `shoal join` and enter this code"
     assert len(more) == (words is not None)
     assert words is None or (words in more[0] and "`shoal invite --address IP:PORT`" in more[0])
 

@@ -1,4 +1,4 @@
-"""How `shoal join` gets its code, which need not stand in the list of processes."""
+"""Ways to give `shoal join` its code without showing it in the process list."""
 
 import io
 import sys
@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The codes with which a daemon would be started."""
+    """Collect the codes with which the daemon would start."""
     codes: list[str] = []
     monkeypatch.setattr("shoal.node.invite.decode", codes.append)
     monkeypatch.setattr("shoal.cli.foreground.run_foreground", lambda *_: None)
@@ -66,7 +66,7 @@ def test_no_code_is_a_mistake_with_a_hint(
     monkeypatch.setattr(sys, "stdin", io.StringIO(came))
     assert invoke(["join"]) == 2
     error, hint = capsys.readouterr().err.splitlines()
-    assert error.startswith("error: no invitation code came")
+    assert error.startswith("error: expected an invitation code")
     assert hint.startswith("hint: ") and not joined
 
 

@@ -314,7 +314,7 @@ async def test_a_machine_that_comes_back_as_another_peer_is_listed_once(
 
 
 def test_the_addresses_of_one_home_are_one_witness() -> None:
-    """It has 256 networks of IPv6 at the least. At home each peer is one."""
+    """A home has at least 256 IPv6 networks. Each peer on the own LAN is one witness."""
 
     def place(ip: str, peer: str = "someone") -> str:
         link: Any = SimpleNamespace(peer=peer, status=SimpleNamespace(address=(ip, 1)))

@@ -207,7 +207,7 @@ def test_a_failed_dial_comes_again_later_each_time(roster: Roster) -> None:
 
 
 def _dialled_in_vain(roster: Roster, seconds: int) -> int:
-    """Dials to members that are nowhere, of which one peer tells as many as it may."""
+    """Return the dials to members that do not exist, with as many records as one peer may send."""
     assert all(told(roster, 1000 + n, 1) for n in range(defaults.VOUCHED))
     count = 0
     for second in range(seconds):

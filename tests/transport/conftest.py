@@ -1,4 +1,4 @@
-"""What several tests of the transport need."""
+"""Fixtures that several tests of the transport share."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from shoal.transport.place import networks
 
 @pytest.fixture
 def by_64_bits_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """IPv6 is counted by /64 and by no larger network."""
+    """Count IPv6 by /64 only, not by larger networks."""
     monkeypatch.setattr("shoal.transport.defaults.NETWORKS_SIX", ((64, 1),))
     networks.cache_clear()
     yield

@@ -125,7 +125,7 @@ def test_a_home_s_network_is_not_searched() -> None:
     assert sum(miss(aim, each) for each in homes) == 16
     assert miss(aim, homes[0]) and not miss(aim, homes[0])
     aim.answered("192.168.1.200")
-    assert all(miss(aim, homes[199]) for _ in range(9)), "where a peer was one may be again"
+    assert all(miss(aim, homes[199]) for _ in range(9)), "a peer may come back to its old address"
     clock.at += 601
     assert miss(aim, homes[100])
 
@@ -178,11 +178,11 @@ async def test_without_the_bound_it_is(world: World, circuits: bool) -> None:
     assert await storm(world, 1 << 30, circuits=circuits) > 120
 
 
-# Records of members that are not there.
+# Records of members that do not exist.
 
 
 class _Victim:
-    """A computer that serves nobody; what reaches it from each other one."""
+    """A computer without a server, and the packets that each other computer sends to it."""
 
     def __init__(self, computer: Host) -> None:
         self.ip = computer.addresses()[0]
@@ -200,7 +200,7 @@ class _Victim:
 
 
 def _ghosts(ip: str, tcp: int, udp: int, count: int) -> bytes:
-    """Records of members that say to be at an address, as they are handed on."""
+    """Return records of members that claim an address, as peers hand them on."""
     told = []
     for n in range(count):
         ghost = Identity.from_seed(bytes([50 + n]) * 32)
@@ -212,8 +212,10 @@ def _ghosts(ip: str, tcp: int, udp: int, count: int) -> bytes:
 
 
 async def haunted(world: World, tcp: int, udp: int, seconds: float = 20) -> _Victim:
-    """Two daemons with default options, and one who hands ghosts on to one of them and swears to
-    have seen each: what a third computer gets in so many seconds."""
+    """Return what a victim receives in some seconds from two daemons with default options.
+
+    A liar hands the ghosts' records to one of them and vouches for each ghost.
+    """
     victim = _Victim(world.host("victim"))
     first = await world.host("first").start(engine=False)
     second = await world.host("second").start(bootstrap=[first], engine=False)
@@ -231,8 +233,7 @@ HIGH, LOW = (9000, 9999), (990, 998)
 
 
 async def test_a_book_of_ghosts_does_not_aim_a_swarm_at_a_victim(world: World) -> None:
-    """Both nodes dial it a little, and by QUIC only the one that a liar told that the ghosts are
-    there."""
+    """Both nodes dial it a few times, over QUIC only the one with a link to the liar."""
     victim = await haunted(world, *HIGH)
     assert victim.connections == {"first": 6, "second": 6}
     assert victim.datagram_bytes.keys() == {"first"}

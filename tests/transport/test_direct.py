@@ -36,8 +36,10 @@ async def test_not_over_udp_without_a_udp_port(world: World) -> None:
 
 
 async def by_quic_alone(world: World, *, seen: bool) -> str:
-    """A node that has one link, and another one's UDP address out of a record: what a dial comes
-    to. `seen`: its peer is linked with the other one."""
+    """Return the outcome of a dial to a UDP address from a record, by a node with one link.
+
+    With `seen`, its peer is linked to the node of that record.
+    """
     one, hub, other = (
         Climber(world.host(name), name.encode() * 32, rungs=Rungs(relay=False, lan=False))
         for name in "aho"

@@ -26,7 +26,7 @@ from shoal.transport.rates import Rate
 
 @pytest.fixture
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No share for networks that were not seen lately."""
+    """Reserve nothing for networks that were not seen lately."""
     monkeypatch.setattr("shoal.transport.defaults.KEPT_SHARE", 0)
 
 
@@ -53,19 +53,19 @@ def test_arrivals_are_counted_by_network_and_in_all() -> None:
     one, two, three = "192.0.2.1", "198.51.100.1", "203.0.113.1"
     assert [allow(one, 0.0) for _ in range(4)] == [True, True, True, False]
     assert [allow(two, 0.0) for _ in range(4)] == [True, True, True, False]
-    assert not allow(three, 0.0), "what is left is for others"
+    assert not allow(three, 0.0), "the rest is reserved for new networks"
     assert [allow(f"{n}.1.1.1", 0.0, new=True) for n in (60, 61, 62)] == [True, True, False]
     assert not allow(three, 1.0)
     assert allow(three, 1.5)
 
 
-# A home has a /56 or a /48 of IPv6, each with as many /64 as one likes.
+# A home has an IPv6 /56 or /48, which contains many /64.
 
 HOME, SITE, PROVIDER = "2600:1:2:{:x}::1", "2600:1:2:{:x}00::1", "2600:1:{:x}::1"
 
 
 def _taken(form: str) -> tuple[HalfOpen, int]:
-    """Half-open connections that one owner gets of a node's, with eight from each network."""
+    """Return the half-open connections that one owner gets, with eight from each network."""
     doors = HalfOpen(Limits())
     return doors, sum(doors.enter(form.format(n // 8), 0.0) is not None for n in range(8 * 256))
 
@@ -87,7 +87,7 @@ def test_where_64_bits_alone_are_counted_it_does(form: str) -> None:
 
 
 def _flooded(networks: int) -> HalfOpen:
-    """All places that so many networks of different providers can have, after a minute of it."""
+    """Return the doors after a one-minute flood from some networks of different providers."""
     doors = HalfOpen(Limits())
     for second in range(60):
         for n in range(networks):
@@ -100,7 +100,7 @@ def test_places_are_kept_for_networks_that_were_not_seen_lately() -> None:
     doors = _flooded(3)
     assert doors.count < 128
     assert doors.enter("192.0.2.1", 60.0)
-    assert not doors.enter("192.0.2.1", 60.0), "by then it was"
+    assert not doors.enter("192.0.2.1", 60.0), "its network was seen just now"
     assert doors.enter("2600:7:8::1", 60.0)
 
 
@@ -110,7 +110,7 @@ def test_without_those_newcomers_are_shut_out() -> None:
 
 
 def _newcomer_arrives() -> bool:
-    """During a flood of handshakes from three providers, each as fast as it may."""
+    """Return whether a newcomer gets in during a flood of handshakes from three providers."""
     doors, arrivals = HalfOpen(Limits()), Arrivals(Limits())
     for n in range(60 * 64 + 3):
         ip, now = f"{60 + n % 3}.1.{n // 3 % 200}.1", min(60.0, n / 64)
@@ -235,8 +235,10 @@ def test_a_rush_of_honest_ones_gets_in() -> None:
 
 
 async def _held_open(world: World) -> list[str]:
-    """A node with room for 16 that are half open. One home opens 32 that say nothing, two from each
-    /64; then another home comes by IPv4, and one by IPv6: what became of those two."""
+    """Return the outcomes of two newcomers, over IPv4 and IPv6, at a node with 16 half-open places.
+
+    Before them one home opens 32 connections and sends nothing, two from each /64.
+    """
     limits = Limits(half_open=16, half_open_per_subnet=2)
     member = Climber(world.host("member", ipv6=True), b"m" * 32, limits=limits)
     await member.computer.start(member)

@@ -53,8 +53,10 @@ async def test_without_that_it_does(world: World, monkeypatch: pytest.MonkeyPatc
 
 
 async def _flooded(world: World) -> list[str]:
-    """A node with room for twelve; fourteen identities come from one home, each by a /64 of its
-    own, then a home by IPv4 and another one by IPv6: what became of those two."""
+    """Return the outcomes of two newcomers, over IPv4 and IPv6, at a node with room for 12 links.
+
+    Before them 14 identities connect from one home, each from its own /64.
+    """
     member = Climber(world.host("member", ipv6=True), b"m" * 32, limits=Limits(links=12))
     await member.computer.start(member)
     homes = [f"2600:99:1:1{n:02x}::1" for n in range(14)]

@@ -54,8 +54,8 @@ class BrowserLimits:
     connections: int = 32
     """HTTP connections at once, a count."""
     connections_per_subnet: int = 8
-    """The same from this machine, and from one /24 (IPv4) or /64 (IPv6); larger networks have their
-    shares (`limits.Sources`)."""
+    """HTTP connections from this machine, and from one /24 (IPv4) or /64 (IPv6), a count; a larger
+    network has a multiple of it (`limits.Sources`)."""
     request_s: float = 5.0
     """Seconds from accept until the request has been read, and again until it is answered."""
     joins_per_minute: float = 12.0

@@ -86,7 +86,7 @@ class Gate:
         self._limits = limits or BrowserLimits()
         self._refused = 0
         self._visits: Visits | None = None
-        # Counted by the same networks as connections to the node's own port.
+        # The networks are those that limit connections to the node's own port.
         each = self._limits.connections_per_subnet
         self._open = Crowd(self._limits.connections, each, each, apart=True)
 

@@ -167,8 +167,7 @@ class Visits:
         return b64encode(self._host.entropy(size)).decode()
 
     async def _carry(self, visit: _Visit, inside: ExitStack, joining: ExitStack) -> None:
-        """One browser's channel, from before it is there to its end; what it is counted in is
-        left with the stacks."""
+        """Run one browser's channel to its end, and leave its crowds by closing the stacks."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_run_and_cancel, visit.carrier, nursery.cancel_scope)

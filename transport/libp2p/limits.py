@@ -13,7 +13,7 @@ class Libp2pLimits:
     connections: int = defaults.CONNECTIONS
     """Connections at once, a count; a further one is closed."""
     connections_per_subnet: int = defaults.CONNECTIONS_PER_SUBNET
-    """The same from one /24 (IPv4) or /64 (IPv6), a count (`limits.Sources`)."""
+    """Connections from one /24 (IPv4) or /64 (IPv6), a count (`limits.Sources`)."""
     connections_loopback: int = defaults.CONNECTIONS_LOOPBACK
     """The same from this machine, a count."""
     streams: int = defaults.STREAMS

@@ -1,9 +1,9 @@
 """What may be sent to an address that a peer has named, over all peers and attempts.
 
-Whoever can have peers name an address must not be able to aim a swarm at it: each node's share is
-bounded per address and per network that may be one victim's (`place.targets`). Spending is counted
-in slices of a sixtieth of the window; a slice that is partly over still counts, so the bound is
-never exceeded in any window.
+An attacker that makes peers name an address must not be able to aim a swarm at it. So each node
+bounds what it sends per address and per network that may belong to one victim (`place.targets`).
+Spending is counted in slices of a sixtieth of the window. A slice that is partly over still counts,
+so no window exceeds the bound.
 """
 
 from collections import deque

@@ -35,14 +35,14 @@ class PunchLimits:
     """What punching may cost: us, the peer, and who is at an address that it names."""
 
     target_datagrams: int = 1500
-    """Datagrams to one IPv4 address or IPv6 /64 in a window, over all attempts; larger networks
-    have their shares (`place.targets`)."""
+    """Datagrams to one IPv4 address or IPv6 /64 in a window, over all attempts, a count; a larger
+    network gets a multiple of it (`place.targets`)."""
     target_syns: int = 60
     """TCP connections begun to one, over all attempts, in a window."""
     window_s: float = 600.0
     """The window, in seconds."""
     targets: int = 2048
-    """Targets, networks included, of which spending is remembered; with so many, no new one."""
+    """Accounts of targets, networks included, a count. Beyond it nothing is sent to new targets."""
     attempts: int = 32
     """Attempts under way at a time, a count; another is refused as `busy`."""
     searches: int = 2

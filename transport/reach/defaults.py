@@ -44,7 +44,7 @@ SMALLEST_ANSWER_BYTES: Final = 40
 """A header, an IPv4 address, a fingerprint: what is smaller is not answered."""
 ANSWER_BURST: Final = 32
 ANSWERS_PER_S: Final = 4.0
-"""Answers to one source (`limits.SourceRates`): so many at once, and a second."""
+"""Answers to one /24 or /64 at once, and per second (`limits.SourceRates`)."""
 ALL_ANSWERS_BURST: Final = 400
 ALL_ANSWERS_PER_S: Final = 100.0
 """The same to everybody: 100 answers are 5 kB a second."""
@@ -66,11 +66,11 @@ ASKER_PER_S: Final = 16 / 600
 """Dial-backs for one asker: a measurement asks one server for about 8."""
 TARGET_BURST: Final = 16
 TARGET_PER_S: Final = 0.1
-"""Dial-backs to one network (/24, or /64 of IPv6; larger ones have their shares) where the asker
-is seen."""
+"""Dial-backs to one /24 or /64 where the asker is seen, at once and per second; a larger network
+gets a multiple of them (`limits.SourceRates`)."""
 FOREIGN_BURST: Final = 4
 FOREIGN_PER_S: Final = 1 / 60
-"""The same where the asker is not seen: it has paid, the target has not asked."""
+"""Dial-backs to other targets: the asker has paid for them, the target has not asked for any."""
 ALL_BURST: Final = 64
 ALL_PER_S: Final = 2.0
 """Dial-backs for everybody together."""

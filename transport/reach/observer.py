@@ -1,8 +1,8 @@
 """A volunteer's answers to "where do you see me?": Binding requests on its UDP port.
 
-It must not serve to hit others: an answer is never larger than its request, goes to where the
-request came from, says nothing but that address, and there are so many a second for each source
-and in all.
+It must not amplify an attack. An answer is never larger than its request, goes to the address that
+the request came from, and contains only that address. Answers are rate-limited by source and in
+all.
 """
 
 from ..datagrams import Place

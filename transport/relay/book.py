@@ -177,7 +177,7 @@ class RelayBook:
         self._circuits: dict[Circuit, None] = {}
         self._per_peer: Counter[str] = Counter()
         self._per_pair: Counter[tuple[str, str]] = Counter()  # source, target
-        # Circuits with a stranger, in all and by the source's networks.
+        # Circuits in which a stranger takes part, in all and by source network.
         self._strangers = 0
         self._stranger_sources = Sources(
             limits.stranger_circuits_per_subnet, limits.stranger_circuits
@@ -411,9 +411,11 @@ class RelayBook:
         return None
 
     def _push_out(self, asker: str, ip: str | None, since: float) -> bool:
-        """End a reservation without a circuit, the oldest of a stranger, else that of the latest
-        member after `since`; where an address is given, one after which that fits. Whether there
-        was one."""
+        """End a reservation without a circuit, and return whether there was one.
+
+        The oldest of a stranger ends, or else that of the latest member after `since`. With `ip`,
+        only a reservation whose end lets that address fit.
+        """
         idle = [
             held
             for held in self._reservations.values()

@@ -24,8 +24,8 @@ from .defaults import UdpLimits
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """A first packet that may begin a connection: what its server has to repeat to the client,
-    and its entry among those that are half open."""
+    """A first packet that may begin a connection: the ids that the server repeats to the client,
+    and its entry in the half-open crowd."""
 
     original: bytes
     retried: bytes | None

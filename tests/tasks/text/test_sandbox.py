@@ -1,4 +1,4 @@
-"""What a confined process can do, and cannot."""
+"""Calls that succeed and fail in a confined process."""
 
 import json
 import platform
@@ -36,7 +36,7 @@ def fork():
     os.waitpid(pid, 0)
 
 
-def ptrace():  # PTRACE_ATTACH, to a process that is not there
+def ptrace():  # PTRACE_ATTACH, to a process that does not exist
     if libc.ptrace(16, 0x3FFFFF, 0, 0):
         raise OSError(ctypes.get_errno(), "")
 
@@ -67,7 +67,7 @@ os.execv("/bin/echo", ["echo", "executed"])
 
 
 def deeds(how: str) -> tuple[str, dict[str, bool], bool]:
-    """What is lacking, which deeds are refused, and whether another program could be begun."""
+    """Return why there is no filter, the refused deeds, and whether a program could be started."""
     done = subprocess.run(
         [sys.executable, "-c", DEEDS, how], check=False, capture_output=True, text=True, timeout=60
     )

@@ -46,7 +46,7 @@ def test_an_ipv6_network_is_one_target() -> None:
 
 
 def _aimed_at_a_line(budget: Budget) -> int:
-    """Connections begun to the 256 networks of one home."""
+    """Return the connection attempts to the 256 networks of one home."""
     return sum(budget.syn(f"2600:1:2:{n % 256:x}::{n:x}", 0.0) for n in range(2000))
 
 

@@ -121,7 +121,7 @@ def test_ipv6_counts_by_64() -> None:
 
 
 def _granted_to_a_home(book: RelayBook) -> int:
-    """With one asker in each of its /64."""
+    """Each asker has its own /64."""
     granted = (book.reserve(str(n), f"2600:1:2:{n:x}::1", 0.0, member=False) for n in range(256))
     return sum(isinstance(item, Reservation) for item in granted)
 

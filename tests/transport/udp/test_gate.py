@@ -208,7 +208,7 @@ def test_without_a_share_for_newcomers_a_hundred_use_them_up(
 
 
 def test_one_home_s_ipv6_does_not_use_up_everybody_s_beginnings() -> None:
-    """With a /64 for each of them."""
+    """Each one has its own /64."""
     gate = make_gate(UdpLimits(unproven_per_s=1e9))
     data = first_packet()
     found = 0
