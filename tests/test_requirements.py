@@ -85,7 +85,7 @@ def test_another_build_of_torch_is_refused_with_a_hint(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert "DO NOT MATCH THE HASHES" in done.stderr
-    assert "error: torch-2.13.0-py3-none-any.whl is no build of torch that" in done.stderr
+    assert "error: torch-2.13.0-py3-none-any.whl is not a build of torch that" in done.stderr
     assert "hint:" in done.stderr and "requirements/torch.builds" in done.stderr
     assert not (tmp_path / "into" / "torch").exists()
 
@@ -99,19 +99,20 @@ def answer(*dependencies: object) -> str:
     return json.dumps({"dependencies": dependencies, "fixes": []})
 
 
-def test_an_audit_that_finds_nothing_says_of_how_many() -> None:
+def test_an_audit_without_findings_counts_the_packages() -> None:
     code, told = script("audit").judge([answer(FINE), answer(FINE)])
     assert (code, told) == (0, ["no known vulnerabilities in 1 packages"])
 
 
-def test_an_audit_names_what_is_known_and_where_it_is_mended() -> None:
+def test_an_audit_names_each_vulnerability_and_its_fix() -> None:
     code, told = script("audit").judge([answer(FINE), answer(FLAWED)])
     assert code == 1 and told[0] == "h2 1: PYSEC-1, fixed in 2"
 
 
 @pytest.mark.parametrize("answers", [[""], ["{}"], [answer()], [answer(FINE, SKIPPED)]])
-def test_an_audit_that_could_not_be_done_is_none(answers: list[str]) -> None:
+def test_an_audit_without_all_answers_fails(answers: list[str]) -> None:
     """pip-audit itself exits with 0 for a package that the service does not know."""
     code, told = script("audit").judge(answers)
     assert code == 2
-    assert told[-2].startswith("error: the advisory service") and told[-1].startswith("hint: ")
+    assert told[-2].startswith("error: no answer from the advisory service")
+    assert told[-1].startswith("hint: ")

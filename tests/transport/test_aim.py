@@ -233,7 +233,7 @@ HIGH, LOW = (9000, 9999), (990, 998)
 
 
 async def test_a_book_of_ghosts_does_not_aim_a_swarm_at_a_victim(world: World) -> None:
-    """Both nodes dial it a few times, over QUIC only the one with a link to the liar."""
+    """Both nodes dial it a few times, but only the one that knows the liar uses QUIC."""
     victim = await haunted(world, *HIGH)
     assert victim.connections == {"first": 6, "second": 6}
     assert victim.datagram_bytes.keys() == {"first"}
