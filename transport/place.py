@@ -185,6 +185,7 @@ def _around(packed: bytes, four: Levels, six: Levels) -> tuple[Network, ...]:
     return tuple(found)
 
 
+@lru_cache(4096)
 def network(ip: str, four: int, six: int) -> str:
     """Return the network of the first `four` bits (IPv4) or `six` bits (IPv6) of an address.
 

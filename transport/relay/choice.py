@@ -96,6 +96,10 @@ class Choice:
             chosen[-1:] = [each for each in order if each.everywhere][:1] or chosen[-1:]
         return chosen
 
+    def offers_443(self, held: Collection[PeerId], now: float) -> bool:
+        """Whether a relay on TCP 443 may be tried that is not held yet."""
+        return any(each.everywhere and each.peer not in held for each in self._usable(now))
+
     def next_try(self, held: Collection[PeerId]) -> float:
         """When the next of those that failed may be tried again; infinity for none."""
         times = [

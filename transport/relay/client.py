@@ -329,8 +329,7 @@ class RelayClient:
         return min(times)
 
     def _may_find_443(self) -> bool:
-        tried = self._choice.to_try(self._held, (), 1, self._host.now())
-        return bool(tried) and tried[0].everywhere is not None
+        return self._choice.offers_443(self._held, self._host.now())
 
     async def _renew(self) -> None:
         due = [held for held in self._held.values() if held.renew <= self._host.now()]
