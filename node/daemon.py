@@ -483,4 +483,5 @@ class Node:
                     self._bar((status["done_bytes"], status["total_bytes"]) if fetching else None)
                 elif line := progress.line(status):
                     self._say(line)
+            await self.serving.changed()
             await trio.sleep(defaults.WATCH)

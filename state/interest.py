@@ -45,17 +45,21 @@ class Interest:
         """What is not kept of others."""
         return [plot for plot in all_parts() if not self(plot)]
 
-    def need(self, plots: Iterable[Plot], now: float) -> None:
-        """What this node has use for from now on; the rest goes after UNUSED_KEPT seconds."""
+    def need(self, plots: Iterable[Plot], now: float) -> bool:
+        """What this node has use for from now on; the rest goes after UNUSED_KEPT seconds. Returns
+        whether that is something else than before."""
         if self._needed is None:
-            return
+            return False
         needed = BASE | self._work | frozenset(plots)
+        if needed == self._needed:
+            return False
         for plot in self._needed - needed:
             self._until[plot] = now + defaults.UNUSED_KEPT
         for plot in needed:
             self._until.pop(plot, None)
         self._needed = needed
         self._gain(needed)
+        return True
 
     def wrote(self, plot: Plot) -> None:
         """This node has a feed of its own there."""

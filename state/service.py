@@ -19,7 +19,7 @@ from ..transport.rates import Bucket, Rate
 from . import defaults
 from .archive import MemoryArchive
 from .digest import Plot
-from .entry import FeedName, read_stored
+from .entry import Entry, FeedName, read_stored
 from .errors import BadEntry, BadOrder, FeedFull, StateError, StoreRefused
 from .feed import Feed
 from .feeds import plot_of
@@ -76,6 +76,7 @@ class State:
         self._entered = trio.Event()
         self._regrouped: dict[bytes, None] = {}  # authors of whom other things are to be shown
         self._writer: Writer | None = None
+        self._came_back = False  # an own entry, from a peer: it may say what is not true any more
         self._own_facts = OwnFacts()
         self._due = trio.Event()  # something is to be written
         self._unused = trio.Event()  # something may not be needed any more
@@ -131,9 +132,9 @@ class State:
     def need(self, plots: Iterable[Plot]) -> None:
         """What this node has use for from now on, where it does not keep all: it is fetched from
         peers, and what is not needed any more goes after a while."""
-        self.interest.need(plots, self._host.now())
-        self.replication.wake()
-        self._unused.set()
+        if self.interest.need(plots, self._host.now()):
+            self.replication.wake()
+            self._unused.set()
 
     def get(self, kind: str, key: str, *, part: int = 0) -> Mapping[str, Any] | None:
         """What a fact of this node says, or is about to; None: there is none."""
@@ -192,13 +193,19 @@ class State:
             held_until=self._host.now() + self.hold,
         )
         exchange = self.replication.exchange
-        self.replica.takes_own = lambda entry: writer.takes(entry, self._host.now())
-        self.replica.wants_own = True
+
+        def takes(entry: Entry) -> bool:
+            self._came_back = True
+            return writer.takes(entry, self._host.now())
 
         def reported(peer: PeerId) -> None:
-            writer.reported(peer, len(list(exchange.peers)))
-            self._due.set()
+            """Peers compare feeds again and again: only what that brought is a reason to write."""
+            if writer.reported(peer, len(list(exchange.peers))) or self._came_back:
+                self._came_back = False
+                self._due.set()
 
+        self.replica.takes_own = takes
+        self.replica.wants_own = True
         exchange.on_reported.append(reported)
         exchange.on_peer.append(lambda peer: self._met.set())
 

@@ -121,14 +121,20 @@ class Writer:
             return own.facts.get(key)
         return None if own.feed.document is None else own.feed.document.get(key)
 
-    def reported(self, peer: PeerId, linked: int) -> None:
+    def reported(self, peer: PeerId, linked: int) -> bool:
         """A peer has shown its heads of our feeds, and what was lacking here has come.
 
-        With `linked` peers in all, that many reports at most are waited for.
+        With `linked` peers in all, that many reports at most are waited for: whether this was
+        the last of those.
         """
+        if not self._held_until:
+            return False
         self._reported.add(peer)
-        if len(self._reported) >= min(defaults.WRITE_REPORTS, linked):
-            self._held_until = 0.0
+        if len(self._reported) < min(defaults.WRITE_REPORTS, linked):
+            return False
+        self._held_until = 0.0
+        self._reported.clear()
+        return True
 
     def wake(self, now: float) -> float | None:
         """Seconds until `flush` has something to do; None while nothing is to be written."""

@@ -117,11 +117,26 @@ class Serving:
         self._restarted = trio.Event()
         self._barred: str | None = None
         self._bar_changed = trio.Event()
+        self._news = trio.Event()
         self._state = _State("choosing", "choosing what to serve")
         if engine is None:
             self._state = _State("no-engine", no_engine)
         else:
             engine.on_restart(self._on_restart)
+
+    @property
+    def _state(self) -> _State:
+        return self._told
+
+    @_state.setter
+    def _state(self, state: _State) -> None:
+        self._told = state
+        self._news.set()
+        self._news = trio.Event()
+
+    async def changed(self) -> None:
+        """Wait until `status` says something else."""
+        await self._news.wait()
 
     @property
     def phase(self) -> Phase:

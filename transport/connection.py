@@ -29,6 +29,7 @@ from .queueing import Yielding
 
 _COUNT = 0xFFFFFFFF
 _PROBE = 1 << 32  # above it the marks of pings that bulk waits for, below it all others
+_URGENT = 8  # frames that wait outside the count, at most
 _TICK_S = 0.05  # no finer than this
 
 
@@ -78,8 +79,7 @@ class Connection:
         self.received = 0  # counted frames, as the next frame out tells
         self.unreported = 0
         self.unreported_bytes = 0
-        # A peer that pings and does not read must not grow it: the oldest falls out.
-        self.urgent: deque[Entry] = deque(maxlen=8)
+        self.urgent: list[Entry] = []
         self.idle_s = self._least_idle_s = idle_s
         self._silent_s = silent_s
         # A number stands for so many that leave by another one again: who acknowledges nothing
@@ -96,7 +96,7 @@ class Connection:
         self.bulk_bytes = 0  # of bulk, under way
         self.bulk_waits = False  # for something to be acknowledged, or for
         self.bulk_at = inf  # this time
-        self._probes: deque[int] = deque()  # marks of pings that are out for bulk
+        self._probes: list[int] = []  # marks of pings that are out for bulk
         self._probed = now
         self._looked = -inf
         self._hinted = False
@@ -199,6 +199,8 @@ class Connection:
     def push_urgent(self, kind: int, *, offset: int = 0, head: bytes = b"") -> None:
         """Queue one."""
         self.urgent.append(Entry(kind, 0, 0, offset, head, b""))
+        if len(self.urgent) > _URGENT:  # a peer that pings and does not read must not grow it
+            del self.urgent[0]
 
     # Time.
 
@@ -232,7 +234,7 @@ class Connection:
     def ponged(self, offset: int, now: float) -> None:
         """A pong has come."""
         if self._probes and offset == self._probes[0] and self.yielding is not None:
-            self._probes.popleft()
+            del self._probes[0]
             self.bulk_waits = False
             self.yielding.end(now)
         if self._ping_sent is None or offset != self._ping_mark + 1:

@@ -84,15 +84,15 @@ class SeenIds:
 
     def __init__(self) -> None:
         self.floor = 1
-        self.above: set[int] = set()
+        self.above: set[int] | None = None  # made when it is needed: there are two a link
 
     def __contains__(self, ident: int) -> bool:
-        return ident < self.floor or ident in self.above
+        return ident < self.floor or (self.above is not None and ident in self.above)
 
     @property
     def count(self) -> int:
         """How many have come, and one."""
-        return self.floor + len(self.above)
+        return self.floor + len(self.above or ())
 
     def add(self, ident: int) -> bool:
         """Note an id; False where it had come before. Raises Fault."""
@@ -106,5 +106,7 @@ class SeenIds:
             return False
         if ident > self.floor + REORDERED_IDS:
             raise Fault("bad-id")
+        if self.above is None:
+            self.above = set()
         self.above.add(ident)
         return True

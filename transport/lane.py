@@ -9,7 +9,7 @@ duplicates by call ids and stream offsets.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from . import frame as wire
 from .blank import blank
@@ -72,22 +72,6 @@ class Lane:
         self._link_received = 0
         self._link_read = 0
         self._link_granted = limits.link_window_bytes
-        self._on: dict[int, Callable[[Frame], Event | None]] = {
-            wire.GOAWAY: self._on_goaway,
-            wire.PING: self._on_ping,
-            wire.PONG: self._on_pong,
-            wire.ACK: self._on_ack,
-            wire.CALL: self._on_call,
-            wire.POST: self._on_call,
-            wire.REPLY: self._on_reply,
-            wire.REFUSAL: self._on_refusal,
-            wire.PART: self._on_part,
-            wire.CANCEL: self._on_cancel,
-            wire.OPEN: self._on_open,
-            wire.DATA: self._on_data,
-            wire.CREDIT: self._on_credit,
-            wire.RESET: self._on_reset,
-        }
 
     @property
     def held(self) -> int:
@@ -271,7 +255,7 @@ class Lane:
 
     def _on_frame(self, frame: Frame) -> Event | None:
         kind, flags, received, _, _, head, payload = frame
-        handler = self._on.get(kind)
+        handler = HANDLERS.get(kind)
         if handler is None:
             raise Fault("bad-kind")
         if flags & wire.PRIORITY_MASK > wire.BULK:
@@ -285,7 +269,7 @@ class Lane:
             self._feed_streams()
         if kind >= wire.FIRST_COUNTED:
             source.count(len(head) + len(payload))
-        return handler(frame)
+        return handler(self, frame)
 
     def _classify(self, frame: Frame, intake: list[int]) -> None:
         """What a relay splices is counted there."""
@@ -471,6 +455,24 @@ class Lane:
         self.outbox.schedule(stream)
         self._forget_if_done(stream)
         return StreamReady(stream)
+
+
+HANDLERS: Final[Mapping[int, Callable[[Lane, Frame], Event | None]]] = {
+    wire.GOAWAY: Lane._on_goaway,
+    wire.PING: Lane._on_ping,
+    wire.PONG: Lane._on_pong,
+    wire.ACK: Lane._on_ack,
+    wire.CALL: Lane._on_call,
+    wire.POST: Lane._on_call,
+    wire.REPLY: Lane._on_reply,
+    wire.REFUSAL: Lane._on_refusal,
+    wire.PART: Lane._on_part,
+    wire.CANCEL: Lane._on_cancel,
+    wire.OPEN: Lane._on_open,
+    wire.DATA: Lane._on_data,
+    wire.CREDIT: Lane._on_credit,
+    wire.RESET: Lane._on_reset,
+}
 
 
 def _whole(frame: Frame) -> Bytes:

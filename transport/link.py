@@ -9,7 +9,7 @@ a grace (`grace.py`).
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -128,14 +128,6 @@ class Link:
             back=lambda: back(self),
             end=self.close,
         )
-        self._on: dict[type, Callable[[Any], None]] = {
-            Called: self._on_called,
-            Answered: self._callers.answered,
-            Cancelled: self._on_cancelled,
-            Opened: self._on_opened,
-            StreamReady: self._streams.ready,
-            Ended: self._on_ended,
-        }
 
     # What everybody uses.
 
@@ -430,7 +422,7 @@ class Link:
         for event in self._lane.receive(leg.connection, data, now):
             if self.code is not None:
                 return
-            self._on[type(event)](event)
+            _HANDLERS[type(event)](self, event)
         if self._lane.outbox.has_output(leg.connection):
             leg.writer.flush(at_once=True)
         if leg is not self._legs.used:
@@ -510,6 +502,16 @@ class Link:
 
     def _closed(self) -> LinkClosed:
         return LinkClosed(self.code or "closed", f"the link to {self.peer} ended ({self.code})")
+
+
+_HANDLERS: Final[Mapping[type, Callable[[Link, Any], None]]] = {
+    Called: Link._on_called,
+    Answered: lambda link, event: link._callers.answered(event),
+    Cancelled: Link._on_cancelled,
+    Opened: Link._on_opened,
+    StreamReady: lambda link, event: link._streams.ready(event),
+    Ended: Link._on_ended,
+}
 
 
 def _unwrap(answered: Answered, method: str) -> Reply:

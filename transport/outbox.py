@@ -8,7 +8,7 @@ when another one takes over leaves again by that one, in its old order.
 
 from collections import deque
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from . import frame as wire
 from .connection import Connection
@@ -57,16 +57,33 @@ class Message:
         self.call = call
 
 
+_NOTHING: Final[deque[Any]] = deque(maxlen=0)
+"""Stands for a queue that nothing was put into yet: an empty deque takes 620 bytes, and an idle
+link would hold nine of them."""
+
+
 class _Queue:
     """What waits at one priority."""
 
     __slots__ = ("messages", "resend", "streams", "turn")
 
     def __init__(self) -> None:
-        self.resend: deque[Entry] = deque()
-        self.messages: deque[Message | Entry] = deque()
-        self.streams: deque[LaneStream] = deque()
+        self.resend: deque[Entry] = _NOTHING
+        self.messages: deque[Message | Entry] = _NOTHING
+        self.streams: deque[LaneStream] = _NOTHING
         self.turn = False  # a message went last, so a stream is next
+
+    def add(self, item: "Message | Entry") -> None:
+        """A message or a single frame, behind those that wait."""
+        if self.messages is _NOTHING:
+            self.messages = deque()
+        self.messages.append(item)
+
+    def add_stream(self, stream: LaneStream) -> None:
+        """A stream that has something to send, behind those that wait."""
+        if self.streams is _NOTHING:
+            self.streams = deque()
+        self.streams.append(stream)
 
 
 class Outbox:
@@ -119,7 +136,7 @@ class Outbox:
     def push(self, item: Message | Entry) -> None:
         """A message or a single frame, behind what waits at its priority."""
         self.backlog += FRAME_OVERHEAD_BYTES + len(item.head) + len(item.payload)
-        self._queues[item.flags & wire.PRIORITY_MASK].messages.append(item)
+        self._queues[item.flags & wire.PRIORITY_MASK].add(item)
 
     def withdraw(self, call: OutCall) -> None:
         """Take back a call that has not begun to leave."""
@@ -136,7 +153,7 @@ class Outbox:
             return
         if stream.has_output(self.link_room):
             stream.scheduled = True
-            self._queues[stream.priority].streams.append(stream)
+            self._queues[stream.priority].add_stream(stream)
         elif stream.queued:
             self._starve()
 
@@ -165,7 +182,8 @@ class Outbox:
         for entry in before.give_back():
             lost[entry.flags & wire.PRIORITY_MASK].append(entry)
         for queue, entries in zip(self._queues, lost, strict=True):
-            queue.resend.extendleft(reversed(entries))
+            if entries:
+                queue.resend = deque([*entries, *queue.resend])
 
     def take(
         self,
@@ -212,7 +230,7 @@ class Outbox:
         self, connection: Connection, carries: bool, now: float, allowance: Allowance | None
     ) -> Entry | None:
         if connection.urgent:
-            return connection.urgent.popleft()
+            return connection.urgent.pop(0)
         if not carries:
             return None
         for priority, queue in enumerate(self._queues):

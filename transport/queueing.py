@@ -22,7 +22,6 @@ Round trips come from PING and PONG, one for each `sample_s` while bulk is under
 carries the count of frames received, so it says what has left the network.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -88,7 +87,7 @@ class BaseDelay:
     """The shortest round trip of the last ten minutes, a minimum for each minute kept."""
 
     def __init__(self) -> None:
-        self._pieces: deque[tuple[int, float]] = deque()  # minute, shortest
+        self._pieces: list[tuple[int, float]] = []  # minute, shortest
 
     def add(self, sample: float, now: float) -> None:
         """A round trip, in seconds."""
@@ -97,7 +96,7 @@ class BaseDelay:
             sample = min(sample, self._pieces.pop()[1])
         self._pieces.append((minute, sample))
         while self._pieces[0][0] <= minute - BASE_S / BASE_PIECE_S:
-            self._pieces.popleft()
+            del self._pieces[0]
 
     @property
     def shortest(self) -> float:
@@ -115,13 +114,13 @@ class Yielding:
     def __init__(self, now: float, target_s: float = TARGET_S) -> None:
         self.target_s = target_s
         self._base = BaseDelay()
-        self._recent: deque[Sample] = deque(maxlen=SAMPLES)
+        self._recent: list[Sample] = []
         self._window = float(INITIAL_BYTES)
         self._starting = True
         self._updated = now
         self._limited = False  # the window stopped the sender since the last update
         self._sent = now
-        self._begun: deque[tuple[float, int]] = deque()
+        self._begun: list[tuple[float, int]] = []
         self._credit = 0.0  # bytes that may leave at once
         self._credited = now
         self._peak = 0  # bytes under way since the last PING, at most
@@ -221,14 +220,15 @@ class Yielding:
     def end(self, now: float) -> None:
         """Its PONG has come."""
         if self._begun:
-            began, under_way = self._begun.popleft()
+            began, under_way = self._begun.pop(0)
             self._take(max(now - began, SHORTEST_S), under_way, now)
 
     def _take(self, trip: float, under_way: int, now: float) -> None:
         self._base.add(trip, now)
         self._recent.append(Sample(trip, under_way))
+        del self._recent[:-SAMPLES]
         if self._starting:
-            latest = min(list(self._recent)[-2:], key=lambda sample: sample.trip)
+            latest = min(self._recent[-2:], key=lambda sample: sample.trip)
             if latest.trip - self._base.shortest > START_UNTIL * self.target_s:
                 self._end_start(latest, now)
                 return

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shoal.transport import defaults
 from shoal.transport import frame as wire
 from shoal.transport.frame import PREFIX, Priority, encode_request
+from shoal.transport.lane import HANDLERS
 from shoal.transport.lanestream import LaneStream
 from shoal.transport.outbox import OutCall
 from tests.transport.lane_pair import PRIORITIES, SMALL, Pair, Side, some_bytes
@@ -457,7 +458,7 @@ def test_garbage_never_raises(data: bytes) -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(sorted(Side(dialled=True).lane._on)),
+            st.sampled_from(sorted(HANDLERS)),
             st.integers(0, 40),
             st.one_of(st.integers(0, 9), st.integers(0, (1 << 64) - 1)),
             st.one_of(st.integers(0, 9), st.integers(0, (1 << 64) - 1)),
