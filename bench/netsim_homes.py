@@ -4,8 +4,8 @@ Three public nodes and 200 volunteers of `home-volunteers-2026` behind their gat
 options and without an engine; from the fourth to the sixth minute no packet passes between two
 halves. The yardstick, in the same run: the CPU in which 60 daemons of commit 981b9fd start
 (`netsim_daemons`). That took 18 s on a machine where this should take ten minutes: goal 33.3.
-Memory at the end over that before the partition: goal 1.1. `seen`: the members that a node has in sight
-at each minute's end, as a share of all, on the mean.
+Memory at the end over that before the partition: goal 1.1. `seen`: the members that a node has in
+sight at each minute's end, as a share of all, on the mean.
 
 `--quick` is 53 daemons and three minutes, with the partition in the second; its goal is as much
 smaller as it has fewer daemons and minutes.

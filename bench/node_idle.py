@@ -1,0 +1,129 @@
+"""What an idle node with 32 links costs: CPU beside commit 981b9fd, and bytes.
+
+On loopback: one process is the node, with its files on a real disk and without an engine; another
+has 32 daemons that know it, each with few links of its own. The node's CPU while nothing is asked
+of it, over that of the same node of that commit, measured in the same run in turns: goal 1.2. Bytes
+that it sends a second over all its links: goal 2,000. `--quick` looks for half a minute.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from subprocess import PIPE, Popen
+from typing import Any
+
+import trio
+from worlds.earlier import TODAY, answer, checkout, environment, measured
+
+from shoal.node.config import NodeConfig
+from shoal.node.daemon import Node, run_node
+from shoal.transport.address import Address
+from shoal.transport.realhost import RealHost
+
+MEASURES = ("node", "tasks", "state", "dht", "transport")
+
+GOALS = {"cpu_over_base": 1.2, "bytes_per_s": 2000}
+LINKS = 32
+LOOPBACK = "127.0.0.1"
+SETTLE_S = 75.0  # what starting has left to do is done, and links that rest are at rest
+TURNS = 3
+MEETING_S = 120.0
+
+
+def daemon(folder: Path, number: int, known: tuple[Address, ...] = ()) -> Any:
+    """A daemon, to be started."""
+    links = {"links": 1} if known else {}
+    config = NodeConfig(folder / str(number), LOOPBACK, 0, known, memory=2**30, **links)  # type: ignore[arg-type]
+    return partial(run_node, RealHost(), config, engine_factory=lambda *_: None)
+
+
+async def crowd(port: int) -> None:
+    """So many daemons that know one at a port; until this process is ended."""
+    with tempfile.TemporaryDirectory(prefix="shoal-crowd-") as folder:
+        async with trio.open_nursery() as nursery:
+            for number in range(LINKS):
+                await nursery.start(daemon(Path(folder), number, (Address(LOOPBACK, port),)))
+
+
+@contextmanager
+def other_side(root: Path, port: int) -> Iterator[None]:
+    """The process of the others."""
+    command = [sys.executable, __file__, "--crowd", str(port)]
+    with Popen(command, env=environment(root), cwd=root, stdout=PIPE, stderr=PIPE) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def sent(node: Node) -> int:
+    """Bytes over all links of a node."""
+    return sum(link.status.bytes_out for link in node.endpoint.links())
+
+
+async def look(root: Path, seconds: float) -> dict[str, Any]:
+    """The node's CPU and bytes while it has its links and nothing to do."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="shoal-idle-") as folder:
+        async with trio.open_nursery() as nursery:
+            node: Node = await nursery.start(daemon(Path(folder), 0))
+            with other_side(root, node.endpoint.port):
+                with trio.fail_after(MEETING_S):
+                    while len(node.endpoint.links()) < LINKS:  # noqa: ASYNC110
+                        await trio.sleep(0.5)
+                await trio.sleep(SETTLE_S)
+                cpu, before, began = time.process_time(), sent(node), time.perf_counter()
+                await trio.sleep(seconds)
+                took = time.perf_counter() - began
+                found["cpu_share"] = (time.process_time() - cpu) / took
+                found["bytes_per_s"] = (sent(node) - before) / took
+                found["links"] = len(node.endpoint.links())
+            nursery.cancel_scope.cancel()
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one turn of half a minute")
+    parser.add_argument("--crowd", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--look", type=float, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.crowd:
+        trio.run(crowd, args.crowd)
+        return 0
+    if args.look:
+        answer(trio.run(look, Path.cwd(), args.look))
+        return 0
+    turns, seconds = (1, 30.0) if args.quick else (TURNS, 120.0)
+    base, ours = [], []
+    with checkout() as folder:
+        for _ in range(turns):
+            base.append(measured(folder, __file__, "--look", seconds))
+            ours.append(measured(TODAY, __file__, "--look", seconds))
+    share, before = (median(each["cpu_share"] for each in side) for side in (ours, base))
+    value = {
+        "cpu_over_base": round(share / before, 3),
+        "bytes_per_s": round(median(each["bytes_per_s"] for each in ours)),
+    }
+    ok = all(value[name] <= goal for name, goal in GOALS.items())
+    result = {"name": "node_idle", "value": value, "goal": GOALS, "ok": ok}
+    more = {
+        "cpu_share": round(share, 5),
+        "base_cpu_share": round(before, 5),
+        "base_bytes_per_s": round(median(each["bytes_per_s"] for each in base)),
+        "links": [each["links"] for each in ours],
+        "base_links": [each["links"] for each in base],
+    }
+    print(json.dumps(result | more))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
