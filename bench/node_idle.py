@@ -34,7 +34,7 @@ LINKS = 32
 LOOPBACK = "127.0.0.1"
 SETTLE_S = 75.0  # what starting has left to do is done, and links that rest are at rest
 TURNS = 3
-MEETING_S = 120.0
+MEETING_S = 300.0
 
 
 def daemon(folder: Path, number: int, known: tuple[Address, ...] = ()) -> Any:
