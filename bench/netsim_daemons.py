@@ -6,7 +6,7 @@ in the same run, are the daemons of that commit, which knew neither discovery no
 hosts on the same links, told of the same three others, dialling as many. Time is CPU time.
 
 `value`: virtual seconds per second of CPU over that commit's (goal 0.8), MiB a host (goal 4), CPU
-until everybody knows everybody over that commit's (goal 1.5). `--quick` asks the same of 60.
+until every node knows all over that commit's (goal 1.5). `--quick` asks the same of 60.
 """
 
 import argparse
@@ -101,7 +101,7 @@ def known_to(node: Any) -> Any:
 
 
 def boot(count: int) -> dict[str, Any]:
-    """CPU until everybody knows everybody."""
+    """Measure the CPU until every node knows all others."""
     swarm = Swarm(1, count)
 
     async def main() -> dict[str, float]:
@@ -140,7 +140,7 @@ def idle(count: int, seconds: float) -> dict[str, Any]:
 
 
 def both(*arguments: object) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The same measurement of that commit and of today's code."""
+    """Measure that commit and today's code."""
     with checkout() as base:
         return measured(base, __file__, *arguments), measured(TODAY, __file__, *arguments)
 

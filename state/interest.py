@@ -46,8 +46,8 @@ class Interest:
         return [plot for plot in all_parts() if not self(plot)]
 
     def need(self, plots: Iterable[Plot], now: float) -> bool:
-        """What this node has use for from now on; the rest goes after UNUSED_KEPT seconds. Returns
-        whether that is something else than before."""
+        """Say what this node needs from now on; other feeds go after UNUSED_KEPT seconds. Return
+        whether that differs from before."""
         if self._needed is None:
             return False
         needed = BASE | self._work | frozenset(plots)

@@ -1,6 +1,6 @@
 """A former commit of this repository, to be measured beside today's code in the same run.
 
-The files come from git's history into a folder that is gone afterwards. Each measurement is a
+The files are taken from git's history into a temporary folder. Each measurement is a
 process of its own, which runs the calling script with `shoal` from one folder or the other: so both
 do the same work, and what one leaves in memory is not counted to the other.
 """
@@ -42,7 +42,7 @@ def checkout(commit: str = BASE) -> Iterator[Path]:
 
 
 def environment(root: Path) -> dict[str, str]:
-    """Of a process that imports `shoal` from that folder."""
+    """Return the environment of a process that imports `shoal` from that folder."""
     return os.environ | {"PYTHONPATH": str(root)}
 
 

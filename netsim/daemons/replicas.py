@@ -152,7 +152,7 @@ class Swarm:
         self.nodes.append(node)
         return node
 
-    def call(self, node: ReplicaNode, action: Callable[[], None]) -> None:
+    def call(self, node: ReplicaNode, action: Callable[[], object]) -> None:
         """Have a node do something."""
         node.time = self.now
         action()

@@ -28,7 +28,8 @@ def test_what_is_needed_is_kept_at_once_and_goes_after_a_while() -> None:
     gained: list[frozenset[Plot]] = []
     interest.on_gained.append(gained.append)
     assert kept(interest) == BASE
-    interest.need([SHARD], 0.0)
+    assert interest.need([SHARD], 0.0)
+    assert not interest.need([SHARD], 0.5)  # the same again is no reason to look around
     assert kept(interest) == {*BASE, SHARD} and gained == [{SHARD}]
     interest.need([OTHER], 1.0)
     assert kept(interest) == {*BASE, SHARD, OTHER} and gained[1:] == [{OTHER}]

@@ -270,9 +270,10 @@ def test_what_was_lost_comes_back_from_the_swarm_before_it_writes() -> None:
         assert lost.feed(JOBS).admit(entry).outcome is Outcome.NEWS
     peers = [Identity.from_seed(bytes([n]) * 32).peer for n in range(3)]
     for peer in (peers[0], peers[1], peers[1]):
-        lost.writer.reported(peer, linked=5)
+        assert not lost.writer.reported(peer, linked=5)
         assert lost.flush() == []
-    lost.writer.reported(peers[2], linked=5)
+    assert lost.writer.reported(peers[2], linked=5)
+    assert not lost.writer.reported(peers[2], linked=5)  # nothing waits for it any more
     lost.wall = first.wall
     lost.elsewhere = first.elsewhere
     assert numbers(lost.flush()) == [0]
