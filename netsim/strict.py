@@ -86,6 +86,8 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     if event in _FORBIDDEN:
         if CURRENT.get(None) is not None:
             refuse(_FORBIDDEN[event])
+    elif event == "open" and isinstance(args[0], int):
+        return  # a descriptor that was looked at when its file was opened by name
     elif event in _CHANGES or (event == "open" and args[2] & _WRITING):
         if CURRENT.get(None) is None or _imports(args):
             return

@@ -32,7 +32,7 @@ PARTS = {
     "transport/punch/puncher.py": {"self._run"},  # guards the attempt
     "transport/punch/tcp.py": {"self._count_again", "self._dial"},
     "transport/reach/looking.py": {"self._ask"},  # of a measurement
-    "transport/reach/measuring.py": {"try_out"},
+    "transport/reach/measuring.py": {"try_out", "self._buy"},
     "transport/reach/probing.py": {"self._read", "self._request"},
     "transport/relay/service.py": {"carry"},  # of a stream, so of a link
     "transport/rescue.py": {"self.finder"},  # of a link
@@ -50,7 +50,7 @@ OWN = {
     "transport/browser/gate.py": {"visits.receive"},
     "transport/endpoint.py": {
         "self._links.tick", "self._links.run_alarm", "self._links.give_back",
-        "self._accepting.accept",
+        "self._accepting.accept", "self._serve_too",
     },
     "transport/guard.py": {"partial"},
     "transport/ladder.py": {

@@ -72,7 +72,8 @@ class Circuits:
         opening = self._openings.get(key)
         if opening is None:
             opening = self._openings[key] = _Opening()
-            self.nursery.start_soon(self._run, opening, relay, peer, others)
+            guard = self._endpoint.guard
+            guard.start(self.nursery, peer, self._run, opening, relay, peer, others)
         opening.waiting += 1
         try:
             await opening.done.wait()

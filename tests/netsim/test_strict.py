@@ -3,6 +3,7 @@
 import _thread
 import datetime
 import gc
+import importlib
 import logging
 import os
 import random
@@ -11,6 +12,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -166,6 +168,16 @@ def test_randomness(draw: Callable[[], Any]) -> None:
 def test_tripwires(reach: Callable[[], Any], what: str) -> None:
     with pytest.raises(NotSimulated, match=f"alice: {what}"):
         in_host(reach)
+
+
+def test_a_host_may_import_a_module_that_nobody_has_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "never_compiled.py").write_text("value = 7")
+    assert in_host(lambda: importlib.import_module("never_compiled").value) == 7
+    assert list(tmp_path.glob("__pycache__/never_compiled.*"))
 
 
 def test_the_machine_s_name_is_the_host_s() -> None:
