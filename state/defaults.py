@@ -169,7 +169,8 @@ DOCUMENTS_BYTES = 64 * 2**20
 TAKEN_BYTES = 256 * 2**10  # bytes of entries taken in or read at once
 SETTLED_AT_ONCE = 32  # authors in one step whose voucher went, or who make room
 DROPPED_AT_ONCE = 256  # authors of whom all goes
-SHOWN_AT_ONCE = 64  # facts, of a feed that has changed, that the views follow in one step
+SHOWN_AT_ONCE = 64  # facts or records that are read in one step (steps.py),
+SHOWN_BYTES = 16 * 2**10  # or bytes of them: 4 KiB of empty maps take a millisecond
 LOADED_BYTES = 64 * 2**10  # bytes of entries made into a document at once
 
 # The exchange of feeds: when.

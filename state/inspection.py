@@ -18,6 +18,7 @@ from .keeper import Keeper, Lost
 from .kinds import KINDS, all_parts
 from .replica import Replica
 from .replication import Replication
+from .steps import Steps
 from .stored import StoredFeed, verify
 
 
@@ -141,9 +142,10 @@ def _damaged(feeds: list[StoredFeed]) -> list[FeedName]:
 async def _readable(facts: Mapping[str, bytes | None]) -> dict[str, Any]:
     """Facts for people; others run in between."""
     shown: dict[str, Any] = {}
-    for number, (key, value) in enumerate(facts.items(), 1):
+    steps = Steps()
+    for key, value in facts.items():
         shown[key] = None if value is None else readable(value)
-        if number % defaults.SHOWN_AT_ONCE == 0:
+        if steps.ends_with(value):
             await trio.lowlevel.checkpoint()
     return shown
 

@@ -35,6 +35,7 @@ from .record import MemberRecord, seal_record
 from .recordnews import RecordNews
 from .recordpulls import RecordPulls
 from .roster import Offer, Roster, mark_of
+from .steps import Steps
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
 """Bring up the link to a peer that may be met at some addresses. Raises DialFailed."""
@@ -355,11 +356,13 @@ class Membership:
 
     async def _take(self, link: Link, payload: bytes | memoryview) -> None:
         """Believe what is signed and new; hand it on. Raises BadRecord, the sender's fault."""
-        near = _nearness(link)
+        near, steps = _nearness(link), Steps()
         for claimed, age, sealed in read_told(payload):
             reach = min(claimed, near)
             record = self._roster.receive(sealed, link.peer, reach, self._host.now(), age)
             if record is None:
+                if steps.ends_with(sealed):
+                    await trio.lowlevel.checkpoint()
                 continue
             knowing = {link, *self._pulls.tellers(record.peer)}
             self._record_news.add(record.peer, [x for x in self._begun if x not in knowing])

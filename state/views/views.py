@@ -5,13 +5,13 @@ from itertools import chain
 from typing import Any
 
 from ...transport.identity import PeerId
-from .. import defaults
 from ..entry import FeedName
 from ..errors import BadFact
 from ..feed import Outcome, Verdict
 from ..holding import Watcher
 from ..kinds import KINDS, all_parts
 from ..record import MemberRecord
+from ..steps import Steps
 from .fact import read_fields
 from .jobs import Jobs
 from .members import Member, Members
@@ -63,9 +63,10 @@ class Views(Watcher):
             return
         gone = [key for key in view.keys(name) if key not in verdict.changed and verdict.fresh]
         changes = chain(((key, None) for key in gone), verdict.changed.items())
-        for number, (key, value) in enumerate(changes, 1):
+        steps = Steps()
+        for key, value in changes:
             view.changed(name, key, None if value is None else self._read(value))
-            if number % defaults.SHOWN_AT_ONCE == 0:
+            if steps.ends_with(value):
                 yield
                 if not self.shows(name.author, name.kind):
                     return  # hidden meanwhile

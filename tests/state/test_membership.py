@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from shoal.state import defaults
+from shoal.state import defaults, record, roster
 from shoal.state.errors import BadRecord
 from shoal.state.membership import Membership
 from shoal.state.record import DOMAIN, MemberRecord, open_record, seal_record
@@ -265,6 +265,41 @@ async def test_two_nodes_with_one_key_do_not_chase_each_other(
         await trio.sleep(0.1)
     seqs = {open_record(data).seq for _, _, data in pushed(net, node)}
     assert len(seqs) <= 3
+
+
+@pytest.mark.trio
+async def test_records_that_are_no_news_do_not_hold_the_loop(
+    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 old records with 4 KiB of empty maps each took 60 ms in one step."""
+    victim, liar = start(net, 2)
+    await trio.sleep(2)
+    bodies = [msgpack.packb({"seq": 1, "n": n, "x": [{}] * 4_000}) for n in range(defaults.BATCH)]
+    sealed = [seal(liar.identity, DOMAIN, body) for body in bodies]
+    read = Reads()
+
+    def peek(data: bytes) -> tuple[PeerId, int]:
+        read.bytes += len(data)
+        read.most, read.all = max(read.most, read.bytes), read.all + 1
+        return record.peek(data)
+
+    monkeypatch.setattr(roster, "peek", peek)
+    trio.lowlevel.add_instrument(read)
+    push(victim, liar, *sealed)
+    await trio.sleep(1)
+    trio.lowlevel.remove_instrument(read)
+    assert read.all == defaults.BATCH
+    assert read.most <= defaults.SHOWN_BYTES + defaults.RECORD_BYTES
+
+
+class Reads(trio.abc.Instrument):
+    """Counts what is read in one step of a task."""
+
+    def __init__(self) -> None:
+        self.bytes = self.most = self.all = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.bytes = 0
 
 
 def pushed(net: FakeNet, node: FakeNode) -> list[tuple[int, int, bytes]]:

@@ -215,6 +215,15 @@ def test_a_feed_of_many_facts_is_followed_in_steps() -> None:
     assert seen[0] == 2 * defaults.SHOWN_AT_ONCE and set(views.models.names()) == set(kept)
 
 
+def test_a_feed_of_facts_that_take_long_is_followed_in_shorter_steps() -> None:
+    """A snapshot of 4 KiB facts full of empty maps took 67 ms in one step."""
+    slow = msgpack.packb({"a": [{}] * 4_000})
+    most = defaults.SNAPSHOT_BYTES // len(slow)
+    views, name = Views(), FeedName(PEER, "models", 0)
+    steps = sum(1 for _ in views.restoring(name, {f"{n}": slow for n in range(most)}))
+    assert steps >= most * len(slow) // (defaults.SHOWN_BYTES + len(slow))
+
+
 def test_what_is_hidden_meanwhile_is_not_shown() -> None:
     views, name = Views(), FeedName(PEER, "models", 0)
     facts = {key: value for key, value in packed(MANY).items() if value is not None}
