@@ -3,7 +3,7 @@ others are met. `tasks/demand.py` decides by it."""
 
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..state.group.facts import Role
 from ..tasks.demand import Backing
@@ -12,14 +12,13 @@ from ..tasks.jobs.prompt import root_of
 from ..transport.identity import PeerId
 from ..transport.link import Link
 from ..transport.pipe import Way
-from ..transport.place import owner
+from ..transport.place import Nearness, nearness_of, network
 from . import defaults
 
 if TYPE_CHECKING:
     from .daemon import Node
 
-RELAYED = "relayed"
-"""The network of all that are met through others: any number of them may be one's own."""
+_NEAR: Final = (Way.LAN, Way.LOOPBACK)
 
 
 def backing_of(node: "Node") -> Backing:
@@ -29,7 +28,7 @@ def backing_of(node: "Node") -> Backing:
         named=frozenset(node.library.names().values()),
         embedded=defaults.EMBEDDED_ROOT,
         trusted=_neighbours(node, links) | _group(node) | _inviter(node),
-        networks={peer: _met_at(link) for peer, link in links.items()},
+        networks={peer: met for peer, link in links.items() if (met := _met_at(link))},
         asked=_asked(node, links),
     )
 
@@ -49,19 +48,26 @@ def _group(node: "Node") -> dict[PeerId, str]:
 
 
 def _neighbours(node: "Node", links: dict[PeerId, Link]) -> dict[PeerId, str]:
-    """Peers on the own network. A router or a container may make strangers that connect look as
-    if they were there, so this node dialled them, or found them by multicast."""
+    """Peers on the own network, which this node dialled there or found by multicast. A router or a
+    container may make strangers that connect look as if they were there."""
     return {
         peer: "on the same network"
         for peer, link in links.items()
-        if link.way in (Way.LAN, Way.LOOPBACK)
-        and (link.identities.dialled or node.ladder.knowledge.found_at(peer))
+        if link.way in _NEAR and (_was_dialled_near(link) or node.ladder.knowledge.found_at(peer))
     }
 
 
+def _was_dialled_near(link: Link) -> bool:
+    """Whether this node itself dialled a path on the own network. The link does not tell: its peer
+    may have added that path. A path over UDP does not either, since both sides begin it."""
+    return any(leg.dialled and leg.medium == "tcp" and leg.way in _NEAR for leg in link.status.legs)
+
+
 def _met_at(link: Link) -> str:
+    """The network of a peer; "" where it shows none. A single machine may appear through a relay
+    and, through a router or container of this node, at a private address."""
     ip = link.address[0]
-    return owner(ip) if ip else RELAYED
+    return network(ip, *defaults.DEMAND_BITS) if nearness_of(ip) is Nearness.PUBLIC else ""
 
 
 def _asked(node: "Node", links: dict[PeerId, Link]) -> dict[str, set[PeerId]]:

@@ -51,6 +51,8 @@ NEEDED_LOOK = 1.0  # seconds between two looks at what of the state is needed
 STATE_MEMORY = 4 * 2**30  # bytes: a machine with less keeps what it needs of the state
 STATE_DISK = 4 * 2**30  # bytes that are free: the same
 
+DEMAND_BITS = (24, 32)  # of an IPv4 and an IPv6 address, which make one network: brokers of
+# tunnels give away several /48 of one /32 to anybody
 DEMAND_JOBS = 16  # of one author that are looked at for which models are wanted
 
 STALL = 0.05  # seconds a step of a task may hold the event loop before it is counted

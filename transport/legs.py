@@ -106,7 +106,12 @@ class Legs:
         """Figures for a person."""
         return tuple(
             LegStatus(
-                leg.way, leg.path.medium, leg.path.address, leg.connection.rtt, leg is self.used
+                leg.way,
+                leg.path.medium,
+                leg.path.address,
+                leg.connection.rtt,
+                leg is self.used,
+                not leg.path.tls.server,
             )
             for leg in self._legs
         )

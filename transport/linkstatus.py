@@ -11,13 +11,15 @@ from .pipe import Way
 @dataclass(frozen=True, slots=True)
 class LegStatus:
     """One of a link's paths: how it got there, over `tcp`, `udp`, `circuit` or `webrtc`, to where,
-    its round trip in seconds (None before the first pong), whether it carries the link."""
+    its round trip in seconds (None before the first pong), whether it carries the link, and
+    whether this node dialled it (the peer may add paths to a link that this node dialled)."""
 
     way: Way
     medium: str
     address: Place
     rtt: float | None
     used: bool
+    dialled: bool
 
 
 @dataclass(frozen=True, slots=True)

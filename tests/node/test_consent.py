@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 
 from shoal.netsim.daemons.daemon import DaemonHandle
@@ -17,6 +18,7 @@ from shoal.state.record import ModelName
 from shoal.tasks.defaults import DEMAND_NETWORKS
 from shoal.tasks.demand import Backing
 from shoal.transport.identity import PeerId
+from shoal.transport.linkstatus import LegStatus
 from shoal.transport.pipe import Way
 from shoal.transport.place import owner
 
@@ -146,11 +148,24 @@ def test_the_embedded_models_root_is_the_one_that_is_imported() -> None:
 
 
 class FakeLink:
-    def __init__(self, name: str, way: Way, *, dialled: bool = False, ip: str = "10.0.0.7") -> None:
+    """The peer added `further`, a path that this node did not dial or that is not over TCP."""
+
+    def __init__(
+        self,
+        name: str,
+        way: Way,
+        *,
+        dialled: bool = False,
+        ip: str = "10.0.0.7",
+        further: LegStatus | None = None,
+    ) -> None:
         self.peer = PeerId(name)
-        self.way = way
-        self.identities = SimpleNamespace(dialled=dialled)
         self.address = (ip, 4001)
+        legs = [LegStatus(way, "tcp", self.address, None, further is None, dialled)]
+        legs += [] if further is None else [further]
+        self.way = legs[-1].way
+        self.status = SimpleNamespace(dialled=dialled, legs=tuple(legs))
+        self.identities = self.status
 
 
 def fake_node(*links: FakeLink, found: str = "", roles: Mapping[str, Role] | None = None) -> Any:
@@ -184,11 +199,29 @@ def test_one_that_connects_from_a_near_address_is_no_neighbour() -> None:
     assert set(backing.trusted) == {"dialled", "heard"}
 
 
-def test_all_that_are_met_through_relays_are_one_network() -> None:
-    links = [FakeLink(f"sybil{n}", Way.RELAYED, ip="") for n in range(50)]
-    six = [FakeLink(f"six{n}", Way.DIRECT, ip=f"2600:1:2:{n}::1") for n in range(50)]
-    backing = backing_of(fake_node(*links, *six))
-    assert set(backing.networks.values()) == {"relayed", "2600:1:2::/48"}
+@pytest.mark.parametrize("medium", ["tcp", "udp"])
+def test_a_near_path_that_a_stranger_adds_makes_it_no_neighbour(medium: str) -> None:
+    """This node dialled its public address. It came back through a container's port. Of a UDP path
+    that both sides punched, either side may count as the one that dialled."""
+    near = LegStatus(Way.LAN, medium, ("172.17.0.1", 9), None, True, medium == "udp")
+    stranger = FakeLink("stranger", Way.DIRECT, dialled=True, ip="11.0.0.1", further=near)
+    assert stranger.way is Way.LAN
+    assert not backing_of(fake_node(stranger)).trusted
+
+
+def test_one_machine_is_not_several_networks() -> None:
+    """It has an address of each version, tunnels of a broker, comes through relays as well, and
+    through this node's own container."""
+    backing = backing_of(
+        fake_node(
+            FakeLink("four", Way.DIRECT, ip="11.0.0.1"),
+            *(FakeLink(f"six{n}", Way.DIRECT, ip=f"2600:1:{n:x}::1") for n in range(50)),
+            *(FakeLink(f"relayed{n}", Way.RELAYED, ip="") for n in range(50)),
+            FakeLink("container", Way.LAN, ip="172.17.0.1"),
+            FakeLink("carrier", Way.DIRECT, ip="100.64.0.1"),
+        )
+    )
+    assert set(backing.networks.values()) == {"11.0.0.0/24", "2600:1::/32"}
 
 
 def test_a_group_trusts_its_members_but_no_client() -> None:

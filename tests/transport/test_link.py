@@ -17,6 +17,7 @@ from shoal.transport.errors import CallRefused, LinkClosed
 from shoal.transport.frame import Priority
 from shoal.transport.limits import Limits
 from shoal.transport.link import Link
+from shoal.transport.pipe import Way
 from shoal.transport.serving import IncomingStream
 from tests.transport.fleet import (
     LOOPBACK,
@@ -25,6 +26,7 @@ from tests.transport.fleet import (
     linked,
     make_node,
     running,
+    second_path,
     through_a_proxy,
     until,
 )
@@ -351,6 +353,19 @@ async def test_a_mistake_of_the_peer_ends_the_link_on_both_sides() -> None:
         assert a.lost == b.lost == ["frame-too-large"]
         again = await linked(a, b)  # and the endpoint is as good as before
         assert (await again.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
+
+
+async def test_status_shows_who_dialled_each_path() -> None:
+    """The peer may add one to a link that this node dialled."""
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        await until(lambda: b.up)
+        await second_path(b, a, Way.LAN)
+        await until(lambda: len(link.status.legs) == 2)
+        assert link.status.dialled
+        assert [leg.dialled for leg in link.status.legs] == [True, False]
+        assert [leg.dialled for leg in b.up[0].status.legs] == [False, True]
 
 
 async def test_status_shows_the_link() -> None:
