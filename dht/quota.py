@@ -190,8 +190,11 @@ class Quota:
     async def _candidates(self) -> list[Stored]:
         library, in_use = self._library, self._in_use()
         found = []
+        # A default limit does not undo what the owner asked for: it may be over the limit by that,
+        # and then the next small file would evict it.
+        asked = frozenset[str]() if self.allowance.firm else library.usage.asked
         for root, used in library.usage.fetched.items():
-            if root in in_use or not library.knows(root):
+            if root in in_use or root in asked or not library.knows(root):
                 continue
             own = await self._only_of(root)
             size = await self._host.offload(library.store.size_of, own)

@@ -25,6 +25,8 @@ class Usage:
         self.fetched: dict[str, float] = {}
         self.passing: set[str] = set()
         """Of these the models of which only what prompts need was asked for."""
+        self.asked: set[str] = set()
+        """Of these what the owner asked for by name: only a limit that the owner set evicts it."""
 
     def open(self) -> None:
         """Blocking: read what an earlier life kept."""
@@ -37,9 +39,12 @@ class Usage:
                     for root, when in found["fetched"].items()
                     if is_digest(root) and type(when) in (int, float)
                 }
-                passing = found.get("passing")
-                if isinstance(passing, list):
-                    self.passing = self.fetched.keys() & set(filter(is_digest, passing))
+                self.passing = self._listed(found.get("passing"))
+                self.asked = self._listed(found.get("asked"))
+
+    def _listed(self, found: object) -> set[str]:
+        listed = found if isinstance(found, list) else []
+        return self.fetched.keys() & set(filter(is_digest, listed))
 
     def note_used(self, root: str) -> None:
         """It is used now."""
@@ -64,9 +69,16 @@ class Usage:
             self.passing.remove(root)
             self._changed = True
 
+    def note_asked(self, root: str) -> None:
+        """Note that the owner asked for it by name."""
+        self.note_kept(root)
+        self._changed |= root not in self.asked
+        self.asked.add(root)
+
     async def note_added(self, root: str) -> None:
         """Its owner added it, or it is gone. Raises DiskFull, ModelError."""
         self.passing.discard(root)
+        self.asked.discard(root)
         if self.fetched.pop(root, None) is not None:
             await self._save()
 
@@ -78,7 +90,11 @@ class Usage:
 
     async def _save(self) -> None:
         self._changed = False
-        told = {"fetched": self.fetched, "passing": sorted(self.passing)}
+        told = {
+            "asked": sorted(self.asked),
+            "fetched": self.fetched,
+            "passing": sorted(self.passing),
+        }
         data = canonical.dump_json(told) + b"\n"
         try:
             await self._host.offload(write, self._host.files, self._path, data)

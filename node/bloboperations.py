@@ -60,6 +60,7 @@ class BlobOperations:
     async def blob_get(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         node, root, path = self._node, _root_of(request), path_of(request, "path")
         began = node.host.now()
+        node.library.usage.note_asked(root)
         await self._have_tree(root)
         report = await self._fetch(root, emit)
         size = await node.library.blobs.write_out(root, path)

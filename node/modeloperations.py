@@ -105,7 +105,7 @@ class ModelOperations:
         await emit({"event": "resolved", **meaning_view(meaning)})
         await self._find_holders(meaning)
         began = node.host.now()
-        node.library.usage.note_kept(root)
+        node.library.usage.note_asked(root)
         try:
             manifest = await self._manifest(root)
             report = await self._fetch(manifest, emit)

@@ -356,7 +356,10 @@ class Serving:
         def progress(done: int, total: int) -> None:
             self._state = replace(self._state, done=done, total=total)
 
-        asked = self._settings.model is not None or root == self._backing().embedded
+        named = self._settings.model is not None
+        if named:
+            self._library.usage.note_asked(root)
+        asked = named or root == self._backing().embedded
         await self._exchange.fetch(
             root, digests, lambda: holders(root, self._directory), progress, asked=asked
         )

@@ -260,6 +260,26 @@ async def test_what_the_owner_asks_for_may_go_beyond_what_nobody_set(
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("firm", [False, True])
+async def test_what_the_owner_asked_for_is_not_evicted_by_what_nobody_set(
+    world: World, tmp_path: Path, firm: bool
+) -> None:
+    """Beyond the limit as it is, the next small file (a stranger's result) would evict it."""
+    pulled, other = await world.blob(tmp_path, b"b", 4), await world.blob(tmp_path, b"c", 1)
+    world.library.usage.note_asked(pulled)
+    world.others = {pulled: 5, other: 1}
+    quota = world.quota(None, Allowance(2 * CHUNK, firm=firm))
+    assert (await quota.make_room(1, asked=True) != []) is firm
+    if not firm:
+        with pytest.raises(QuotaFull):
+            await quota.make_room(4 * CHUNK)
+        await world.library.usage.save()
+        again = await open_library(tmp_path / "data")
+        assert again.usage.asked == {pulled}
+    assert world.library.knows(pulled) is not firm
+
+
+@pytest.mark.trio
 async def test_what_others_fill_of_the_disk_is_not_taken(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
