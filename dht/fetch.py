@@ -226,7 +226,7 @@ class Fetch:
             if len(self._watches) >= PEERS_AT_ONCE and not self._make_room(now):
                 break
             scope = self._watches[peer] = trio.CancelScope()
-            self._guard.start(nursery, peer, self._watch, peer, scope, end=scope.cancel)
+            self._guard.start(nursery, peer, self._watch, peer, scope)
 
     def _make_room(self, now: float) -> bool:
         """Take the place of a peer that says it has chunks and never brought one, if any."""
@@ -263,12 +263,14 @@ class Fetch:
         self._news.set()
 
     async def _watch(self, peer: PeerId, place: trio.CancelScope) -> None:
-        with place:
-            await self._keep_up(peer)
-        if self._watches.get(peer) is place:
-            del self._watches[peer]
-            if self._switchboard.link(peer) is None:
-                self._transfer.offers(peer, ())  # who is gone counts as nobody's holder
+        try:
+            with place:
+                await self._keep_up(peer)
+        finally:
+            if self._watches.get(peer) is place:
+                del self._watches[peer]
+                if self._switchboard.link(peer) is None:
+                    self._transfer.offers(peer, ())  # a peer without a link holds nothing
 
     async def _keep_up(self, peer: PeerId) -> None:
         """With what a peer has, until it leaves, lies, or falls silent."""

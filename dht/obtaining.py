@@ -94,6 +94,13 @@ class Obtaining:
         return min(links, key=lambda link: self._in_vain[link.peer], default=None)
 
     async def _ask(self, search: _Search, ask: Ask, link: Caller, digest: str) -> None:
+        try:
+            await self._take(search, ask, link, digest)
+        finally:  # also after a mistake, or a few peers that find one stop the search
+            search.under_way.discard(link.peer)
+            search.news.set()
+
+    async def _take(self, search: _Search, ask: Ask, link: Caller, digest: str) -> None:
         peer, data = link.peer, None
         with trio.CancelScope() as scope:
             self._scopes[scope] = peer
@@ -112,8 +119,6 @@ class Obtaining:
             pause = min(BACKOFF_START * 2 ** search.tries[peer], BACKOFF_MAX)
             search.tries[peer] = min(search.tries[peer] + 1, 16)
             search.rests[peer] = self._host.now() + pause
-        search.under_way.discard(peer)
-        search.news.set()
 
 
 def _has_digest(data: bytes, digest: str) -> bool:

@@ -25,7 +25,7 @@ from shoal.dht.defaults import (
 )
 from shoal.dht.errors import ChunkCorrupt, DiskFull, FetchFailed, ModelError
 from shoal.dht.exchange import Exchange
-from shoal.dht.fetch import FetchReport
+from shoal.dht.fetch import Fetch, FetchReport
 from shoal.dht.library import Library
 from shoal.dht.manifest import Manifest
 from shoal.dht.quota import Allowance, Quota
@@ -33,6 +33,7 @@ from shoal.dht.ranges import pack_ranges
 from shoal.dht.switchboard import Swarm as Providers
 from shoal.transport.calls import Answer, Call, Refusal, Reply
 from shoal.transport.errors import DialFailed
+from shoal.transport.guard import Mishap
 from shoal.transport.identity import PeerId
 
 from .models import FakeHost, open_library, weights, write_folder
@@ -435,6 +436,24 @@ async def test_peers_that_promise_and_never_deliver_make_room(
     report = await getter.get(manifest)
     assert set(report.by_peer) == {"good"}
     assert report.seconds < 45
+
+
+async def test_peers_that_find_a_mistake_of_ours_make_room(
+    swarm: Swarm, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    getter, manifest, false = await behind_false_ones(swarm, PEERS_AT_ONCE, None)
+    told, takes = list[Mishap](), Fetch._takes
+    getter.exchange._guard.report = told.append
+
+    async def fail(self: Fetch, peer: PeerId, has: list[str]) -> bool:
+        if peer.startswith("false"):
+            swarm.network.nodes.pop(peer)  # the guard ends the link
+            raise KeyError(peer)
+        return await takes(self, peer, has)
+
+    monkeypatch.setattr(Fetch, "_takes", fail)
+    report = await getter.get(manifest)
+    assert set(report.by_peer) == {"good"} and len(told) == len(false)
 
 
 async def test_peers_that_offer_nothing_make_room(swarm: Swarm, autojump_clock: MockClock) -> None:

@@ -12,6 +12,7 @@ from shoal.dht import obtaining as module
 from shoal.dht.defaults import ASKED_AT_ONCE, MANIFEST_TIMEOUT, PATIENCE
 from shoal.dht.obtaining import Obtaining
 from shoal.dht.switchboard import Caller
+from shoal.transport.guard import Mishap
 from shoal.transport.identity import PeerId
 from tests.dht.models import FakeHost
 from tests.dht.network import Network
@@ -111,3 +112,21 @@ async def test_who_falls_quiet_is_not_waited_for(autojump_clock: MockClock) -> N
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fall)
         assert await peers.get() < 2
+
+
+async def test_peers_that_find_a_mistake_of_ours_take_no_place(autojump_clock: MockClock) -> None:
+    """As many as are asked at once: the search would wait for them until its patience is over."""
+    peers = Peers(ASKED_AT_ONCE, 0)
+    told, guard = list[Mishap](), peers.obtaining._guard
+    guard.report = told.append
+    ask = peers.ask
+
+    async def find(link: Caller, digest: str) -> bytes | None:
+        if link.peer.startswith("silent"):
+            peers.node.network.nodes.pop(link.peer)  # the guard ends the link
+            raise KeyError(digest)
+        return await ask(link, digest)
+
+    with trio.fail_after(60):
+        assert await peers.obtaining.get(find, DIGEST) == DATA
+    assert len(told) == ASKED_AT_ONCE

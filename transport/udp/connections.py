@@ -150,13 +150,17 @@ class Connections:
             if found is not None:
                 socket.send(found, place)
             return None
-        connection = Connection(
-            self._server,
-            self._limits,
-            self._extra,
-            original_destination_connection_id=found.original,
-            retry_source_connection_id=found.retried,
-        )
+        try:
+            connection = Connection(
+                self._server,
+                self._limits,
+                self._extra,
+                original_destination_connection_id=found.original,
+                retry_source_connection_id=found.retried,
+            )
+        except BaseException:
+            self.gate.half_open.leave(found.entry)
+            raise
         entry = self._add(connection, now, found.entry)
         self._name(entry, destination(data))
         return entry

@@ -1,6 +1,7 @@
 """All connections of a port, under attack and by themselves."""
 
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from aioquic.quic.packet import QuicStreamFrame
 
 from shoal.netsim.world import World
 from shoal.transport.defaults import MIB
+from shoal.transport.guard import Mishap
 from shoal.transport.udp import connections as module
 from shoal.transport.udp.connection import Connection
 from shoal.transport.udp.defaults import UdpLimits
@@ -231,6 +233,19 @@ async def test_an_unauthentic_first_packet_leaves_nothing(world: World) -> None:
         b.port.connections.receive([(bytes(data), ("198.51.100.1", 1))], b.port._sockets[0])
         assert len(b.port.connections) == 0
         assert b.port.connections.gate.half_open.count == 0
+
+
+async def test_a_mistake_with_a_first_packet_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else so many of them as may be half open keep everybody out."""
+    async with running(*pair(world)) as (_, b):
+        told, connections = list[Mishap](), b.port.connections
+        connections._guard.report = told.append
+        monkeypatch.setattr(module, "Connection", partial(Connection, nonsense=b""))
+        connections.receive([(first_packet(), ("198.51.100.1", 1))], b.port._sockets[0])
+        assert [mishap.error for mishap in told] == ["TypeError"]
+        assert len(connections) == connections.gate.half_open.count == 0
 
 
 async def test_a_timer_in_the_past_does_not_spin(world: World) -> None:
