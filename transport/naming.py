@@ -19,13 +19,15 @@ HINT: Final = (
 _ALIKE: Final = {
     ord(theirs): ours
     for group, latin in (
-        ("аеорсухѕіјԁԛԝһӏьҽ", "aeopcyxsijdqwhlbe"),
+        ("аеорсухѕіјԁԛԝһӏьҽүѵꙇ", "aeopcyxsijdqwhlbeyvi"),
         ("АВЕКМНОРСТУХЅІЈӀЗԌԚԜ", "ABEKMHOPCTYXSIJl3GQW"),
         ("αγικνορυϲϳ", "ayikvopucj"),
         ("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧϹϺ", "ABEZHIKMNOPTYXCM"),
         ("օսհոցզլ", "ouhngql"),  # Armenian
         ("ᎪᎬᎻᎫᏦᏞᎷᏢᎡᏚᎢᏙᎳᏃᏟᏴᎠᏀᎥ", "AEHJKLMPRSTVWZCBDGi"),  # Cherokee
-        ("ıɑɡɩⲟⲣⲥ‐‑‒–—−", "iagiopc------"),
+        ("ꓐꓑꓒꓓꓔꓖꓗꓙꓚꓜꓝꓟꓠꓡꓢꓣꓤꓦꓧꓪꓫꓬꓮꓰꓲꓳꓴ", "BPdDTGKJCZFMNLSRRVHWXYAEIOU"),  # Lisu
+        ("ƖǀꞁᴄɪɴᴏʀꜱᴛᴜᴠᴡʏᴢƨƷȜƽƿʟᴋ", "lllcinorstuvwyz233splk"),  # Latin as well
+        ("ıɑɡɩⲟⲣⲥ‐‑‒–—−⁃ーᅳ一", "iagiopc----------"),
     )
     for theirs, ours in zip(group, latin, strict=True)
 }

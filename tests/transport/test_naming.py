@@ -20,7 +20,9 @@ ALIKE = {
     "ti\ufe0fny": "tiny", "Llam\u03b1-3": "Llama-3", "\uff54iny": "tiny", "t\u0131ny": "tiny",
     "Llama\u20133.2": "Llama-3.2", "\U0001d42d\U0001d422ny": "tiny", "t\U000e0069iny": "tiny",
     "\u0441\u043e\u0441\u043e": "coco", "ti\u202eny": "tiny",
-    "ti\u3164ny": "tiny",
+    "ti\u3164ny": "tiny", "\u01c0lama": "llama", "deep\u1d04": "deepc",
+    "\ua4d4\ua4f2\ua4e0\ua4ec": "TINY", "gpt\u30fcoss": "gpt-oss", "gpt\u4e00oss": "gpt-oss",
+    "gpt\u1173oss": "gpt-oss",
 }  # fmt: skip
 
 
