@@ -190,7 +190,7 @@ class Quota:
     async def _candidates(self) -> list[Stored]:
         library, in_use = self._library, self._in_use()
         found = []
-        # A default limit does not undo what the owner asked for: it may be over the limit by that,
+        # A default limit evicts nothing that the owner asked for: that may exceed the limit,
         # and then the next small file would evict it.
         asked = frozenset[str]() if self.allowance.firm else library.usage.asked
         for root, used in library.usage.fetched.items():

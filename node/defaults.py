@@ -52,7 +52,7 @@ STATE_MEMORY = 4 * 2**30  # bytes: a machine with less keeps what it needs of th
 STATE_DISK = 4 * 2**30  # bytes that are free: the same
 
 DEMAND_BITS = (24, 32)  # of an IPv4 and an IPv6 address, which make one network: brokers of
-# tunnels give away several /48 of one /32 to anybody
+# tunnels give each customer several /48 of one /32
 DEMAND_JOBS = 16  # of one author that are looked at for which models are wanted
 
 STALL = 0.05  # seconds a step of a task may hold the event loop before it is counted

@@ -11,7 +11,7 @@ class Steps:
         self._values = self._bytes = 0
 
     def ends_with(self, value: bytes | None) -> bool:
-        """Count a value (None: one that is gone). Return whether the step ends with it."""
+        """Count a value (None: a deleted one). Return whether the step ends with it."""
         self._values += 1
         self._bytes += len(value or b"")
         if self._values < defaults.SHOWN_AT_ONCE and self._bytes < defaults.SHOWN_BYTES:

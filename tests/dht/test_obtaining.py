@@ -115,7 +115,7 @@ async def test_who_falls_quiet_is_not_waited_for(autojump_clock: MockClock) -> N
 
 
 async def test_peers_that_find_a_mistake_of_ours_take_no_place(autojump_clock: MockClock) -> None:
-    """As many as are asked at once: the search would wait for them until its patience is over."""
+    """Otherwise as many of them as are asked at once would stop the search."""
     peers = Peers(ASKED_AT_ONCE, 0)
     told, guard = list[Mishap](), peers.obtaining._guard
     guard.report = told.append

@@ -356,7 +356,7 @@ async def test_a_mistake_of_the_peer_ends_the_link_on_both_sides() -> None:
 
 
 async def test_status_shows_who_dialled_each_path() -> None:
-    """The peer may add one to a link that this node dialled."""
+    """The peer may add paths to a link that this node dialled."""
     a, b = make_node(1), make_node(2)
     async with running(a, b):
         link = await linked(a, b)

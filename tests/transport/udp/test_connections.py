@@ -238,7 +238,7 @@ async def test_an_unauthentic_first_packet_leaves_nothing(world: World) -> None:
 async def test_a_mistake_with_a_first_packet_leaves_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else so many of them as may be half open keep everybody out."""
+    """Otherwise such packets would use up the half-open places."""
     async with running(*pair(world)) as (_, b):
         told, connections = list[Mishap](), b.port.connections
         connections._guard.report = told.append
