@@ -42,7 +42,8 @@ class Bootstrap:
         self._lost = trio.Event()
 
     async def run(self, given: Sequence[Address], remembered: Sequence[Address]) -> None:
-        """Until cancelled. Of remembered addresses nothing is told: peers come and go."""
+        """Run until cancelled. Failures of remembered addresses are not reported: peers come and
+        go."""
         async with trio.open_nursery() as nursery:
             places = {(address.host, address.port) for address in given}
             rest = [each for each in remembered if (each.host, each.port) not in places]
@@ -52,8 +53,9 @@ class Bootstrap:
                 nursery.start_soon(self._keep, addresses, False)
 
     async def _dial(self, addresses: Sequence[Address], given: bool) -> Link:
-        """The link to one that answers there; where nothing does, at TCP 443 of the same hosts,
-        for networks that let out nothing else. `given`: by the owner. Raises DialFailed."""
+        """Return a link to the peer at these addresses. If none answers, dial TCP 443 of the same
+        hosts, since some networks let out nothing else. `given`: the owner named the addresses.
+        Raises DialFailed."""
         first = addresses[0]
         if first.peer is None:
             timeout = defaults.BOOTSTRAP_TIMEOUT
@@ -77,7 +79,7 @@ class Bootstrap:
             raise
 
     async def _keep(self, addresses: Sequence[Address], told: bool) -> None:
-        """One peer: dialled until it answers, and again whenever its link has ended."""
+        """Dial one peer until it answers, and again whenever its link has ended."""
         address = addresses[0]
         pause = defaults.BOOTSTRAP_PAUSE
         while True:
@@ -125,7 +127,7 @@ class Bootstrap:
 
 
 def _by_peer(addresses: Sequence[Address]) -> list[list[Address]]:
-    """The addresses of each peer together; of one that is not named, each by itself."""
+    """Group addresses by peer. An address that names no peer is a group of its own."""
     found: dict[object, list[Address]] = {}
     for each in addresses:
         found.setdefault(each.peer or each, []).append(each)
@@ -147,9 +149,7 @@ async def join(
     """
     where = f"{invitation.host}:{invitation.port}"
     try:
-        link = await endpoint.dial(
-            Address(invitation.host, invitation.port), timeout=defaults.BOOTSTRAP_TIMEOUT
-        )
+        link = await _dial_inviter(endpoint, invitation)
     except DialFailed as error:
         raise _join_failed(where, error, endpoint.peer) from None
     if not invitation.expects(public_key_of(link.peer)):
@@ -160,6 +160,25 @@ async def join(
             hint="ask for a new code; somebody else may be answering at that address",
         )
     return link, await _redeem(link, where, box, endpoint.peer)
+
+
+async def _dial_inviter(endpoint: Endpoint, invitation: Invitation) -> Link:
+    """Dial the address of an invitation, then TCP 443 of the same host if the address does not
+    answer. Raises the DialFailed of the address itself."""
+    first = Address(invitation.host, invitation.port)
+    try:
+        return await endpoint.dial(first, timeout=defaults.BOOTSTRAP_TIMEOUT)
+    except DialFailed as error:
+        if error.code not in SILENT or first.port == HTTPS_PORT:
+            raise
+        with suppress(DialFailed):
+            web = replace(first, port=HTTPS_PORT)
+            link = await endpoint.dial(web, timeout=defaults.BOOTSTRAP_TIMEOUT)
+            if invitation.expects(public_key_of(link.peer)):
+                return link
+            # Another node of the same router may listen there: it says nothing about the inviter.
+            link.close("wrong-peer")
+        raise
 
 
 async def _redeem(link: Link, where: str, box: bytes, own: PeerId) -> Handed | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from shoal.node import defaults
+from shoal.node import bootstrap, defaults
 from shoal.node.bootstrap import Bootstrap, join
 from shoal.node.config import DataFolder
 from shoal.node.credentials import Credentials
@@ -247,6 +247,31 @@ async def test_nobody_answers(tmp_path: Path) -> None:
         invitation = replace(decode(code), port=1)
         with pytest.raises(NodeError, match="does not answer"):
             await join(joiner.endpoint, invitation, b"b" * 32)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("same", [True, False])
+async def test_joining_by_the_web_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """Only the inviter is accepted on the second port."""
+    async with swarm(tmp_path) as make:
+        inviter = await make.peer()
+        code = await inviter.code()
+        joiner, other = await make.peer(code=code), await make.peer()
+        await other.code()
+        # The other node even knows the secret; only its key differs.
+        other.credentials.book.add(decode(code).secret, 1, 100.0)
+        answers = inviter if same else other
+        monkeypatch.setattr(bootstrap, "HTTPS_PORT", answers.endpoint.port)
+        invitation = replace(decode(code), port=1)
+        if same:
+            link, _ = await join(joiner.endpoint, invitation, b"b" * 32)
+            assert link.peer == inviter.identity.peer
+        else:
+            with pytest.raises(NodeError, match=r"127\.0\.0\.1:1 does not answer"):
+                await join(joiner.endpoint, invitation, b"b" * 32)
+            assert joiner.endpoint.link(other.identity.peer) is None
 
 
 @pytest.mark.trio

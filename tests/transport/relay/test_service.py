@@ -473,6 +473,24 @@ async def test_newcomers_of_an_open_swarm_are_strangers(
         assert await most() is None
 
 
+async def test_a_relay_counts_newcomers_as_strangers_unless_told_otherwise(
+    virtual_time: object,
+) -> None:
+    """A newcomer's circuit ends with the stranger's bytes, whatever its target is."""
+    a, r = make_node(1), make_node(3)
+    service = RelayService(RealHost(), r.endpoint, FAST)
+    async with running(a, r):
+        link = await a.endpoint.dial(r.address, timeout=5)
+        reply = await link.call("relay.reserve", timeout=5)
+        assert reply.header["bytes"] == 128 * 1024
+        near = r.endpoint.link(a.endpoint.peer)
+        service.book.reserve("b", "127.0.0.2", trio.current_time(), member=True)
+        links = near, near
+        opened = service._open(a.endpoint.peer, PeerId("b"), *links)
+        assert not isinstance(opened, str)
+        assert opened[0].most == 128 * 1024 and opened[0].stranger is not None
+
+
 async def test_peers_are_told_when_it_begins_to_relay_and_when_it_ends(
     virtual_time: object,
 ) -> None:
