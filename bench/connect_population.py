@@ -77,7 +77,7 @@ def draw_one(people: Population, kind: Kind, random: Random) -> Draw:
 
 
 def homes(kinds: Sequence[Kind]) -> list[Kind]:
-    """Those that others cannot reach, in their shares of all of those."""
+    """Return the kinds that other nodes cannot reach, with shares that sum to 1."""
     found = [kind for kind in kinds if kind.nat and not kind.forward]
     whole = sum(kind.share for kind in found)
     return [replace(kind, share=kind.share / whole) for kind in found]

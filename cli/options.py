@@ -160,11 +160,11 @@ def node_options(command: Command) -> Command:
                      show_default=True,
                      help="Dial members of the swarm up to so many links."),
         click.option("--relay", type=_Parsed("relay"), metavar="RATE",
-                     help="Carry others' traffic, up to so many bytes a second, e.g. 1MB, or "
-                     "none (default: 64kB while other nodes can reach this one)."),
+                     help="Relay traffic of other nodes at up to RATE bytes per second, e.g. "
+                     "1MB, or none (default: 64kB while other nodes can reach this one)."),
         click.option("--port-443/--no-port-443", "port_443", default=None,
-                     help="Listen on TCP port 443 too, which nearly every network lets out "
-                     "(default: while other nodes can reach this one, if it is free)."),
+                     help="Also listen on TCP port 443, which nearly every network lets out "
+                     "(default: while other nodes can reach this one and the port is free)."),
         click.option("--up", type=_Parsed("rate"), metavar="RATE",
                      help="Send at most so many bytes a second, e.g. 500kB or 4Mbit "
                      "(default: no limit)."),

@@ -79,11 +79,11 @@ def _place_line(held: dict[str, Any]) -> str:
 
 
 def relaying_line(relaying: dict[str, Any]) -> str:
-    """What this node carries for others, and what it lends."""
+    """Format the traffic that this node relays and the rate that it lends."""
     if not relaying["on"]:
         if not relaying["allowed"]:
             return "off, as its owner chose (`--relay none`)"
-        return "off: no other node is known to reach this one, so it is of no use as a relay"
+        return "off: no other node is known to reach this one, so it cannot serve as a relay"
     places, circuits = relaying["places"], relaying["circuits"]
     return (
         f"{places} {_plural('place', places)}, {circuits} {_plural('circuit', circuits)}, "

@@ -39,13 +39,13 @@ class NodeConfig:
     threads: int | None = None  # of the engine; None: one per core
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     links: int = MEMBER_LINKS  # members are dialled while there are fewer
-    relay: int | None = None  # bytes per second lent to others as a relay; None: a little, once
-    # they are known to reach this node; 0: none
+    relay: int | None = None  # bytes per second lent as a relay; None: the default rate, once
+    # other nodes are known to reach this one; 0: none
     up: int | None = None  # bytes per second sent at most; None: without limit
     down: int | None = None  # bytes per second received at most; None: without limit
     libp2p_relays: tuple[Address, ...] = ()  # relays that are no shoal nodes, to be reached through
-    port_443: bool | None = None  # listen on TCP 443 as well, for those who can go nowhere else;
-    # None: while others are known to reach this node
+    port_443: bool | None = None  # also listen on TCP 443, for peers behind web-only
+    # firewalls; None: while other nodes are known to reach this one
     browsers: tuple[str, int] | None = None  # IP address and port for browsers; None: no browsers
     rungs: Rungs = ALL_RUNGS  # the ways to others that this node takes
     state: Literal["auto", "all", "needed"] = "auto"  # what is kept of the swarm's state

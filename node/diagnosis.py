@@ -201,8 +201,8 @@ class Diagnosis:
     def _no_443() -> Finding:
         return Finding(
             "no-443",
-            "TCP port 443 cannot be had: another program has it, or this user may not",
-            "on Linux `sudo sysctl net.ipv4.ip_unprivileged_port_start=443` lets every user",
+            "cannot listen on TCP port 443: another program uses it, or this user may not",
+            "on Linux `sudo sysctl net.ipv4.ip_unprivileged_port_start=443` permits every user",
         )
 
     def _as_the_mapper_says(self, general: list[Finding]) -> Iterator[Finding]:
@@ -242,27 +242,27 @@ class Diagnosis:
         if held:
             yield Finding(
                 "relays",
-                f"{_count(held, 'relay')} will introduce those that look for this node, and carry "
-                "what cannot come directly, slowly",
+                f"{_count(held, 'relay')} will introduce peers that look for this node, and carry "
+                "traffic that has no direct path, slowly",
             )
         elif ladder.rungs.relay and not ladder.relays.reachable and self._has_company():
             yield Finding(
                 "no-relay",
-                "no relay has a place for this node: hole punching begins over one, so nodes that "
-                "this one does not call itself may not find a way to it. A swarm in which no node "
-                "can be reached from outside has no relays",
+                "no relay has accepted this node: hole punching begins over a relay, so peers that "
+                "this node does not dial itself may not reach it. A swarm has no relays if none of "
+                "its nodes can be reached from outside",
                 "one node with a public address or a forwarded port is enough; it relays by itself",
             )
         yield from self._lends()
 
     def _lends(self) -> Iterator[Finding]:
-        """What this node does for others as a relay, or could."""
+        """Report whether this node relays, or could relay."""
         book, web = self._ladder.relaying.book, self._ladder.web_port
         if book.lends:
             yield Finding(
                 "lends",
                 f"this node relays for others, {book.limits.rate / 1000:g} kB a second in all: it "
-                "introduces them to each other, and carries what reaches them no other way",
+                "introduces peers to each other and carries traffic that has no direct path",
                 "`shoal node --relay 1MB` lends more, `--relay none` nothing",
             )
             if web is not None and web.failure:
@@ -270,7 +270,7 @@ class Diagnosis:
         elif self._ladder.reach.reachability.public and not book.limits.rate:
             yield Finding(
                 "could-relay",
-                "this node could help those behind difficult routers, but its owner lends nothing",
+                "this node could relay for peers behind strict routers, but its owner forbids it",
                 "start it without `--relay none`",
             )
 

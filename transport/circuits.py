@@ -23,7 +23,7 @@ from .relay.vouch import Vouched
 
 @dataclass(slots=True, eq=False)
 class _Opening:
-    """One way to a peer through one relay, for all that want it."""
+    """Opening of one circuit to a peer through one relay, shared by all its dialers."""
 
     done: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -33,11 +33,11 @@ class _Opening:
 
 
 class Circuits:
-    """Those of one node. `relays` dials through shoal's relays, `foreign` through libp2p's.
+    """Circuits of one node. `relays` dials through shoal's relays, `foreign` through libp2p's.
 
-    A few at a time are opened through one relay, and one that has begun is finished, whether its
-    first dialler still waits or not: a relay lends little, and a handshake that is given up halfway
-    was in vain. `nursery` is there while the node serves.
+    Only a few circuits open at once through one relay. An opening that has begun is finished even
+    if its first dialer has given up: a relay lends little, and an abandoned handshake wastes it.
+    `nursery` is set while the node serves.
     """
 
     def __init__(
@@ -50,9 +50,8 @@ class Circuits:
         link_relay: Callable[[Address, Sequence[Address]], Awaitable[None]],
         improve: Callable[[Link, bool], None],
     ) -> None:
-        """`link_relay` gets a relay linked by any of its addresses, or raises DialFailed;
-        `improve(link, at_once)` is told of links that a relay carries: they should become
-        direct."""
+        """`link_relay` links a relay by any of its addresses, or raises DialFailed.
+        `improve(link, at_once)` is called with each relayed link, to make it direct."""
         self._endpoint = endpoint
         self._relays = relays
         self._foreign = foreign
@@ -64,8 +63,8 @@ class Circuits:
         self._turns: dict[PeerId | None, trio.Semaphore] = {}
 
     async def dial(self, relay: Address, peer: PeerId, others: Sequence[Address] = ()) -> Link:
-        """A path to a peer through a relay, of whichever kind, at one of its addresses. Raises
-        DialFailed."""
+        """Return a link to a peer through a relay of either kind, at one of the relay's addresses.
+        Raises DialFailed."""
         if self.nursery is None:
             raise DialFailed("not-running", "the node is not running")
         key = relay.peer, peer
@@ -85,7 +84,7 @@ class Circuits:
                 opening.scope.cancel()
         if isinstance(opening.result, Link):
             return opening.result
-        raise opening.result or DialFailed("closed", f"`{peer}` was looked for no longer")
+        raise opening.result or DialFailed("closed", f"the dial to `{peer}` was cancelled")
 
     async def _run(
         self, opening: _Opening, relay: Address, peer: PeerId, others: Sequence[Address]

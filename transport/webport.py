@@ -1,4 +1,4 @@
-"""TCP 443 beside a node's own port, while others reach it: some networks let out nothing else."""
+"""A second listener on TCP 443 of a reachable node: some networks let out nothing else."""
 
 import trio
 
@@ -9,18 +9,18 @@ from .whereabouts import Whereabouts
 
 
 class WebPort:
-    """Of one node."""
+    """The listener of one node."""
 
     def __init__(self, endpoint: Endpoint, whereabouts: Whereabouts) -> None:
         self.failure = ""
-        """The reason for which the port could not be bound; "" if it was, or is not needed."""
+        """Why the port could not be bound; "" if it is bound or not needed."""
         self._endpoint = endpoint
         self._whereabouts = whereabouts
         self._scopes: list[trio.CancelScope] = []
 
     async def tend(self, listen: str, reachable: bool) -> None:
-        """Listen there while others reach this node at a public address of its own; one that its
-        router forwards to it is not on this port."""
+        """Listen while peers reach this node at its own public address. A port that its router
+        forwards does not count, since it is a different port."""
         if not reachable:
             self.failure = ""
             for scope in self._scopes:

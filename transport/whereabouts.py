@@ -66,8 +66,8 @@ class Whereabouts:
         return [*known.reached("udp"), *(place for place in own if place not in tried)]
 
     def reachable(self) -> bool:
-        """Whether any peer with IPv4 can dial it, as far as is known. If no peer could tell, a
-        public address of its own is enough."""
+        """Whether any peer with IPv4 can dial this node, as far as is known. If no peer could tell,
+        a public address of its own is enough."""
         shown = self.shown_reachable()
         return self.public_ipv4() if shown is None else shown
 

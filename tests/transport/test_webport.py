@@ -51,7 +51,7 @@ async def test_a_node_relays_while_others_are_shown_to_reach_it(world: World) ->
     shut = tuple(replace(each, answer=Answer.NOT_REACHED) for each in known.dialled)
     nobody = tuple(replace(each, answer=Answer.UNKNOWN) for each in known.dialled)
     await found(public, replace(known, dialled=nobody))
-    assert public.ladder.relaying.book.lends  # nobody could tell: as before
+    assert public.ladder.relaying.book.lends  # no peer could tell, so nothing changes
     await found(public, replace(known, dialled=shut))
     await trio.sleep(1)
     assert not public.ladder.relaying.book.lends and WEB not in public.endpoint.listening

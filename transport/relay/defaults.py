@@ -43,7 +43,7 @@ LIGHT_BYTES: Final = 32 * KIB
 MEMBER_WEIGHT: Final = 4
 """A member's part of the rate for one of a stranger's, where both want more than there is."""
 MEMBERS_PART: Final = 0.75
-"""What all members together get at least, of 1, while one of them wants more than there is."""
+"""Least part of the rate, of 1, for all members together while one of them waits for bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,14 @@ MEMBERS_PER_NETWORK: Final = 4
 
 # Circuits on their way (openings.py).
 OPENING_RATE: Final = 8000
-"""One circuit may be opening for each so many bytes per second of the rate: a handshake and the
-first messages are about 12 kB, and should take 2 s."""
+"""Bytes per second of the rate for each circuit that is opening: a handshake and the first messages
+are about 12 kB, and should take 2 s."""
 OPENINGS_LEAST: Final = 4
-"""So many may always be, a count."""
+"""Circuits that may always open at once, a count."""
 OPENING_BYTES: Final = 12_000
-"""A circuit counts as open when it has carried so many bytes."""
+"""Bytes carried after which a circuit counts as open."""
 OPENING_S: Final = 6.0
-"""A circuit counts as open after so many seconds, since an end may not answer."""
+"""Seconds after which a circuit counts as open in any case, since an end may not answer."""
 QUEUE_S: Final = 8.0
 """How long a circuit waits for its turn to open, in seconds."""
 QUEUE: Final = 64
@@ -108,9 +108,9 @@ QUEUE: Final = 64
 QUEUE_PER_SOURCE: Final = 8
 """Circuits of one peer that wait for their turn, a count."""
 CROSSING_S: Final = 10.0
-"""A circuit that the other end has opened so lately, in seconds, serves both."""
+"""Seconds for which a circuit that the other end opened serves both ends."""
 PIECE_COST: Final = 128
-"""Bytes that a piece costs beside what it carries: headers, and what acknowledges it."""
+"""Bytes that each piece costs in addition to its payload: headers and acknowledgements."""
 
 
 # Carrying bytes (circuit.py, service.py).

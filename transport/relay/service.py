@@ -44,8 +44,8 @@ Since = Callable[[PeerId], float | None]
 class RelayService:
     """Relays between peers that have links to this node. It needs no task of its own.
 
-    `member` says since when a peer is no stranger. Unless told otherwise that is every peer of a
-    private group, and of an open swarm those that have been linked here for a while (standing.py).
+    `member` returns when a peer became a member. By default every peer of a private group is a
+    member; in an open swarm, a peer that has been linked here for a while (standing.py).
     `fetch(peer)` makes a direct link to a peer, if it can, for a member that wants to reach it
     through here.
     """
@@ -83,8 +83,8 @@ class RelayService:
 
     @property
     def reachable(self) -> bool:
-        """Whether others are known to reach this node: unless its owner lends or refuses in any
-        case, it relays while they do."""
+        """Whether other nodes are known to reach this one. The node relays while they do, unless
+        its owner has set a rate."""
         return self.book.reachable
 
     @reachable.setter
@@ -104,7 +104,7 @@ class RelayService:
             self._tell(link)
 
     def since(self, peer: PeerId) -> float | None:
-        """When a peer became a member, as its time here shows; None for a newcomer."""
+        """Return when a peer became a member, by how long it has been linked; None: a newcomer."""
         return (
             self._standing.since(peer, self._host.now()) if self._endpoint.admission.open else 0.0
         )
@@ -188,8 +188,8 @@ class RelayService:
             self._openings.leave(near)
 
     async def _wait_for_turn(self, near: Stream, source: PeerId, target: PeerId) -> str | None:
-        """None when the circuit may be opened, else the code that refuses it. Of two that dial
-        each other at once, one waits for both."""
+        """Wait until a circuit may open. Returns None, or the code of the refusal. If two peers
+        dial each other at once, only one of the two circuits is opened."""
         if (target, source) in self._coming or self.book.crosses(source, target, self._host.now()):
             return "crossing"
         self._coming.add((source, target))
@@ -202,8 +202,8 @@ class RelayService:
         return "busy"
 
     async def _fetch(self, source: PeerId, target: PeerId) -> None:
-        """See to it that somebody is linked who has no place here, but may be reached from here
-        where the source cannot reach it. Bounded: the source decides who is dialled."""
+        """Link a target that has no reservation here but that this node may be able to reach.
+        Bounded, since the source decides which peer is dialled."""
         link, now = self._endpoint.link(target), self._host.now()
         if self.fetch is None or not self.book.lends or self.member(source) is None:
             return

@@ -476,7 +476,7 @@ async def test_newcomers_of_an_open_swarm_are_strangers(
 async def test_a_relay_counts_newcomers_as_strangers_unless_told_otherwise(
     virtual_time: object,
 ) -> None:
-    """A newcomer's circuit ends with the stranger's bytes, whatever its target is."""
+    """A newcomer's circuit has the stranger's limit even if its target is a member."""
     a, r = make_node(1), make_node(3)
     service = RelayService(RealHost(), r.endpoint, FAST)
     async with running(a, r):

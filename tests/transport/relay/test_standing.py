@@ -1,4 +1,4 @@
-"""Who is a member where everybody is let in."""
+"""Membership at a relay of an open swarm."""
 
 from shoal.transport.relay.book import Circuit, RelayBook, Reservation
 from shoal.transport.relay.defaults import (
@@ -32,7 +32,7 @@ def test_a_short_absence_costs_nothing_a_long_one_all() -> None:
     assert standing.since("long", LATER + AWAY_S) is None
 
 
-def test_a_peer_that_moves_to_another_network_begins_anew() -> None:
+def test_a_peer_that_moves_to_another_network_starts_over() -> None:
     standing = Standing()
     standing.linked("a", "11.0.0.1", 0.0)
     standing.linked("a", "12.0.0.1", 100.0)
