@@ -176,7 +176,7 @@ async def _dial_inviter(endpoint: Endpoint, invitation: Invitation) -> Link:
             link = await endpoint.dial(web, timeout=defaults.BOOTSTRAP_TIMEOUT)
             if invitation.expects(public_key_of(link.peer)):
                 return link
-            # Another node of the same router may listen there: it says nothing about the inviter.
+            # The router may forward 443 to another node, which says nothing about the inviter.
             link.close("wrong-peer")
         raise
 

@@ -9,7 +9,7 @@ relay; `subnet-full`, `full` no place is left; `no-reservation` the target has n
 strangers, or in all.
 
 Where places are scarce, members come before strangers, and of members those first that have been
-members longer: many identities that come later take nothing from those that were there.
+members longer, so many later identities cannot displace the earlier ones.
 """
 
 from collections import Counter
@@ -170,7 +170,7 @@ class RelayBook:
     def __init__(self, limits: RelayLimits, now: float = 0.0, shaper: Shaper | None = None) -> None:
         self.limits = limits
         self.reachable = False
-        """Whether others are known to reach this node, so that it is of use to them."""
+        """Whether other nodes are known to reach this one, so that it can relay for them."""
         self.shaper = shaper
         self._reservations: dict[str, Reservation] = {}  # oldest first
         self._sources = Sources(limits.reservations_per_subnet, limits.reservations)
@@ -351,9 +351,9 @@ class RelayBook:
     def _make_room(
         self, source: str, target: str, stranger: str | None, since: float, now: float
     ) -> bool:
-        """Whether there is room for one more circuit, if need be in the place of one that comes
-        after it. Strangers get half of what a peer has, so that they cannot keep members from
-        it. Where strangers have no place left, their oldest circuit ends for the new one."""
+        """Return whether one more circuit fits, after closing one of lower priority if necessary.
+        Strangers get half of a peer's circuits, so that they cannot keep members from it. If
+        strangers' circuits are full, the oldest of them is closed."""
         limits = self.limits
         if self._per_pair[source, target] >= limits.circuits_per_pair:
             return False
@@ -372,7 +372,7 @@ class RelayBook:
         return len(self._circuits) < limits.circuits or self._cut(self._circuits, since)
 
     def _cut_stranger(self, now: float) -> bool:
-        """End the oldest stranger's circuit, if it has had its turn; whether there was one."""
+        """Close the oldest stranger's circuit that has had its turn; return whether one was."""
         for each in self._circuits:
             if each.stranger is not None and now >= each.opened + self.limits.stranger_turn_s:
                 each.cut()
@@ -380,7 +380,7 @@ class RelayBook:
         return False
 
     def _cut(self, among: Iterable[Circuit], since: float) -> bool:
-        """End a stranger's circuit, else that of the latest member after `since`."""
+        """Close a stranger's circuit, else that of the newest member after `since`."""
         last = max(
             among,
             key=lambda each: (each.stranger is not None, each.since, -each.opened),

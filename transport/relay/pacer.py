@@ -1,4 +1,4 @@
-"""One rate shared fairly by whoever wants some of it. No I/O.
+"""One rate, shared fairly by the circuits that ask for bytes. No I/O.
 
 A token bucket whose tokens are dealt out: what is earned while circuits wait goes to those that
 wait, a grain to each in turn; what is earned while none does is a pool for the next one. A part of
@@ -169,7 +169,7 @@ class Pacer:
         self._pool += debt + self._serve(self._strangers, self._serve(self._members, part + rest))
 
     def _serve(self, line: deque[Share], amount: float) -> float:
-        """Give each a grain, one after the other; what is left of `amount`."""
+        """Deal a grain to each share in turn; return the rest of `amount`."""
         grain = self._grain
         for _ in range(2 * len(line)):
             if amount <= 0:
