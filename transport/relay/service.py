@@ -6,6 +6,7 @@ first, and carry bytes both ways: no faster than the slower side reads, no more 
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 
@@ -96,8 +97,9 @@ class RelayService:
 
     def _tell(self, link: Link) -> None:
         rate = self.book.limits.rate if self.book.lends else 0
-        if link.connected:
-            link.post("relay.lends", {"rate": rate}, priority=Priority.CONTROL)
+        with suppress(LinkClosed):  # a callback before this one may have ended it
+            if link.connected:
+                link.post("relay.lends", {"rate": rate}, priority=Priority.CONTROL)
 
     def _on_link(self, link: Link) -> None:
         if self.book.lends:
