@@ -505,12 +505,12 @@ class Link:
 
 
 _HANDLERS: Final[Mapping[type, Callable[[Link, Any], None]]] = {
-    Called: Link._on_called,
+    Called: lambda link, event: link._on_called(event),
     Answered: lambda link, event: link._callers.answered(event),
-    Cancelled: Link._on_cancelled,
-    Opened: Link._on_opened,
+    Cancelled: lambda link, event: link._on_cancelled(event),
+    Opened: lambda link, event: link._on_opened(event),
     StreamReady: lambda link, event: link._streams.ready(event),
-    Ended: Link._on_ended,
+    Ended: lambda link, event: link._on_ended(event),
 }
 
 
