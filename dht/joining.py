@@ -139,7 +139,7 @@ class Joining:
         return True
 
     def _question(self) -> Find:
-        """Where enough are known, only whether it serves: twenty contacts are 3 kB."""
+        """Build the request. With enough contacts known it asks for none: twenty take 3 kB."""
         about = () if len(self._table) >= defaults.K else (self._own,)
         return Find((), about, 0, (), self._asking.serves())
 

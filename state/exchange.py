@@ -114,11 +114,11 @@ class Exchange:
         self.wanted.lost(peer)
 
     def round_at(self) -> float:
-        """When to compare with `somebody`: each second while there are news, then less often."""
+        """Return when the next comparison is due: soon after news, then ever more rarely."""
         return self._round_at
 
     def next_round(self) -> PeerId | None:
-        """Whom to compare with now, in a round."""
+        """Start a round, and return the peer to compare with."""
         now = self._network.now()
         jitter = 0.75 + self._draw(2**16) / 2**17
         self._round_at = now + self._round_s * jitter
@@ -126,7 +126,7 @@ class Exchange:
         return self.somebody()
 
     def _stirred(self) -> None:
-        """Something is new: who lacks it, or more, is to be found soon."""
+        """Bring the next comparison forward, because something is new."""
         self._round_s = max(defaults.GOSSIP_ROUND, 2 * self._pause)
         self._round_at = min(self._round_at, self._network.now() + self._round_s)
 
@@ -191,7 +191,7 @@ class Exchange:
         news, self._news = self._news, {}
         self._neighbours.turn(now)
         plots = {plot for _, plot in news}
-        # What has gathered for long is much by itself, and no sign of a cut.
+        # Many feeds at once mean that a cut has healed, unless they gathered in a long pause.
         feeds = len(news) if self._pause <= defaults.NEWS_BUSY / 4 else 1
         keepers = {plot: self._neighbours.keepers(plot, feeds) for plot in plots}
         lots: dict[PeerId, list[Place]] = {}
@@ -214,7 +214,7 @@ class Exchange:
             return
         try:
             heads = decode_heads(payload)
-            for head in heads:  # told to us, so it need not be told
+            for head in heads:  # a peer that told us a head need not hear it from us
                 having = self._news.get((head.key, head.plot))
                 if having is not None and head.same(self.replica.head(head.key, head.plot)):
                     having.add(peer)

@@ -46,8 +46,10 @@ class Interest:
         return [plot for plot in all_parts() if not self(plot)]
 
     def need(self, plots: Iterable[Plot], now: float) -> bool:
-        """Say what this node needs from now on; other feeds go after UNUSED_KEPT seconds. Return
-        whether that differs from before."""
+        """Set what this node needs from now on, and return whether that is a change.
+
+        Feeds that are no longer needed are dropped after UNUSED_KEPT seconds.
+        """
         if self._needed is None:
             return False
         needed = BASE | self._work | frozenset(plots)

@@ -23,8 +23,8 @@ from . import defaults
 class Watched:
     """A known member, as far as the own links do not say whether it answers. Times are `now`s."""
 
-    rank: bytes  # in which order this node checks those who are due together
-    since: float = -inf  # when it became known
+    rank: bytes  # the order in which this node checks members due together
+    since: float = -inf  # when the member became known
     witnesses: dict[PeerId, None] = field(default_factory=dict)
     networks: dict[str, int] = field(default_factory=dict)  # of those whose links answer: how many
     live: bool = False
@@ -60,9 +60,9 @@ class Liveness:
         self._watched: dict[PeerId, Watched] = {}
         self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may bring about
         self._budget = Bucket(Rate(*defaults.CHECKS), 0.0)
-        self._calm = Bucket(Rate(*defaults.CALM_CHECKS), 0.0)  # of those that nobody doubts
+        self._calm = Bucket(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: since when, for whom
-        self._missing: set[PeerId] = set()  # linked, and no check of it was answered
+        self._missing: set[PeerId] = set()  # linked peers of which no check was answered
         self._places: dict[PeerId, int] = {}  # see `_distance`
 
     # What it comes to.
@@ -91,14 +91,15 @@ class Liveness:
         )
 
     def answering(self) -> set[PeerId]:
-        """Of whom this node is a witness."""
+        """Return the peers that this node is a witness of."""
         return self._answering.keys() - self._missing
 
     def resting(self) -> set[PeerId]:
-        """Peers whose links need not be watched closely: others do, which say so here.
+        """Return the peers whose links may rest, because linked peers watch them closely.
 
-        Each node is watched by those of its peers that are nearest to it, on both ends of their
-        links; what has WATCHERS_HEARD of them for peers of ours is told of its end at once.
+        A node's watchers are the peers that are nearest to it. The link to a watcher rests on
+        neither end. Any other link may rest if WATCHERS_HEARD of the peer's watchers are linked
+        here, because those report the peer's end at once.
         """
         own = self._nearest(self._own, self._answering)
         return {
@@ -108,7 +109,7 @@ class Liveness:
         }
 
     def _watchers(self, peer: PeerId) -> set[PeerId]:
-        """Who watches it of those whose links answer here; nobody where this node is one."""
+        """Return the peer's watchers whose links answer here; none if this node is a watcher."""
         near = self._nearest(peer, {*self._said.get(peer, ()), self._own})
         if self._own in near:
             return set()
@@ -118,7 +119,7 @@ class Liveness:
         return set(nsmallest(defaults.WATCHERS, peers, key=partial(self._distance, peer)))
 
     def _distance(self, one: PeerId, other: PeerId) -> int:
-        """The same for both, so that both know who watches whom."""
+        """Return the XOR distance. It is symmetric, so both ends agree on the watchers."""
         return self._place_of(one) ^ self._place_of(other)
 
     def _place_of(self, peer: PeerId) -> int:
@@ -146,7 +147,7 @@ class Liveness:
     # Whom it is about.
 
     def watch(self, members: Collection[PeerId], now: float = -inf) -> None:
-        """These are the known members, and no others."""
+        """Replace the set of known members."""
         for peer in self._watched.keys() - members:
             self.version += self._watched.pop(peer).live
         for peer in sorted(members - self._watched.keys()):
@@ -306,7 +307,7 @@ class Liveness:
             return watched.tried + watched.pause if peer in self._missing else inf
         if watched.live:
             return watched.proved + defaults.PROVE_AGAIN_S[min(len(watched.networks), 2)]
-        if watched.tried == -inf and not watched.networks:  # somebody may have a link with it soon
+        if watched.tried == -inf and not watched.networks:  # a witness may still come
             return watched.since + defaults.UNSEEN_S
         return watched.tried + watched.pause
 
@@ -361,7 +362,7 @@ class Liveness:
         return watched is not None and watched.doubted < inf
 
     def is_answering(self, peer: PeerId) -> bool:
-        """Whether its link answers, as far as that link says."""
+        """Return whether a peer's link answers, by what that link itself shows."""
         return peer in self._answering
 
     def has_failed(self, peer: PeerId) -> bool:
@@ -378,7 +379,7 @@ class Liveness:
         watched.pause = defaults.CHECK_PAUSE[0]
         watched.first = min(watched.first, now)
         if peer in self._links:
-            # Somebody may have waited for this.
+            # A peer that waits for this proof may become live.
             self.version += bool(self._waiting) or peer in self._missing
             self._missing.discard(peer)
         elif not watched.live and self._wait_for(rivals, now, watched.first):
@@ -405,8 +406,11 @@ class Liveness:
         ]
 
     def failed(self, peer: PeerId, now: float, *, silent: bool = False) -> None:
-        """Nobody brought a proof. Of a peer with a link that link decides, but where it rested
-        and was `silent` meanwhile."""
+        """Record a check without a proof.
+
+        A linked peer stays live while its link answers, unless that link rested and stayed
+        `silent` during the check.
+        """
         if watched := self._watched.get(peer):
             watched.checking = False
             if peer in self._links:

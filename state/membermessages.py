@@ -58,7 +58,7 @@ def read_digest(payload: bytes | memoryview) -> dict[PeerId, Offer]:
 
 
 def read_sums(payload: bytes | memoryview) -> bytes:
-    """The sums of all records that a peer knows, by bucket. Raises BadRecord."""
+    """Return a peer's sums of all records that it knows, by bucket. Raises BadRecord."""
     if len(payload) != defaults.SUMS * defaults.SUM_BYTES:
         raise BadRecord("sums of records have a wrong size")
     return bytes(payload)

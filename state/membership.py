@@ -67,7 +67,7 @@ class Membership:
         self._pace: Bucket | None = None
         self._unspread = False  # a change waits for its turn
         self._begun: dict[Link, None] = {}  # links over which records are exchanged
-        self._to_compare: list[Link] = []  # of them, those that are new and dialled from here
+        self._to_compare: list[Link] = []  # new ones that this node dialled
         self._rates = {
             "member.push": Rates(Rate(*defaults.PUSHES)),
             "member.sums": Rates(Rate(*defaults.DIGESTS)),
@@ -77,7 +77,7 @@ class Membership:
         self._pulls = RecordPulls(self._lacks, self._take)
         self._record_news = RecordNews()
         self._dialling = 0
-        self._next_dial = -inf  # beyond the first few
+        self._next_dial = -inf  # earliest dial beyond FIRST_LINKS
         self._version = 0
         self._shows: Callable[[PeerId], bool] = lambda peer: True
         self._news = trio.Event()
@@ -171,8 +171,10 @@ class Membership:
     # Links.
 
     def _link_up(self, link: Link) -> None:
-        """Who dialled begins, and only where it wants to keep the link. The end of a link for a few
-        questions is noticed by who asks them."""
+        """Begin the exchange if this node dialled the link and wants to keep it.
+
+        Until then the link rests: on a brief link the caller notices the end.
+        """
         link.rest(defaults.REST_S)
         if link.identities.dialled and not link.brief:
             self._begin(link)
@@ -219,9 +221,10 @@ class Membership:
             link.post(method, payload=msgpack.packb(body), priority=Priority.CONTROL)
 
     def _hand_on(self) -> float:
-        """Say which records are news, to a few links; the seconds until the next.
+        """Announce new records to a few links, and return the seconds until the next batch.
 
-        Who lacks one asks for it: by many ways come only its author and number."""
+        An announcement has only the author and number of a record. A peer that lacks it asks.
+        """
         now = self._host.now()
         for link, authors in self._record_news.take(now):
             if told := self._roster.offers(now, authors):
@@ -229,8 +232,11 @@ class Membership:
         return max(min(self._record_news.next_at() - now, defaults.MEMBERS_LOOK), _LEAST_WAIT)
 
     async def _compare(self, link: Link) -> None:
-        """Find what either end of a new link lacks: both tell of the records in those buckets
-        whose sums are not the same. A version without sums is told of all."""
+        """Find the records that either end of a new link lacks.
+
+        Both ends list their records in the buckets whose sums differ. A peer whose version has no
+        sums gets a digest of all records.
+        """
         sums = self._sums()
         try:
             reply = await link.call("member.sums", payload=sums, timeout=defaults.PULL_TIMEOUT)
@@ -279,7 +285,7 @@ class Membership:
         return Reply()
 
     def _on_sums(self, call: Call) -> Answer:
-        """The dialler of a link compares: the own sums, and a digest of what differs."""
+        """Answer the dialler's comparison with our sums and a digest of the buckets that differ."""
         link, now = self._asker(call, "member.sums"), self._host.now()
         if isinstance(link, Refusal):
             return link
@@ -292,7 +298,7 @@ class Membership:
         return Reply(payload=sums + msgpack.packb(offers))
 
     async def _on_digest(self, call: Call) -> Answer:
-        """What the sender can tell: ask for what is lacking here."""
+        """Pull the records of a digest that are lacking here."""
         link = self._asker(call, "member.digest")
         if isinstance(link, Refusal):
             return link
@@ -312,7 +318,7 @@ class Membership:
         return link
 
     async def _offered(self, link: Link, offers: Mapping[PeerId, Offer]) -> None:
-        """A peer tells what it has. Raises BadRecord, its fault."""
+        """Pull what is lacking of a peer's offers. Raises BadRecord if the peer is at fault."""
         known = ((peer, self._roster.known(peer)) for peer in offers)
         late = [peer for peer, one in known if one and one.record.seq <= offers[peer].seq]
         self._record_news.heard(link, late)
@@ -410,10 +416,13 @@ class Membership:
                 await trio.sleep(defaults.ROUND)
 
     def _start_dials(self, nursery: trio.Nursery) -> float:
-        """Dial who is due; the seconds until somebody else may be. News end the wait earlier."""
+        """Dial the members that are due, and return the seconds until the next may be.
+
+        News end that wait early.
+        """
         now = self._host.now()
         lost = min(defaults.LOST_LINKS - self._at_hand, defaults.DIALS - self._dialling)
-        if not self._links:  # it dials nobody
+        if not self._links:  # a node with this setting dials no members
             lost = 0
         for peer, addresses in self._roster.next_dials(now, self._room(now), lost):
             self._dialling += 1
@@ -435,7 +444,7 @@ class Membership:
         return len(self._begun) + self._dialling
 
     def _room(self, now: float) -> int:
-        """How many to dial now: the first few links at once, more of them one by one."""
+        """Return how many members to dial now: the first links at once, later ones one by one."""
         links = self._at_hand
         if links >= min(self._links, defaults.FIRST_LINKS):
             return int(links < self._links and now >= self._next_dial)

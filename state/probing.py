@@ -49,7 +49,7 @@ class Probing:
         self._roster = roster
         self._changed = changed
         self._links: dict[PeerId, Link] = {}
-        self._resting: set[PeerId] = set()  # of them, those that others watch
+        self._resting: set[PeerId] = set()  # peers whose links rest, as other peers watch them
         self._told: set[PeerId] = set()  # of whom we have said that their links answer
         self._told_at = -defaults.TELL_GAINED_S
         self._paces: dict[Link, dict[str, Bucket]] = {}
@@ -125,7 +125,7 @@ class Probing:
                 await trio.sleep(defaults.TURN_S)
 
     def _let_rest(self) -> None:
-        """Watch those closely who depend on this node; of the others' end it is told."""
+        """Let links rest, except those to peers that depend on this node to notice their end."""
         self._resting = self.liveness.resting()
         for peer, link in self._links.items():
             link.rest(defaults.REST_S if peer in self._resting else 0.0)
@@ -138,8 +138,10 @@ class Probing:
     # Telling.
 
     def _tell(self, now: float) -> float:
-        """Say with whom links answer, at once where nothing was said of late; when to look next.
-        What no longer answers is more urgent than what does."""
+        """Report the peers whose links answer, and return when to look next.
+
+        Reports are spaced; a link that has stopped answering waits less than one that has begun to.
+        """
         there = self.liveness.answering()
         has, lost = there - self._told, self._told - there
         if not has and not lost:
@@ -199,7 +201,7 @@ class Probing:
         helpers = iter(self.liveness.helpers(peer))
         question = msgpack.packb([peer, nonce, True])
         first, apart = 0.0, 0.0 if self.liveness.is_doubted(peer) else defaults.NEXT_CALM_S
-        if self.liveness.is_answering(peer):  # its own link has most likely the answer
+        if self.liveness.is_answering(peer):  # its own link will most likely bring the proof
             first = apart = defaults.NEXT_S
         proved = False
 

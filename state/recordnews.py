@@ -1,8 +1,9 @@
-"""Which links are still to be told of which records: a few at a time, more seldom while news keep
-coming, as when many nodes join. Sans-I/O.
+"""Queue of records to announce, by link. Sans-I/O.
 
-Every link is told in the end of what its peer has not told itself. A swarm that grows by a hundred
-members a minute so costs a node no more messages than one that grows by ten.
+Each batch goes to a few links. The pause between two batches doubles while news keep coming, as
+when many nodes join. In the end each link hears of every record that its peer did not announce
+itself. So a swarm that grows by a hundred members a minute costs a node no more messages than one
+that grows by ten.
 """
 
 from collections.abc import Iterable
@@ -15,21 +16,21 @@ from . import defaults
 
 
 class RecordNews:
-    """Of one node."""
+    """Pending announcements of one node."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Link, dict[PeerId, None]] = {}  # those that wait longest first
+        self._waiting: dict[Link, dict[PeerId, None]] = {}  # longest wait first
         self._told_at = -inf
         self._pause = defaults.HAND_ON[0]
 
     def add(self, author: PeerId, links: Iterable[Link]) -> None:
-        """The peers of these links are to hear of a record."""
+        """Queue an author's record for these links."""
         for link in links:
             if link.peer != author:
                 self._waiting.setdefault(link, {})[author] = None
 
     def heard(self, link: Link, authors: Iterable[PeerId]) -> None:
-        """Its peer has told of these records, as they are here."""
+        """Drop records that the link's peer has announced in the version known here."""
         if (waiting := self._waiting.get(link)) is not None:
             for author in authors:
                 waiting.pop(author, None)
@@ -40,11 +41,11 @@ class RecordNews:
         self._waiting.pop(link, None)
 
     def next_at(self) -> float:
-        """When `take` has something."""
+        """Return when the next batch is due."""
         return self._told_at + self._pause if self._waiting else inf
 
     def take(self, now: float) -> list[tuple[Link, list[PeerId]]]:
-        """Whom to tell now, of whose records."""
+        """Return the links of the batch that is due, and the authors to announce to each."""
         if now < self.next_at():
             return []
         least, most = defaults.HAND_ON

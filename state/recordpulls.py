@@ -31,7 +31,7 @@ class RecordPulls:
         self._moved = trio.Event()  # somebody else may be the first
 
     def tellers(self, author: PeerId) -> Collection[Link]:
-        """Over which links its record is offered and has not come."""
+        """Return the links over which an author's record is offered and has not arrived."""
         return self._tellers.get(author, {}).keys()
 
     async def pull(self, link: Link, wanted: Mapping[PeerId, int]) -> None:

@@ -43,8 +43,8 @@ class Known:
     met: bool = False  # this node has had a link with it
     counted: bool = False  # its dial counts against `source` unless it succeeds
     places: frozenset[tuple[str, int]] = frozenset()  # IP addresses and ports it publishes
-    mark: int = 0  # of its sealed bytes
-    lost: bool = False  # it had a link, which has ended
+    mark: int = 0  # `mark_of` the sealed bytes
+    lost: bool = False  # its link has ended
 
 
 class Offer(NamedTuple):
@@ -61,13 +61,13 @@ class Offer(NamedTuple):
 
 
 def mark_of(sealed: bytes) -> int:
-    """Eight bytes that stand for a record in the sums that nodes compare."""
+    """Return the eight bytes that a record adds to the sums that nodes compare."""
     return int.from_bytes(sha256(sealed).digest()[: defaults.SUM_BYTES])
 
 
 @cache
 def bucket_of(peer: PeerId) -> int:
-    """In which of the sums an author's record counts."""
+    """Return the bucket that an author's record belongs to."""
     return sha256(peer.encode()).digest()[0] % defaults.SUMS
 
 
@@ -111,7 +111,7 @@ class Roster:
         }
 
     def sums(self, own: int) -> bytes:
-        """What two nodes compare: the marks of all records by bucket, `own` among them."""
+        """Return the XOR of the marks of all records, and of `own`, by bucket."""
         sums = [0] * defaults.SUMS
         for peer, known in self._known.items():
             sums[bucket_of(peer)] ^= known.mark
@@ -119,7 +119,7 @@ class Roster:
         return b"".join(each.to_bytes(defaults.SUM_BYTES) for each in sums)
 
     def differing(self, one: bytes, other: bytes) -> list[PeerId]:
-        """Authors known here in those buckets whose sums are others."""
+        """Return the known authors in the buckets where two lists of sums differ."""
         size = defaults.SUM_BYTES
         cut = [slice(size * number, size * (number + 1)) for number in range(defaults.SUMS)]
         differ = [one[part] != other[part] for part in cut]
@@ -138,9 +138,11 @@ class Roster:
         return [peer for peer, known in self._known.items() if (host, port) in known.places]
 
     def neighbours(self, peer: PeerId) -> list[PeerId]:
-        """Who else publishes an address of a member's: the same one after it has changed its
-        identity, or a liar. Of homes elsewhere many count their addresses alike: there only public
-        ones tell."""
+        """Return the members that publish the same address as this one.
+
+        Either it is one machine that has changed its identity, or one of them lies. Many homes use
+        the same private addresses, so those count only between members that are both near.
+        """
         if (own := self._known.get(peer)) is None:
             return []
         return [p for p, known in self._known.items() if p != peer and _share(own, known)]
@@ -304,12 +306,14 @@ class Roster:
     def next_dials(
         self, now: float, most: int, lost: int = 0
     ) -> list[tuple[PeerId, list[Address]]]:
-        """Whom to dial now, at most `most` of them, and where; each ends with `dialled`. `lost`: so
-        many further ones that had a link, however many links there are now: where a cut has parted
-        the swarm, each side could do without the other.
+        """Return up to `most` members to dial now, with addresses; end each with `dialled`.
 
-        Of those who are due every node prefers others, so that a swarm too large for a full mesh
-        becomes a random graph. Failed dials are limited by the peer that handed on the record.
+        Up to `lost` further members that have lost their link are dialled, however many links
+        there are: after a cut each side has links enough, and would never look for the other.
+
+        Each node has an order of its own among the members that are due, so that a swarm too large
+        for a full mesh becomes a random graph. Failed dials are limited by the peer that handed on
+        the record.
         """
         self._forget(now)
         found: list[tuple[PeerId, list[Address]]] = []
@@ -336,7 +340,7 @@ class Roster:
         return [] if known is None else dialable(known.record.addresses, peer, known.reach)
 
     def next_due(self, *, lost: bool = False) -> float:
-        """When there is somebody to dial next; `lost`: that had a link."""
+        """Return when the next dial is due; with `lost`, of members that have lost their link."""
         waiting = (known.due for _, known in self._waiting() if known.lost or not lost)
         return min(waiting, default=inf)
 
@@ -374,7 +378,7 @@ class Roster:
 
 
 def _share(one: Known, other: Known) -> bool:
-    """Whether two publish one address, as far as that means one machine."""
+    """Return whether two members publish one address that means one machine."""
     shared = one.places & other.places
     if not shared or min(one.reach, other.reach) > Nearness.PUBLIC:
         return bool(shared)

@@ -122,10 +122,10 @@ class Writer:
         return None if own.feed.document is None else own.feed.document.get(key)
 
     def reported(self, peer: PeerId, linked: int) -> bool:
-        """A peer has shown its heads of our feeds, and what was lacking here has come.
+        """Count a peer that has shown its heads of our feeds, once what was lacking has arrived.
 
-        With `linked` peers in all, that many reports at most are waited for: whether this was
-        the last of those.
+        With `linked` peers in all, at most that many reports are awaited. Return whether this was
+        the last of them.
         """
         if not self._held_until:
             return False

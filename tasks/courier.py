@@ -54,7 +54,7 @@ class Courier:
         self._endpoint.hold_links(holder)
 
     def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
-        """Notice at once that a peer has fallen silent where `watcher(peer)`."""
+        """Notice at once that a peer is silent, while `watcher(peer)` returns true."""
         self._endpoint.watch_links(watcher)
 
     def reaches(self, peer: PeerId) -> bool:

@@ -135,7 +135,7 @@ class Serving:
         self._news = trio.Event()
 
     async def changed(self) -> None:
-        """Wait until `status` says something else."""
+        """Wait until `status` changes."""
         await self._news.wait()
 
     @property

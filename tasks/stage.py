@@ -188,7 +188,7 @@ class Stage:
         return any(session.gateway == peer for session in self._sessions.values())
 
     def _waits_for(self, peer: PeerId) -> bool:
-        """Its neighbours in a chain: who sends them nothing hears nothing of their end."""
+        """Return whether a peer is a neighbour in a chain. Only the link shows its silence."""
         return any(
             peer in (session.gateway, session.previous, session.next)
             for session in self._sessions.values()

@@ -29,7 +29,7 @@ from .queueing import Yielding
 
 _COUNT = 0xFFFFFFFF
 _PROBE = 1 << 32  # above it the marks of pings that bulk waits for, below it all others
-_URGENT = 8  # frames that wait outside the count, at most
+_URGENT = 8  # uncounted frames that may wait
 _TICK_S = 0.05  # no finer than this
 
 
@@ -86,7 +86,7 @@ class Connection:
         # and makes us change to and fro must not have us count them one by one.
         self._unacked: deque[Entry | int] = deque()
         self._sent = 0
-        self._pressing = 0  # of what is not acknowledged, what somebody may wait for
+        self._pressing = 0  # unacknowledged frames that a caller may wait for
         self.acked = 0  # of the frames sent, as the peer has told
         self._ticked = now
         self._pinged = now
@@ -273,8 +273,11 @@ class Connection:
         return now + self._look() if self._pressing else inf
 
     def _quiet_for(self) -> float:
-        """With frames under way that somebody waits for, a path that has died shows soon; news
-        that are told to many are acknowledged whenever something comes."""
+        """Return the seconds of silence until a ping is due.
+
+        They are few while a caller waits for frames under way, so that a dead path shows soon. The
+        acknowledgement of other frames has no hurry.
+        """
         return min(self.idle_s, self._look()) if self._pressing else self.idle_s
 
     def _look(self) -> float:
@@ -311,7 +314,10 @@ class Connection:
 
 
 def _is_pressing(entry: Entry) -> bool:
-    """Whether to find out soon that it was lost. Nobody waits for news, and who waits for an answer
-    has a call under way, with which it looks itself."""
+    """Return whether the loss of a frame must show soon.
+
+    No caller waits for news. A caller that waits for an answer has its own call under way, which
+    shows a dead path on its side.
+    """
     lazy = entry.kind in (wire.POST, wire.REPLY, wire.REFUSAL, wire.CANCEL)
     return not lazy or entry.flags & wire.PRIORITY_MASK == Priority.ACTIVATION

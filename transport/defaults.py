@@ -69,7 +69,7 @@ ACK_BYTES: Final = 1 * MIB
 PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
 PROBED_BYTES: Final = 4 * KIB
-"""Less bulk under way fills no buffer that is worth measuring, in bytes."""
+"""Bulk under way below which the queueing delay is not measured, in bytes: it fills no buffer."""
 PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
 DOUBT_S: Final = 0.5

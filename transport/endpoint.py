@@ -194,8 +194,10 @@ class Endpoint:
         self._links.holders.append(holder)
 
     def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
-        """Where `watcher(peer)`, somebody waits for that peer though nothing is open: its link
-        never rests (`Link.rest`), so that its silence is noticed as soon as ever."""
+        """Keep links from resting (`Link.rest`) while `watcher(peer)` returns true.
+
+        A component that waits for a peer with nothing open so notices its silence without delay.
+        """
         self._links.watchers.append(watcher)
 
     def on_observed(self, callback: Callable[[Connected], None]) -> None:

@@ -84,7 +84,7 @@ class SeenIds:
 
     def __init__(self) -> None:
         self.floor = 1
-        self.above: set[int] | None = None  # made when it is needed: there are two a link
+        self.above: set[int] | None = None  # created when needed, as each link has two of these
 
     def __contains__(self, ident: int) -> bool:
         return ident < self.floor or (self.above is not None and ident in self.above)

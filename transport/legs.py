@@ -38,8 +38,8 @@ class Legs:
         shaper: Shaper | None = None,
     ) -> None:
         """`due` is called when a tick is wanted sooner than it was, `lost` when the leg in use has
-        gone, `sent` when bytes have left; `attended` says whether somebody waits for the peer, so
-        that the link does not rest; `shaper` holds the node's caps."""
+        ended, `sent` when bytes have left. While `attended` returns true, the link does not rest.
+        `shaper` holds the node's caps."""
         self.used: Leg | None = None
         self.address: Place = ("", 0)
         self.due = inf
@@ -212,14 +212,14 @@ class Legs:
         self._tick_at(now)
 
     def rest(self, seconds: float) -> None:
-        """Ping only after so many seconds of silence, 0 for the usual time."""
+        """Set the seconds of silence until a ping, 0 for the usual time."""
         sooner, self._rest_s = seconds < self._rest_s, seconds
         if sooner and self.used is not None:
             self.used.due = self._host.now()
             self._tick_at(self.used.due)
 
     def _idle_s(self) -> float:
-        """After so much silence the leg in use is pinged."""
+        """Return the seconds of silence until the leg in use is pinged."""
         if not self._rest_s or self._attended():
             return self._lane.idle_s
         return max(self._lane.idle_s, self._rest_s)

@@ -79,8 +79,8 @@ class Link:
         """`quiet` is told when the peer has not been heard of for so long that nothing new
         should be sent to it, `back` when it is there again, `doubt` when a path begins to be
         looked for and when that is over, `path` of every path that comes.
-        `held` is asked whether somebody else needs the link to this peer though nothing is open,
-        `watched` whether somebody waits for the peer, who must not `rest` then.
+        `held` returns whether a component needs the link to this peer though nothing is open,
+        `watched` whether one waits for the peer, so that its link must not `rest`.
         `alarm` is told when `expire` should be called, `due` when `tick` should be sooner than it
         was; `shaper` holds the node's caps, `kept` is told once when somebody wants to keep it."""
         self.identities = identities
@@ -332,8 +332,10 @@ class Link:
         self._legs.look()
 
     def rest(self, seconds: float) -> None:
-        """While nothing is open and nobody waits for the peer, ping it only after so many seconds
-        of silence: others watch it, and say when it is gone. 0: as usual."""
+        """Ping a peer that nothing here waits for only after so many seconds of silence.
+
+        Other peers watch it, and report its end. 0 restores the usual time.
+        """
         self._legs.rest(seconds)
 
     def tick(self, now: float) -> None:

@@ -58,8 +58,8 @@ class Message:
 
 
 _NOTHING: Final[deque[Any]] = deque(maxlen=0)
-"""Stands for a queue that nothing was put into yet: an empty deque takes 620 bytes, and an idle
-link would hold nine of them."""
+"""Placeholder for a queue that is still unused. An empty deque takes 620 bytes, and an idle link
+would hold nine of them."""
 
 
 class _Queue:
@@ -74,13 +74,13 @@ class _Queue:
         self.turn = False  # a message went last, so a stream is next
 
     def add(self, item: "Message | Entry") -> None:
-        """A message or a single frame, behind those that wait."""
+        """Append a message or a single frame."""
         if self.messages is _NOTHING:
             self.messages = deque()
         self.messages.append(item)
 
     def add_stream(self, stream: LaneStream) -> None:
-        """A stream that has something to send, behind those that wait."""
+        """Append a stream that has data to send."""
         if self.streams is _NOTHING:
             self.streams = deque()
         self.streams.append(stream)

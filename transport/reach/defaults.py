@@ -19,7 +19,7 @@ PROBE_SOCKETS: Final = 4
 """The first one talks to all observers, the others to one each: without a liar's, three
 mappings are left, enough to see a pattern."""
 STRANGERS: Final = 1
-"""Peers to which a socket has never sent that are asked to send to it, a count."""
+"""Peers that a socket asks to send to it although it has never sent to them, a count."""
 PROBE_GAP_S: Final = 0.02
 """Between two first requests, so that a NAT deals with them in their order."""
 RETRY_S: Final = (0.4, 0.6, 1.0)
@@ -93,7 +93,7 @@ TCP_VIEW_S: Final = 3600.0
 MEASURE_S: Final = 1800.0
 """From one measurement to the next, where nothing changed."""
 BOUGHT_S: Final = 1500.0
-"""For so long a dial-back counts that had to be paid for, where only something else changed."""
+"""Seconds for which the result of a paid dial-back is reused."""
 AGAIN_S: Final = 120.0
 """Seconds until the next measurement where dial-backs stayed without an answer."""
 MEASURE_GAP_S: Final = 15.0
@@ -101,7 +101,7 @@ MEASURE_GAP_S: Final = 15.0
 SETTLE_S: Final = 2.0
 """After the first link, for further ones, before the first measurement."""
 SETTLES: Final = 2
-"""How often that is waited where too few of them could be observers, a count."""
+"""Such waits while fewer than `ENOUGH_OBSERVERS` peers could observe, a count."""
 ENOUGH_OBSERVERS: Final = 3
 """With fewer observers a measurement is repeated when links come up."""
 LOOK_S: Final = 60.0

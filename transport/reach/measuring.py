@@ -51,7 +51,7 @@ class Measurement:
         guard: Guard,
         bought: dict[tuple[str, Place], Dialled],
     ) -> None:
-        """`bought`: what dial-backs for which this node had to pay came to."""
+        """`bought` has the results of dial-backs that this node paid for."""
         self._host = host
         self._guard = guard
         self._linked = linked
@@ -117,8 +117,11 @@ class Measurement:
         able: Sequence[LinkedPeer],
         found: dict[tuple[str, Place], Dialled],
     ) -> None:
-        """Have one address dialled by peers that do not see this node there, which costs it some
-        50 kB each time: by one of them, until nobody gets in, and not soon again."""
+        """Have one address dialled back by a peer that does not see this node there.
+
+        Each dial-back costs a payment of some 50 kB. So one peer is asked for each transport, a
+        failure skips the transports left, and `bought` keeps the results.
+        """
         for key in places:
             if key not in self._bought:
                 answers = await self._dial(*key, able, 1)
@@ -184,5 +187,5 @@ class Measurement:
 
 
 def _seeing(place: Place, able: Sequence[LinkedPeer]) -> list[LinkedPeer]:
-    """Those that are likely to see this node at that address, and dial it for nothing."""
+    """Return the peers that are likely to see this node at an address, and dial it without pay."""
     return [each for each in able if (":" in each.ip) == (":" in place[0])]

@@ -235,8 +235,10 @@ class Classifier:
                 self._request(0, question.observer.peer, question.seen, now, stranger=False)
 
     def _ask_strangers(self, socket: int, question: _Question, now: float) -> None:
-        """Each socket has its own, so that they are as many as sockets. One that passes is enough:
-        nobody can feign that."""
+        """Ask peers to which this socket has never sent to send to what was seen.
+
+        Each socket asks other peers. One packet that arrives is proof, as it cannot be faked.
+        """
         others = [each for each in self._observers if each.ip != question.observer.ip]
         for observer in others[socket % max(len(others), 1) :][: defaults.STRANGERS]:
             self._request(socket, observer.peer, question.seen, now, stranger=True)

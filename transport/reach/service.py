@@ -136,13 +136,13 @@ class Reach:
         return [place for place in seen if place is not None]
 
     async def measure(self) -> Reachability:
-        """Measure all now (2 to 20 s), or wait for the measurement under way."""
+        """Measure everything now (2 to 20 s), or wait for the measurement under way."""
         if not self._measuring.locked():
             self._bought.clear()
         return await self._measure_again()
 
     async def _measure_again(self) -> Reachability:
-        """The same, but what was paid for is believed for a while."""
+        """Measure as `measure` does, but reuse recent results of paid dial-backs."""
         if self._measuring.locked():
             async with self._measuring:
                 return self.reachability
@@ -171,7 +171,7 @@ class Reach:
                     await self._news.wait()
 
     async def _settle(self) -> None:
-        """Give enough observers time to come: with fewer, all would be measured again soon."""
+        """Wait for enough observers. With fewer the whole measurement would soon be repeated."""
         need = defaults.ENOUGH_OBSERVERS
         for _ in range(defaults.SETTLES):
             await trio.sleep(defaults.SETTLE_S)
@@ -216,13 +216,13 @@ class Reach:
             self._news.set()
 
     async def _watch_links(self) -> None:
-        """While there were too few observers, who came lately may be one more."""
+        """Measure again when a new peer comes, if there were too few observers."""
         while True:
             known = self.reachability
             too_few = known.udp.asked < defaults.ENOUGH_OBSERVERS
             await trio.sleep(defaults.SETTLE_S if too_few else defaults.LOOK_S)
             if self.measuring or known.measured_at is None or not too_few:
-                continue  # it asks those who have come, or has asked enough
+                continue  # new peers would add nothing
             if self._peers.places() - self._could_ask:
                 self._news.set()
 
