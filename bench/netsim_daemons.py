@@ -1,12 +1,14 @@
 """Whole daemons in one process: what starting, idling and keeping one costs, beside commit 981b9fd.
 
 The daemons are the unmodified `shoal node`: TLS lanes, heartbeats, membership, discovery, state,
-their files on simulated disks; without an engine, since no model is in the swarm. The other side,
-in the same run, are the daemons of that commit, which knew neither discovery nor state: as many
-hosts on the same links, told of the same three others, dialling as many. Time is CPU time.
+their files on simulated disks. They have no engine, since no model is in the swarm. The other side,
+in the same run, is the daemons of that commit, which had neither discovery nor state: the same
+number of hosts on the same links, each with the same bootstrap nodes and as many dials. Time is CPU
+time.
 
-`value`: virtual seconds per second of CPU over that commit's (goal 0.8), MiB a host (goal 4), CPU
-until every node knows all over that commit's (goal 1.5). `--quick` asks the same of 60.
+`value`: virtual seconds per second of CPU, divided by that commit's (goal 0.8); MiB per host (goal
+4); CPU until every node knows all others, divided by that commit's (goal 1.5). `--quick` measures
+60 daemons.
 """
 
 import argparse
@@ -95,7 +97,7 @@ class Swarm:
 
 
 def known_to(node: Any) -> Any:
-    """All members that a node has heard of, today's or that commit's."""
+    """Return all members that a node knows, in today's code or that commit's."""
     members = getattr(node, "membership", None)
     return (members if hasattr(members, "everybody") else node.directory).everybody()
 

@@ -1,14 +1,14 @@
 """203 daemons of the home population for ten virtual minutes, with a partition of two of them.
 
 Three public nodes and 200 volunteers of `home-volunteers-2026` behind their gateways, with default
-options and without an engine; from the fourth to the sixth minute no packet passes between two
-halves. The yardstick, in the same run: the CPU in which 60 daemons of commit 981b9fd start
-(`netsim_daemons`). That took 18 s on a machine where this should take ten minutes: goal 33.3.
-Memory at the end over that before the partition: goal 1.1. `seen`: the members that a node has in
-sight at each minute's end, as a share of all, on the mean.
+options and without an engine. From the fourth to the sixth minute no packet passes between two
+halves. The yardstick, in the same run, is the CPU that 60 daemons of commit 981b9fd use to start
+(`netsim_daemons`). That took 18 s on a machine where this should take ten minutes, so the goal is
+33.3. Memory at the end, divided by that before the partition, has the goal 1.1. `seen` is the mean
+share of members that a node lists as live at the end of each minute.
 
-`--quick` is 53 daemons and three minutes, with the partition in the second; its goal is as much
-smaller as it has fewer daemons and minutes.
+`--quick` runs 53 daemons for three minutes, with the partition in the second. Its goal is smaller
+in proportion to its daemons and minutes.
 """
 
 import argparse
@@ -34,13 +34,13 @@ MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport")
 
 PUBLIC = 3
 YARDSTICK = 60  # daemons of that commit
-SPREAD_S = 30.0  # within which all have started
+SPREAD_S = 30.0  # seconds within which all daemons start
 GOALS = {"cpu_over_yardstick": 600 / 18, "memory_growth": 1.1}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many homes, and minutes: of all, and of the partition."""
+    """Homes, minutes of the run, and the first and last minute of the partition."""
 
     homes: int
     minutes: int
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def share(self) -> float:
-        """What of the whole work it is."""
+        """Return the part of the whole plan's daemon minutes."""
         whole = (PUBLIC + WHOLE.homes) * WHOLE.minutes
         return (PUBLIC + self.homes) * self.minutes / whole
 
@@ -70,7 +70,7 @@ class Swarm:
         self.daemons: dict[str, DaemonHandle] = {}
 
     async def start(self) -> None:
-        """The public ones first; the others within half a minute, each told of two of those."""
+        """Start the public nodes, then the homes, each with two of those as bootstrap nodes."""
         random = Random(7)
         for host in self.public:
             await self._start(host, list(self.daemons.values())[:1], 0.0)
@@ -86,7 +86,7 @@ class Swarm:
         self.daemons[host.name] = await host.start(Daemon(bootstrap=known, engine=False))
 
     def halves(self) -> tuple[list[str], list[str]]:
-        """The computers and gateways on either side of the partition."""
+        """Return the computers and gateways on either side of the partition."""
         sides: tuple[list[str], list[str]] = [], []
         for number, host in enumerate(self.public):
             sides[number % 2].append(host.name)
@@ -96,13 +96,13 @@ class Swarm:
         return sides
 
     def seen(self) -> float:
-        """Members in sight, as a share of all, on the mean."""
+        """Return the mean share of members that a node lists as live."""
         counts = [len(d.node.membership.members()) for d in self.daemons.values()]
         return sum(counts) / len(counts) / len(self.daemons)
 
 
 def ten_minutes(plan: Plan) -> dict[str, Any]:
-    """CPU of it all, and the memory at each minute's end."""
+    """Run a plan, and measure its CPU and the memory at the end of each minute."""
     before = resident()
     swarm = Swarm(1, plan)
     faults = Faults(swarm.world)

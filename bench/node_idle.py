@@ -1,9 +1,9 @@
 """What an idle node with 32 links costs: CPU beside commit 981b9fd, and bytes.
 
-On loopback: one process is the node, with its files on a real disk and without an engine; another
-has 32 daemons that know it, each with few links of its own. The node's CPU while nothing is asked
-of it, over that of the same node of that commit, measured in the same run in turns: goal 1.2. Bytes
-that it sends a second over all its links: goal 2,000. `--quick` looks for half a minute.
+All run on loopback. One process is the node, with its files on a real disk and without an engine.
+Another process has 32 daemons that dial the node and have few other links. The idle node's CPU is
+divided by that of a node of that commit, measured alternately in the same run: goal 1.2. The bytes
+that it sends per second over all its links have the goal 2,000. `--quick` measures half a minute.
 """
 
 import argparse
@@ -32,20 +32,20 @@ MEASURES = ("node", "tasks", "state", "dht", "transport")
 GOALS = {"cpu_over_base": 1.2, "bytes_per_s": 2000}
 LINKS = 32
 LOOPBACK = "127.0.0.1"
-SETTLE_S = 75.0  # what starting has left to do is done, and links that rest are at rest
+SETTLE_S = 75.0  # seconds until the work of starting is done, and links rest
 TURNS = 3
 MEETING_S = 300.0
 
 
 def daemon(folder: Path, number: int, known: tuple[Address, ...] = ()) -> Any:
-    """A daemon, to be started."""
+    """Return a function that starts a daemon."""
     links = {"links": 1} if known else {}
     config = NodeConfig(folder / str(number), LOOPBACK, 0, known, memory=2**30, **links)  # type: ignore[arg-type]
     return partial(run_node, RealHost(), config, engine_factory=lambda *_: None)
 
 
 async def crowd(port: int) -> None:
-    """So many daemons that know one at a port; until this process is ended."""
+    """Run the daemons that dial a port, until this process is terminated."""
     with tempfile.TemporaryDirectory(prefix="shoal-crowd-") as folder:
         async with trio.open_nursery() as nursery:
             for number in range(LINKS):
@@ -54,7 +54,7 @@ async def crowd(port: int) -> None:
 
 @contextmanager
 def other_side(root: Path, port: int) -> Iterator[None]:
-    """The process of the others."""
+    """Run the crowd in a process of its own."""
     command = [sys.executable, __file__, "--crowd", str(port)]
     with Popen(command, env=environment(root), cwd=root, stdout=PIPE, stderr=PIPE) as process:
         try:
@@ -64,12 +64,12 @@ def other_side(root: Path, port: int) -> Iterator[None]:
 
 
 def sent(node: Node) -> int:
-    """Bytes over all links of a node."""
+    """Return the bytes that a node has sent over all its links."""
     return sum(link.status.bytes_out for link in node.endpoint.links())
 
 
 async def look(root: Path, seconds: float) -> dict[str, Any]:
-    """The node's CPU and bytes while it has its links and nothing to do."""
+    """Measure the CPU and the bytes of an idle node with all its links."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="shoal-idle-") as folder:
         async with trio.open_nursery() as nursery:

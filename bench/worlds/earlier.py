@@ -1,8 +1,8 @@
 """A former commit of this repository, to be measured beside today's code in the same run.
 
-The files are taken from git's history into a temporary folder. Each measurement is a
-process of its own, which runs the calling script with `shoal` from one folder or the other: so both
-do the same work, and what one leaves in memory is not counted to the other.
+The files are taken from git's history into a temporary folder. Each measurement is a process of its
+own, which runs the calling script with `shoal` from one folder or the other. So both do the same
+work, and neither is charged for what the other left in memory.
 """
 
 import io
@@ -26,7 +26,7 @@ BASE: Final = "981b9fd"
 
 @contextmanager
 def checkout(commit: str = BASE) -> Iterator[Path]:
-    """The files of a commit, in a temporary folder."""
+    """Extract the files of a commit into a temporary folder."""
     command = ["git", "archive", "--format=tar", commit]
     try:
         packed = subprocess.run(command, cwd=TODAY, capture_output=True, check=True).stdout
@@ -47,14 +47,14 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def measured(root: Path, script: str, *arguments: object) -> dict[str, Any]:
-    """Run a script with these arguments and the code in `root`; returns its last line."""
+    """Run a script with these arguments and the code in `root`, and return its last line."""
     command = [sys.executable, script, *map(str, arguments)]
     done = subprocess.run(
         command, cwd=root, env=environment(root), stdout=subprocess.PIPE, text=True, check=True
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if Path(found["shoal"]) != root / "shoal":
-        raise SystemExit(f"error: `{root}` was to be measured, and `{found['shoal']}` was")
+        raise SystemExit(f"error: expected to measure `{root}`, measured `{found['shoal']}`")
     return found
 
 

@@ -29,7 +29,7 @@ def test_what_is_needed_is_kept_at_once_and_goes_after_a_while() -> None:
     interest.on_gained.append(gained.append)
     assert kept(interest) == BASE
     assert interest.need([SHARD], 0.0)
-    assert not interest.need([SHARD], 0.5)  # the same again is no reason to look around
+    assert not interest.need([SHARD], 0.5)  # no change
     assert kept(interest) == {*BASE, SHARD} and gained == [{SHARD}]
     interest.need([OTHER], 1.0)
     assert kept(interest) == {*BASE, SHARD, OTHER} and gained[1:] == [{OTHER}]

@@ -376,7 +376,7 @@ def test_witnesses_are_counted_by_network_whatever_becomes_of_them() -> None:
 
 
 def mesh(size: int, linked: bool = True) -> tuple[dict[PeerId, Liveness], list[PeerId]]:
-    """All are linked with each other, and have said so."""
+    """Return nodes that are all linked with each other; with `linked`, each has reported that."""
     peers = [peer_id_of(sha256(f"mesh {n}".encode()).digest()) for n in range(size)]
     nodes = {}
     for own in peers:
@@ -390,24 +390,24 @@ def mesh(size: int, linked: bool = True) -> tuple[dict[PeerId, Liveness], list[P
     return nodes, peers
 
 
-def test_in_a_mesh_most_links_rest_and_everybody_is_watched() -> None:
+def test_in_a_mesh_most_links_rest_and_every_node_is_watched() -> None:
     nodes, peers = mesh(25)
     close = {own: set(peers) - {own} - node.resting() for own, node in nodes.items()}
     for peer in peers:
         watchers = {own for own in peers if peer in close[own]}
         assert defaults.WATCHERS <= len(watchers) < 24 / 2
-        assert watchers == close[peer], "both ends know who watches whom"
+        assert watchers == close[peer], "both ends agree on the watchers"
 
 
-def test_where_nobody_here_hears_of_it_the_own_link_is_watched() -> None:
+def test_no_link_rests_without_linked_watchers() -> None:
     nodes, _ = mesh(25, linked=False)
     assert all(not node.resting() for node in nodes.values())
     few, _ = mesh(1 + defaults.WATCHERS)
     assert all(not node.resting() for node in few.values())
 
 
-def test_who_watches_says_so_itself_or_the_link_does_not_rest() -> None:
-    """A peer that is near to many, and says nothing of them, is nobody's watcher."""
+def test_a_link_rests_only_while_the_watchers_report_it() -> None:
+    """A peer that is near to many but reports no links is not a watcher."""
     node = next(iter(mesh(25)[0].values()))
     resting = min(node.resting())
     for by in node._watchers(resting):
@@ -416,25 +416,25 @@ def test_who_watches_says_so_itself_or_the_link_does_not_rest() -> None:
 
 
 def rumoured(node: Liveness, peer: PeerId, now: float) -> bool:
-    """A witness takes back what it said: whether that brings about a check."""
+    """Withdraw a witness's report, and return whether a check is due."""
     by = min(node._watchers(peer))
     node.told(by, [], [peer], now, whole=False)
     return is_due(node, peer, now + defaults.RECHECK_S)
 
 
-def test_a_resting_link_that_is_silent_when_it_is_asked_takes_its_peer_out() -> None:
+def test_a_failed_check_over_a_silent_resting_link_takes_its_peer_out() -> None:
     nodes, _ = mesh(25)
     node = next(iter(nodes.values()))
     peer = min(node.resting())
     assert rumoured(node, peer, 10.0)
     node.failed(peer, 12.0, silent=True)
     assert not node.is_live(peer) and peer not in node.answering()
-    assert is_due(node, peer, 13.1), "it is looked for again"
+    assert is_due(node, peer, 13.1), "it is checked again"
     node.proved(peer, 13.2)
     assert node.is_live(peer) and peer in node.answering()
 
 
-def test_a_rumour_takes_nobody_out_who_is_heard() -> None:
+def test_a_rumour_does_not_take_out_a_peer_that_is_heard() -> None:
     nodes, _ = mesh(25)
     node = next(iter(nodes.values()))
     peer = min(node.resting())
@@ -443,7 +443,7 @@ def test_a_rumour_takes_nobody_out_who_is_heard() -> None:
     assert node.is_live(peer) and peer in node.answering()
 
 
-def test_members_that_nobody_doubts_are_checked_slowly(
+def test_undoubted_members_are_checked_slowly(
     node: Liveness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def checks() -> int:
@@ -464,10 +464,10 @@ def test_members_that_nobody_doubts_are_checked_slowly(
     burst, rate = defaults.CALM_CHECKS
     assert checks() <= burst + 60 * rate
     monkeypatch.setattr(defaults, "CALM_CHECKS", (1e9, 1e9))
-    assert checks() == 300  # the twin
+    assert checks() == 300  # without the rate
 
 
-def test_whom_nobody_has_a_link_with_is_not_asked_for_at_once() -> None:
+def test_a_new_member_without_a_witness_is_not_checked_at_once() -> None:
     fresh = Liveness(OWN)
     fresh.linked(A, "a", 0.0)
     fresh.watch({A, X}, 5.0)

@@ -13,7 +13,7 @@ from shoal.transport.link import Link
 
 @dataclass(frozen=True)
 class Named:
-    """A link, as far as it is needed here."""
+    """The part of a link that these tests need."""
 
     peer: PeerId
 
@@ -30,7 +30,7 @@ def told(news: RecordNews, now: float) -> list[Link]:
     return [link for link, _ in news.take(now)]
 
 
-def test_every_link_is_told_once_and_a_few_at_a_time() -> None:
+def test_each_link_hears_of_a_record_once_in_small_batches() -> None:
     news, found, now = RecordNews(), [], 0.0
     news.add(AUTHOR, LINKS)
     while news.next_at() < float("inf"):
@@ -42,14 +42,14 @@ def test_every_link_is_told_once_and_a_few_at_a_time() -> None:
     assert now <= 2 * sum(defaults.HAND_ON)
 
 
-def test_who_told_of_it_is_not_told_nor_its_author() -> None:
+def test_neither_the_author_nor_a_peer_that_announced_it_hears_of_a_record() -> None:
     news = RecordNews()
     news.add(LINKS[0].peer, LINKS[:3])
     news.heard(LINKS[1], [LINKS[0].peer])
     assert told(news, 0.0) == [LINKS[2]]
 
 
-def test_what_comes_together_is_told_together() -> None:
+def test_news_that_arrive_together_leave_together() -> None:
     news = RecordNews()
     news.add(AUTHOR, LINKS[:1])
     news.add(OTHER, LINKS[:1])
@@ -60,8 +60,8 @@ def test_what_comes_together_is_told_together() -> None:
 def test_a_flood_of_news_costs_a_bounded_number_of_messages(
     paced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred members a second for a minute."""
-    if not paced:  # the twin
+    """Send a hundred new members a second for a minute."""
+    if not paced:  # without the defence
         monkeypatch.setattr(defaults, "HAND_ON", (0.25, 0.25))
         monkeypatch.setattr(defaults, "HAND_ON_LINKS", 1000)
     news, messages = RecordNews(), 0
@@ -72,7 +72,7 @@ def test_a_flood_of_news_costs_a_bounded_number_of_messages(
     assert (messages < 1.2 * most) if paced else (messages > 4000)
 
 
-def test_after_a_while_of_quiet_news_are_told_at_once_again() -> None:
+def test_after_a_quiet_while_news_leave_at_once_again() -> None:
     news = RecordNews()
     for number in range(1000):
         news.add(name(number), LINKS)

@@ -307,8 +307,8 @@ def test_who_was_proved_to_answer_is_not_forgotten(roster: Roster) -> None:
     assert roster.authors() == {identity(2).peer}
 
 
-def test_who_had_a_link_is_dialled_though_there_are_enough(roster: Roster) -> None:
-    """A swarm that was cut in two would stay so: each side has links enough."""
+def test_a_member_that_lost_its_link_is_dialled_despite_enough_links(roster: Roster) -> None:
+    """Otherwise a swarm that was cut in two stays so, because each side has links enough."""
     for number in (2, 3):
         told(roster, number, 1)
     roster.linked(identity(2).peer, Nearness.PUBLIC)
@@ -320,8 +320,8 @@ def test_who_had_a_link_is_dialled_though_there_are_enough(roster: Roster) -> No
     assert roster.next_due(lost=True) == inf
 
 
-def test_one_private_address_in_two_homes_is_no_rivalry(roster: Roster) -> None:
-    """Half of all homes have a 192.168.1.2; two with one public address are one machine."""
+def test_two_homes_with_the_same_private_address_are_no_rivals(roster: Roster) -> None:
+    """Half of all homes have a 192.168.1.2, but two members with one public address are rivals."""
     author = [identity(number) for number in range(8)]
 
     def publish(number: int, address: str, reach: Nearness) -> None:
@@ -338,7 +338,7 @@ def test_one_private_address_in_two_homes_is_no_rivalry(roster: Roster) -> None:
     assert roster.neighbours(author[6].peer) == [author[7].peer]
 
 
-def test_sums_tell_which_records_to_compare(roster: Roster) -> None:
+def test_sums_narrow_down_the_records_to_compare(roster: Roster) -> None:
     own = mark_of(b"own")
     other = Roster(OWN.peer)
     other.linked(identity(1).peer, Nearness.PUBLIC)
@@ -351,4 +351,4 @@ def test_sums_tell_which_records_to_compare(roster: Roster) -> None:
     told(other, 5, 1, seq=WALL + 1)
     differing = other.differing(other.sums(own), roster.sums(own))
     assert {identity(70).peer, identity(5).peer} <= set(differing)
-    assert len(differing) < 20, "not all are told"
+    assert len(differing) < 20, "a digest of everything"

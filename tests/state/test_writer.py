@@ -273,7 +273,7 @@ def test_what_was_lost_comes_back_from_the_swarm_before_it_writes() -> None:
         assert not lost.writer.reported(peer, linked=5)
         assert lost.flush() == []
     assert lost.writer.reported(peers[2], linked=5)
-    assert not lost.writer.reported(peers[2], linked=5)  # nothing waits for it any more
+    assert not lost.writer.reported(peers[2], linked=5)  # the writer no longer waits
     lost.wall = first.wall
     lost.elsewhere = first.elsewhere
     assert numbers(lost.flush()) == [0]

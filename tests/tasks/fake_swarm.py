@@ -177,7 +177,7 @@ class FakeEndpoint:
         self.watchers.append(watcher)
 
     def watches(self, peer: PeerId) -> bool:
-        """Whether the link to it may not rest."""
+        """Return whether the link to a peer must not rest."""
         return any(watcher(peer) for watcher in self.watchers)
 
     def hold_links(self, holder: Callable[[PeerId], bool]) -> None:

@@ -650,7 +650,7 @@ async def test_each_stage_counts_what_it_did(
 
 @pytest.mark.trio
 async def test_the_links_of_a_session_do_not_rest(autojump_clock: object) -> None:
-    """Its stages wait for each other and for the gateway with nothing open."""
+    """The stages wait for each other and for the gateway with nothing open on their links."""
     swarm = FakeSwarm((2, 4, 6))
     first, second, last = swarm.stages
 

@@ -161,11 +161,11 @@ def small(kind: int, priority: Priority) -> Entry:
         (wire.DATA, Priority.BULK, True),
     ],
 )
-def test_only_what_somebody_waits_for_is_chased_by_a_ping(
+def test_only_frames_that_a_caller_waits_for_bring_a_ping_forward(
     kind: int, priority: Priority, hurried: bool
 ) -> None:
     made = connection()
-    made.ponged(made.urgent.pop().offset, 0.04)  # the first ping's
+    made.ponged(made.urgent.pop().offset, 0.04)  # answers the first ping
     made.heard = 0.04
     made.tick(0.05)
     made.keep(small(kind, priority), 4, 0.1)

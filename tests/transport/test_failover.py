@@ -116,7 +116,7 @@ async def deaf(world: World) -> float:
     """Seconds for which a call of `a` waits where nothing of `b`'s comes to it directly."""
     homes = Homes(world)
     link = await homes.meet(PUNCHED)
-    await trio.sleep(5)  # until no ping of the meeting is out
+    await trio.sleep(5)  # until no ping of the introduction is under way
     homes.faults.partition(["b"], ["a"], oneway=True)
     return await homes.ask(link, 1, timeout=15)
 

@@ -382,7 +382,7 @@ async def test_status_shows_the_link() -> None:
 
 
 @pytest.mark.parametrize("waited_for", [False, True])
-async def test_a_link_that_rests_is_pinged_seldom_unless_somebody_waits(
+async def test_a_resting_link_is_pinged_rarely_unless_a_component_waits(
     virtual_time: trio.testing.MockClock, waited_for: bool
 ) -> None:
     async def sent(link: Link) -> int:

@@ -247,7 +247,7 @@ def test_an_unasked_dial_back_is_nothing() -> None:
     for ask in asks:
         core.on_datagram(ask.socket, answer_to(ask, ("1.2.3.4", 9)), ask.to)
     requests = [deed for deed in core.poll(0.4) if isinstance(deed, Request)]
-    assert len(requests) == 3 + 3  # the known ones, and a stranger for each of the others
+    assert len(requests) == 3 + 3  # three known peers, and a stranger for each other socket
     for request in requests:
         core.on_sent(request.nonce, 1.0, sent=True)
         for nonce in b"?" * 16, b"", request.nonce + b"!":

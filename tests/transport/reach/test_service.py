@@ -290,12 +290,14 @@ async def test_cancelled_anywhere_it_leaves_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_what_was_paid_for_is_believed_for_a_while(
+async def test_a_paid_dial_back_is_reused_for_a_while(
     world: World, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
-    """A home with an IPv6 address that its peers do not see pays once for having it dialled, and
-    not once more for UDP where TCP has not got in."""
-    if not kept:  # the twin
+    """A home pays once for a dial-back to an IPv6 address that its peers do not see.
+
+    It does not pay again for UDP if TCP did not get in.
+    """
+    if not kept:  # without reuse
         monkeypatch.setattr(defaults, "BOUGHT_S", 0.0)
     paid: list[int] = []
     asked = asking.ask
@@ -317,7 +319,7 @@ async def test_what_was_paid_for_is_believed_for_a_while(
     assert (len(paid) == 1) if kept else (len(paid) > 1)
 
 
-async def test_a_measurement_is_not_repeated_for_peers_that_come_meanwhile(
+async def test_peers_that_arrive_during_a_measurement_do_not_repeat_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = world.gateway("gate", "linux-drop")
