@@ -1,7 +1,7 @@
-"""What an idle node with 32 links costs: CPU beside commit 981b9fd, and bytes.
+"""CPU of an idle node with 32 links beside that of commit 981b9fd, and the bytes that it sends.
 
 All run on loopback. One process is the node, with its files on a real disk and without an engine.
-Another process has 32 daemons that dial the node and have few other links. The idle node's CPU is
+A second process has 32 daemons that dial the node and have few other links. The idle node's CPU is
 divided by that of a node of that commit, measured alternately in the same run: goal 1.2. The bytes
 that it sends per second over all its links have the goal 2,000. `--quick` measures half a minute.
 """

@@ -332,7 +332,7 @@ class Link:
         self._legs.look()
 
     def rest(self, seconds: float) -> None:
-        """Ping a peer that nothing here waits for only after so many seconds of silence.
+        """Set the seconds of silence until a ping, while no component here waits for the peer.
 
         Other peers watch it, and report its end. 0 restores the usual time.
         """

@@ -1,4 +1,4 @@
-"""What a home sends in the first minute after it joins. The numbers are the same on every machine.
+"""Packets and bytes that a home sends in its first minute. They are the same on every machine.
 
 Costs only go down. A change that raises a number says in the CHANGELOG what it buys.
 """
