@@ -1,10 +1,10 @@
-"""Which members answer, in a swarm in which not everybody is linked with everybody. Sans-I/O.
+"""Liveness of members, in a swarm where a node has links to some of them. Sans-I/O.
 
-A peer whose link answers is live. Of the others this node hears from those it is linked with:
-a *witness* of a member has a link with it that answers. What they say makes nobody live and
-nobody dead: it only says when to check, and through whom. A *check* asks several at once for a
-*proof*, the member's own signature over a number drawn for that check; only that makes a member
-live, and only a check without one takes it out. Spec: docs/spec/liveness.md.
+A peer whose link answers is live. For other members a node relies on its peers: a *witness* of a
+member has a link with it that answers. A witness cannot make a member live or dead. Its reports
+only decide when to check the member, and through which peers. A *check* asks several peers at once
+for a *proof*, the member's own signature over a number drawn for that check. Only a proof makes a
+member live, and only a check without a proof takes it out. Spec: docs/spec/liveness.md.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -49,26 +49,26 @@ class Watched:
 
 
 class Liveness:
-    """Who answers of the members that it is told to `watch`. `version` grows with each change."""
+    """Liveness of the members to `watch`. `version` grows with each change."""
 
     def __init__(self, own: PeerId) -> None:
         self.version = 0
         self._own = own
-        self._links: dict[PeerId, str] = {}  # peers whose link answers: in which network
-        self._answering: dict[PeerId, str] = {}  # but those whose carrier is looked for
+        self._links: dict[PeerId, str] = {}  # network by peer whose link answers
+        self._answering: dict[PeerId, str] = {}  # the same, but with a working path
         self._said: dict[PeerId, set[PeerId]] = {}  # by witness
         self._watched: dict[PeerId, Watched] = {}
         self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may bring about
         self._budget = Bucket(Rate(*defaults.CHECKS), 0.0)
         self._calm = Bucket(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
-        self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: since when, for whom
+        self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: start, rivals
         self._missing: set[PeerId] = set()  # linked peers of which no check was answered
         self._places: dict[PeerId, int] = {}  # see `_distance`
 
-    # What it comes to.
+    # Results.
 
     def live(self) -> Iterator[PeerId]:
-        """Who answers, those with a link first."""
+        """Return the live members, those with a link first."""
         yield from filter(self.is_live, self._links)
         for peer, watched in self._watched.items():
             if watched.live and peer not in self._links:
@@ -144,7 +144,7 @@ class Liveness:
                 if place is not None:
                     watched.count(place)
 
-    # Whom it is about.
+    # Members.
 
     def watch(self, members: Collection[PeerId], now: float = -inf) -> None:
         """Replace the set of known members."""
@@ -161,9 +161,11 @@ class Liveness:
     # The own links.
 
     def linked(self, peer: PeerId, place: str, now: float, rivals: Collection[PeerId] = ()) -> None:
-        """A link to it answers. Witnesses in one `place` count as one. `rivals` publish the
-        address that it has: where one of them is gone, the machine has come back as another peer,
-        which is not live beside the old one."""
+        """Record a link that answers. Witnesses in one `place` count as one.
+
+        `rivals` publish the address of this peer. If one of them is dead, the machine has come back
+        as another peer, which is not live beside the old one.
+        """
         self._links[peer] = place
         self._answers(peer, place)
         if self._wait_for(rivals, now):
@@ -173,7 +175,7 @@ class Liveness:
         self.version += 1
 
     def doubt(self, peer: PeerId, now: float) -> None:
-        """What carries its link is gone: see by other ways, before the link counts as quiet."""
+        """Check a peer whose link has lost its path, before the link counts as quiet."""
         self._answers(peer, None)
         if watched := self._watched.get(peer):
             watched.doubted = min(watched.doubted, now)
@@ -195,7 +197,7 @@ class Liveness:
             watched.live = now - watched.proved < defaults.FRESH_S
             watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
         self.version += 1
-        for other in self._said.get(peer, ()):  # of whom it was the last witness
+        for other in self._said.get(peer, ()):  # it may have been their last witness
             known = self._watched.get(other)
             if known and known.live and not known.networks:
                 known.doubted = min(known.doubted, now)
@@ -205,7 +207,7 @@ class Liveness:
     def told(
         self, by: PeerId, has: Iterable[PeerId], lost: Iterable[PeerId], now: float, *, whole: bool
     ) -> None:
-        """A peer says with whom it has a link that answers; `whole`: with nobody else."""
+        """Take a peer's report of the links that answer; a `whole` one replaces all before."""
         said = self._said.setdefault(by, set())
         has = set(has)
         alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
@@ -233,7 +235,7 @@ class Liveness:
             watched.doubted = min(watched.doubted, at)
 
     def forget(self, by: PeerId) -> None:
-        """Its link is gone for good: what it said no longer counts."""
+        """Drop the reports of a peer whose link has ended."""
         self._alarms.pop(by, None)
         for peer in self._said.pop(by, ()):
             if watched := self._watched.get(peer):
@@ -250,7 +252,7 @@ class Liveness:
             watched.uncount(place)
 
     def _witnesses(self, watched: Watched) -> list[PeerId]:
-        """Those that count now, of each network one first."""
+        """Return the witnesses with an answering link, one of each network first."""
         there = [by for by in watched.witnesses if by in self._answering]
         first = {self._links[by]: by for by in reversed(there)}.values()
         return [*first, *(by for by in there if by not in first)]
@@ -258,7 +260,7 @@ class Liveness:
     # Checks.
 
     def next_checks(self, now: float) -> list[PeerId]:
-        """Whom to check now; each ends with `proved`, `failed` or `void`."""
+        """Begin the checks that are due; end each with `proved`, `failed` or `void`."""
         self._expire(now)
         alone = sum(w.live and not w.networks for _, w in self._unlinked())
         due = sorted(
@@ -282,7 +284,7 @@ class Liveness:
         return found
 
     def next_due(self, now: float) -> float:
-        """When `next_checks` may have something, or somebody has been out of sight for too long."""
+        """Return when `next_checks` may have something, or a doubt or a wait ends."""
         least = min((since for since, _ in self._waiting.values()), default=inf) + defaults.RIVAL_S
         for peer, watched in self._watched.items():
             least = min(least, self._due(peer, watched), self._ends(peer, watched))
@@ -341,7 +343,7 @@ class Liveness:
         watched.live, watched.doubted, watched.tried, watched.first = False, inf, now, inf
 
     def helpers(self, peer: PeerId) -> list[PeerId]:
-        """Whom to ask for a proof, in this order: its witnesses, then others, who may know one."""
+        """Return the peers to ask for a proof: witnesses, then peers that may know a witness."""
         watched = self._watched.get(peer)
         if watched is None:
             return []
@@ -351,7 +353,7 @@ class Liveness:
         return [*witnesses[: defaults.ASKED], *others[turn:], *others[:turn]][: defaults.ASKED_MOST]
 
     def witness(self, peer: PeerId, but: PeerId) -> PeerId | None:
-        """One who says that it has a link with a member, for somebody else who asks."""
+        """Return a witness of a member, for a peer that asks for a proof."""
         watched = self._watched.get(peer)
         there = [] if watched is None else self._witnesses(watched)
         return next((by for by in there if by != but), None)
@@ -431,5 +433,5 @@ class Liveness:
             watched.checking = False
 
 
-# What is checked first.
+# Order of checks.
 _DOUBTED, _ALONE, _TOLD_OF, _SEEN, _UNSEEN = range(5)

@@ -1,11 +1,12 @@
-"""Who is in the swarm and where: signed records over links. What members can do, name and serve
-stands in their feeds; `listing.py` joins both.
+"""Members of the swarm and their addresses, by signed records over links.
 
-Whoever dialled a link to keep it sends its own record and a digest of all it knows, the other end
-answers the same; each asks for what it lacks. A brief link (`Link.brief`) carries none of it, and
-makes nobody a live member. A change goes to all links and is handed on once. Every member told
-of is dialled, so that a small swarm is a full mesh; who is live beyond the own links is found out
-by `probing.py`. Wire: docs/spec/membership.md.
+The two ends of a new link exchange their own records, and compare sums of all records to find what
+either lacks. A brief link (`Link.brief`) carries no records, and makes no member live. An author
+pushes a change to all its links, and other nodes announce it once over each link. A node dials
+members until it has enough links. `probing.py` finds out which members without a link are live.
+
+What members can do, name and serve is in their feeds, and `listing.py` joins both. Wire:
+docs/spec/membership.md.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -94,7 +95,7 @@ class Membership:
         endpoint.on_link_quiet(self._link_quiet)
         endpoint.on_link_back(self._link_back)
 
-    # Who there is.
+    # Members and their records.
 
     @property
     def version(self) -> int:
@@ -102,7 +103,7 @@ class Membership:
         return self._version
 
     def own(self) -> MemberRecord:
-        """What this node's own record says."""
+        """Return this node's own record."""
         return self._own
 
     def is_live(self, peer: PeerId) -> bool:
@@ -128,7 +129,7 @@ class Membership:
         self._changed()
 
     def everybody(self) -> frozenset[PeerId]:
-        """Everybody whose record is known, linked or not."""
+        """Return all members with a known record, linked or not."""
         return self._roster.authors()
 
     async def changed(self, version: int) -> int:
@@ -204,7 +205,7 @@ class Membership:
         self._changed()
 
     def _link_quiet(self, link: Link) -> None:
-        """Its peer cannot be reached now: it is nobody to route to until it is back."""
+        """Stop routing to a peer that is out of reach, until its link is back."""
         if link in self._begun:
             self._roster.unlinked(link.peer, self._host.now())
             self._probing.quiet(link)
@@ -355,7 +356,7 @@ class Membership:
         return offer.reach, offer.age, known.sealed
 
     def _blame(self, link: Link, error: BadRecord) -> Refusal:
-        """The sender wrote or handed on what nobody may: it loses the link."""
+        """Close the link of a peer that wrote or handed on an invalid record."""
         self._roster.put_off(link.peer)
         link.close(error.code, error.message)
         return Refusal(error.code, error.message)
@@ -397,8 +398,7 @@ class Membership:
     # Dialling.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hand on news and dial members told of, until cancelled. Somebody else reaches the
-        first one."""
+        """Announce records and dial known members, until cancelled. The caller dials the first."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             nursery.start_soon(self._probing.run)

@@ -1,7 +1,7 @@
-"""Finding out which members answer: what the links of this node and of its peers say, and checks.
+"""Reports on links, and checks of members: the trio shell of `liveness.py`.
 
-The trio shell of `liveness.py`. Its questions go over links that are there; only a member that
-nobody could bring a proof of is dialled, briefly. Spec: docs/spec/liveness.md.
+Its questions use existing links. Only a member without a proof after several checks is dialled,
+briefly. Spec: docs/spec/liveness.md.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Probing:
         *,
         changed: Callable[[], None],
     ) -> None:
-        """`changed` is called when somebody else is live than before."""
+        """`changed` is called when the set of live members changes."""
         self.liveness = Liveness(identity.peer)
         self._host = host
         self._endpoint = endpoint
@@ -50,7 +50,7 @@ class Probing:
         self._changed = changed
         self._links: dict[PeerId, Link] = {}
         self._resting: set[PeerId] = set()  # peers whose links rest, as other peers watch them
-        self._told: set[PeerId] = set()  # of whom we have said that their links answer
+        self._told: set[PeerId] = set()  # peers that our last report named
         self._told_at = -defaults.TELL_GAINED_S
         self._paces: dict[Link, dict[str, Bucket]] = {}
         self._news = trio.Event()
@@ -60,7 +60,7 @@ class Probing:
         endpoint.handle("live.prove", self._on_prove)
         endpoint.on_link_doubt(self._doubt)
 
-    # What the own links say.
+    # This node's links.
 
     def begin(self, link: Link) -> None:
         """Records are exchanged over a link from now on."""
@@ -85,7 +85,7 @@ class Probing:
             self.wake()
 
     def ended(self, link: Link) -> None:
-        """It is gone for good."""
+        """Forget a link that has ended."""
         self._paces.pop(link, None)
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
@@ -106,7 +106,7 @@ class Probing:
     # Running.
 
     async def run(self) -> None:
-        """Tell, and check who is due, until cancelled."""
+        """Report links and check members that are due, until cancelled."""
         async with trio.open_nursery() as nursery:
             version = self.liveness.version
             while True:
@@ -196,8 +196,11 @@ class Probing:
         self.wake()
 
     async def _ask_around(self, peer: PeerId, nonce: bytes) -> bool:
-        """Whether somebody brought its signature in time. Where nobody doubts it, one is likely
-        to do."""
+        """Ask for a member's signature, and return whether it came in time.
+
+        The peers are asked one after another unless the member is in doubt: the first will most
+        likely do.
+        """
         helpers = iter(self.liveness.helpers(peer))
         question = msgpack.packb([peer, nonce, True])
         first, apart = 0.0, 0.0 if self.liveness.is_doubted(peer) else defaults.NEXT_CALM_S
@@ -265,7 +268,7 @@ class Probing:
         return Reply(payload=proof)
 
     def _on_prove(self, call: Call) -> Answer:
-        """Somebody wants to know whether this node answers."""
+        """Prove to a peer that this node answers."""
         asker = self._endpoint.link(call.peer)
         if asker is None or not self._allows(asker, "prove", defaults.PROOFS, self._host.now()):
             return Refusal("too-often", "such questions come too often")

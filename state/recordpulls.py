@@ -1,7 +1,7 @@
-"""Whom to ask for member records: each of one peer at a time, however many offer it.
+"""Pulls of member records: one peer at a time is asked for a record, however many offer it.
 
-Who offers what another is asked for waits in line, and who did not deliver stands behind the
-others: a liar that offers everything holds up each record once, and only while it is asked.
+The other peers wait in line, and a peer that did not deliver goes to the end of it. So a liar that
+offers everything delays each record once, and only while it is asked.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -20,29 +20,34 @@ Take = Callable[[Link, bytes | memoryview], Awaitable[None]]
 
 
 class RecordPulls:
-    """Of one node. `lacks`: whether that number of an author is news; `take` takes records in, and
-    raises BadRecord."""
+    """Pulls of one node.
+
+    `lacks` returns whether this number of an author is news. `take` stores records, and raises
+    BadRecord.
+    """
 
     def __init__(self, lacks: Callable[[PeerId, int], bool], take: Take) -> None:
         self._lacks = lacks
         self._take = take
         self._lacking: dict[Link, dict[PeerId, int]] = {}  # to ask for: authors and numbers
         self._tellers: dict[PeerId, dict[Link, None]] = {}  # by author: the first is asked
-        self._moved = trio.Event()  # somebody else may be the first
+        self._moved = trio.Event()  # another peer may be first in line
 
     def tellers(self, author: PeerId) -> Collection[Link]:
         """Return the links over which an author's record is offered and has not arrived."""
         return self._tellers.get(author, {}).keys()
 
     async def pull(self, link: Link, wanted: Mapping[PeerId, int]) -> None:
-        """Ask for records that this link's peer offers, each of one peer at a time: who offers it
-        as well waits in line. One call sees to all that is offered over a link, also meanwhile.
-        Raises BadRecord, the fault of this link's peer."""
+        """Pull records that this link's peer offers, as soon as it is first in line for them.
+
+        One call serves all offers over a link, including those that arrive meanwhile. Raises
+        BadRecord if this link's peer is at fault.
+        """
         if not wanted:
             return
         seen_to = link in self._lacking
         lacking = self._lacking.setdefault(link, {})
-        room = defaults.MEMBERS - len(lacking)  # nobody honest knows more
+        room = defaults.MEMBERS - len(lacking)  # an honest peer knows no more
         lacking.update(islice(wanted.items(), room))
         if seen_to:
             self._move()
@@ -53,13 +58,13 @@ class RecordPulls:
                     await self._ask(link, batch, lacking)
                 else:
                     await self._moved.wait()
-                    await trio.sleep(defaults.ROUND)  # who waits looks no oftener
+                    await trio.sleep(defaults.ROUND)  # waiting links look no more often
         finally:
             del self._lacking[link]
             self._step_out(link, lacking)
 
     def _line_up(self, link: Link, lacking: dict[PeerId, int]) -> bool:
-        """Behind those who offer the same; whether there is anything that has not come yet."""
+        """Queue behind peers with the same offers, and return whether anything is still lacking."""
         came = [author for author, seq in lacking.items() if not self._lacks(author, seq)]
         for author in came:
             del lacking[author]
@@ -69,7 +74,7 @@ class RecordPulls:
         return bool(lacking)
 
     def _next_batch(self, link: Link, lacking: Mapping[PeerId, int]) -> dict[PeerId, int]:
-        """What this one is the first to offer."""
+        """Return the next records for which this link is first in line."""
         tellers = self._tellers
         first = (item for item in lacking.items() if next(iter(tellers[item[0]])) is link)
         return dict(islice(first, defaults.BATCH))
@@ -77,7 +82,7 @@ class RecordPulls:
     async def _ask(
         self, link: Link, batch: Mapping[PeerId, int], lacking: dict[PeerId, int]
     ) -> None:
-        """Meanwhile it holds up nothing else, and afterwards it is behind the others."""
+        """Pull a batch. Other links may serve the rest meanwhile."""
         for author in batch:
             del lacking[author]
         self._step_out(link, lacking)
