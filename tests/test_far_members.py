@@ -35,7 +35,8 @@ def run(body: Callable[[World], Awaitable[Any]]) -> Any:
 async def line(world: World) -> tuple[DaemonHandle, DaemonHandle]:
     """One that serves the first half of `tiny`, and a hub that it has a link with."""
     hub = await world.host("hub").start(engine=False)
-    far = await world.host("far").start(bootstrap=[hub], model="tiny", layers=(0, 3))
+    # Whoever relays is linked with by those that look for a relay: it is to be far.
+    far = await world.host("far").start(bootstrap=[hub], model="tiny", layers=(0, 3), relay=0)
     await far.serving()
     await trio.sleep(20)
     return far, hub
