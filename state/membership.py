@@ -76,7 +76,7 @@ class Membership:
             "member.pull": Rates(Rate(*defaults.PULLS_TAKEN)),
         }
         self._pulls = RecordPulls(self._lacks, self._take)
-        self._record_news = RecordNews()
+        self._record_news = RecordNews[Link]()
         self._dialling = 0
         self._next_dial = -inf  # earliest dial beyond FIRST_LINKS
         self._version = 0

@@ -9,9 +9,9 @@ that grows by ten.
 from collections.abc import Iterable
 from itertools import islice
 from math import inf
+from typing import Generic, Protocol, TypeVar
 
 from ..transport.identity import PeerId
-from ..transport.link import Link
 from . import defaults
 
 
@@ -25,19 +25,41 @@ class RecordNews:
 
     def add(self, author: PeerId, links: Iterable[Link]) -> None:
         """Queue an author's record for these links."""
-        for link in links:
+class WithPeer(Protocol):
+    """A link, or what stands in for one."""
+
+    @property
+    def peer(self) -> PeerId: ...
+
+
+AnyLink = TypeVar("AnyLink", bound=WithPeer)
+
+
+class RecordNews(Generic[AnyLink]):
+    """Of one node."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[AnyLink, dict[PeerId, None]] = {}  # those that wait longest first
+        self._told_at = -inf
+        self._pause = defaults.HAND_ON[0]
+
+    def add(self, author: PeerId, links: Iterable[AnyLink]) -> None:
+        """The peers of these links are to hear of a record."""
+        for link in links:
             if link.peer != author:
                 self._waiting.setdefault(link, {})[author] = None
 
     def heard(self, link: Link, authors: Iterable[PeerId]) -> None:
         """Drop records that the link's peer has announced in the version known here."""
-        if (waiting := self._waiting.get(link)) is not None:
+    def heard(self, link: AnyLink, authors: Iterable[PeerId]) -> None:
+        """Its peer has told of these records, as they are here."""
+        if (waiting := self._waiting.get(link)) is not None:
             for author in authors:
                 waiting.pop(author, None)
             if not waiting:
                 del self._waiting[link]
 
-    def ended(self, link: Link) -> None:
+    def ended(self, link: AnyLink) -> None:
         self._waiting.pop(link, None)
 
     def next_at(self) -> float:
@@ -46,7 +68,9 @@ class RecordNews:
 
     def take(self, now: float) -> list[tuple[Link, list[PeerId]]]:
         """Return the links of the batch that is due, and the authors to announce to each."""
-        if now < self.next_at():
+    def take(self, now: float) -> list[tuple[AnyLink, list[PeerId]]]:
+        """Whom to tell now, of whose records."""
+        if now < self.next_at():
             return []
         least, most = defaults.HAND_ON
         busy = now - self._told_at < 2 * self._pause

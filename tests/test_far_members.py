@@ -35,7 +35,7 @@ def run(body: Callable[[World], Awaitable[Any]]) -> Any:
 async def line(world: World) -> tuple[DaemonHandle, DaemonHandle]:
     """One that serves the first half of `tiny`, and a hub that it has a link with."""
     hub = await world.host("hub").start(engine=False)
-    # Whoever relays is linked with by those that look for a relay: it is to be far.
+    # A node that looks for a relay would link with this one, which is to be far.
     far = await world.host("far").start(bootstrap=[hub], model="tiny", layers=(0, 3), relay=0)
     await far.serving()
     await trio.sleep(20)

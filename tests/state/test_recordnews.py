@@ -1,14 +1,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import cast
 
 import pytest
 
 from shoal.state import defaults
 from shoal.state.recordnews import RecordNews
 from shoal.transport.identity import PeerId, peer_id_of
-from shoal.transport.link import Link
 
 
 @dataclass(frozen=True)
@@ -22,16 +20,16 @@ def name(number: int) -> PeerId:
     return peer_id_of(sha256(str(number).encode()).digest())
 
 
-LINKS: Sequence[Link] = [cast(Link, Named(name(number))) for number in range(20)]
+LINKS: Sequence[Named] = [Named(name(number)) for number in range(20)]
 AUTHOR, OTHER = name(100), name(101)
 
 
-def told(news: RecordNews, now: float) -> list[Link]:
+def told(news: RecordNews[Named], now: float) -> list[Named]:
     return [link for link, _ in news.take(now)]
 
 
 def test_each_link_hears_of_a_record_once_in_small_batches() -> None:
-    news, found, now = RecordNews(), [], 0.0
+    news, found, now = RecordNews[Named](), [], 0.0
     news.add(AUTHOR, LINKS)
     while news.next_at() < float("inf"):
         now = max(now, news.next_at())
@@ -43,14 +41,14 @@ def test_each_link_hears_of_a_record_once_in_small_batches() -> None:
 
 
 def test_neither_the_author_nor_a_peer_that_announced_it_hears_of_a_record() -> None:
-    news = RecordNews()
+    news = RecordNews[Named]()
     news.add(LINKS[0].peer, LINKS[:3])
     news.heard(LINKS[1], [LINKS[0].peer])
     assert told(news, 0.0) == [LINKS[2]]
 
 
 def test_news_that_arrive_together_leave_together() -> None:
-    news = RecordNews()
+    news = RecordNews[Named]()
     news.add(AUTHOR, LINKS[:1])
     news.add(OTHER, LINKS[:1])
     assert news.take(0.0) == [(LINKS[0], [AUTHOR, OTHER])]
@@ -64,7 +62,7 @@ def test_a_flood_of_news_costs_a_bounded_number_of_messages(
     if not paced:  # without the defence
         monkeypatch.setattr(defaults, "HAND_ON", (0.25, 0.25))
         monkeypatch.setattr(defaults, "HAND_ON_LINKS", 1000)
-    news, messages = RecordNews(), 0
+    news, messages = RecordNews[Named](), 0
     for number in range(6000):
         news.add(name(number), LINKS)
         messages += len(news.take(number / 100))
@@ -73,7 +71,7 @@ def test_a_flood_of_news_costs_a_bounded_number_of_messages(
 
 
 def test_after_a_quiet_while_news_leave_at_once_again() -> None:
-    news = RecordNews()
+    news = RecordNews[Named]()
     for number in range(1000):
         news.add(name(number), LINKS)
         news.take(number / 100)
@@ -88,7 +86,7 @@ def test_after_a_quiet_while_news_leave_at_once_again() -> None:
 
 
 def test_a_link_that_has_ended_is_forgotten() -> None:
-    news = RecordNews()
+    news = RecordNews[Named]()
     news.add(AUTHOR, LINKS[:1])
     news.ended(LINKS[0])
     assert told(news, 0.0) == [] and news.next_at() == float("inf")

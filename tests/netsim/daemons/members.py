@@ -1,14 +1,15 @@
 """Membership on light hosts: the core of `state/` on datagrams, as `state/membership.py` drives it.
 
 What stands in for a lane: an exchange of as many round trips as TCP, TLS 1.3 and the hello have;
-datagrams with the sender's name in front instead of an authenticated link. Rounds, paces, limits
-and what is believed are those of the whole daemon.
+datagrams with the sender's name in front instead of an authenticated link. Both ends of a new link
+tell of all they know, where daemons compare sums first. No light host looks for proofs of members
+without a link. Rounds, paces, limits and what is believed are those of the whole daemon.
 """
 
 from collections.abc import Iterable, Iterator
 from math import inf
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -16,6 +17,7 @@ from shoal.netsim.light import Sends
 from shoal.netsim.packet import Addr
 from shoal.state import defaults
 from shoal.state.record import MemberRecord, seal_record
+from shoal.state.recordnews import RecordNews
 from shoal.state.roster import Offer, Roster
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.place import Nearness
@@ -24,25 +26,40 @@ ROUND_TRIPS = 3  # of a dial
 DATAGRAM_BYTES = 1200
 
 
+class LightLink(NamedTuple):
+    """What stands in for a link."""
+
+    peer: PeerId
+    address: Addr
+
+
 class LightMember:
     """One node's roster, and what it says to whom."""
 
     def __init__(
-        self, random: Random, own: Addr, wall_ms: int, start: float, known: Iterable[Addr]
+        self,
+        random: Random,
+        own: Addr,
+        wall_ms: int,
+        start: float,
+        known: Iterable[Addr],
+        links: int = defaults.MEMBER_LINKS,
     ) -> None:
         self.identity = Identity.from_seed(random.randbytes(32))
         self.roster = Roster(self.identity.peer)
         self.wake_at = start
         self._random = random
+        self._most = links
+        self._next_dial = -inf  # beyond the first few
         self._known = list(known)
         record = MemberRecord(
             self.identity.peer, seq=wall_ms, addresses=(f"/ip4/{own[0]}/tcp/{own[1]}",)
         )
         self._seq = wall_ms
         self._sealed = seal_record(self.identity, record)
-        self._links: dict[PeerId, Addr] = {}
+        self._links: dict[PeerId, LightLink] = {}
         self._dials: dict[Addr, tuple[PeerId | None, float]] = {}  # who, and until when
-        self._news: dict[PeerId, PeerId] = {}  # by author: who told us
+        self._news = RecordNews[LightLink]()
         self._out: list[tuple[bytes, Addr]] = []
 
     @property
@@ -66,20 +83,32 @@ class LightMember:
             self._dial(address, None, now)
         self._known = []
         self._end_dials(now)
-        news, self._news = self._news, {}
-        for peer, address in self._links.items():
-            told = [author for author, by in news.items() if peer not in (author, by)]
-            self._tell(address, self.roster.offers(now, told))
-        room = min(
-            defaults.MEMBER_LINKS - len(self._links) - len(self._dials),
-            defaults.DIALS - len(self._dials),
-        )
-        for peer, addresses in self.roster.next_dials(now, room):
+        for link, authors in self._news.take(now):
+            self._tell(link.address, self.roster.offers(now, authors))
+        for peer, addresses in self.roster.next_dials(now, self._room(now)):
+            self._next_dial = now + self._jitter(defaults.LINK_PAUSE)
             self._dial((addresses[0].host, addresses[0].port), peer, now)
         ends = min((end for _, end in self._dials.values()), default=inf)
-        full = len(self._dials) >= defaults.DIALS
-        self.wake_at = min(ends, inf if full else max(self.roster.next_due(), now + defaults.ROUND))
+        due = min(self._news.next_at(), self._next_dial_at())
+        self.wake_at = min(ends, max(due, now + defaults.ROUND))
         return self._flush()
+
+    def _room(self, now: float) -> int:
+        """How many to dial now, as `Membership` has it."""
+        first, links = min(self._most, defaults.FIRST_LINKS), len(self._links) + len(self._dials)
+        if links >= first:
+            return int(links < self._most and now >= self._next_dial)
+        return min(first - links, defaults.DIALS - len(self._dials))
+
+    def _next_dial_at(self) -> float:
+        links = len(self._links) + len(self._dials)
+        if len(self._dials) >= defaults.DIALS or links >= self._most:
+            return inf
+        first = links < defaults.FIRST_LINKS
+        return max(self.roster.next_due(), -inf if first else self._next_dial)
+
+    def _jitter(self, seconds: float) -> float:
+        return seconds * self._random.uniform(0.75, 1.25)
 
     # Links.
 
@@ -95,7 +124,7 @@ class LightMember:
     def _ended(self, address: Addr, peer: PeerId | None, now: float) -> None:
         self._dials.pop(address, None)
         if peer is not None:
-            self.roster.dialled(peer, now, lambda pause: pause * self._random.uniform(0.75, 1.25))
+            self.roster.dialled(peer, now, self._jitter)
         self._soon(now)
 
     def _on_dial(self, now: float, sender: PeerId, source: Addr, step: int) -> None:
@@ -113,7 +142,7 @@ class LightMember:
     def _linked(self, now: float, peer: PeerId, address: Addr) -> None:
         if peer in self._links:
             return
-        self._links[peer] = address
+        self._links[peer] = LightLink(peer, address)
         self.roster.linked(peer, Nearness.PUBLIC)
         self._push(address, [self._sealed])
         self._tell(address, self.roster.offers(now))
@@ -124,7 +153,7 @@ class LightMember:
         for sealed in body:
             record = self.roster.receive(sealed, sender, Nearness.PUBLIC, now)
             if record is not None:
-                self._news[record.peer] = sender
+                self._news.add(record.peer, [x for x in self._links.values() if x.peer != sender])
                 self._soon(now)
 
     def _tell(self, to: Addr, offers: dict[PeerId, Offer]) -> None:
@@ -138,6 +167,10 @@ class LightMember:
         offers = {
             PeerId(k): Offer(seq, Nearness(reach), age) for k, (seq, reach, age) in body.items()
         }
+        if link := self._links.get(sender):
+            known = ((peer, self.roster.known(peer)) for peer in offers)
+            late = [peer for peer, one in known if one and one.record.seq <= offers[peer].seq]
+            self._news.heard(link, late)
         wanted = self.roster.lacking(offers, Nearness.PUBLIC, now, self._seq)
         if wanted:
             self._say(source, "pull", wanted)

@@ -10,6 +10,7 @@ from shoal.netsim import defaults
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
+from shoal.state import defaults as members
 
 from .members import LightMember
 
@@ -33,6 +34,12 @@ def plan(seed: int, count: int) -> Plan:
     ]
 
 
+@pytest.fixture(autouse=True)
+def mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All link with all, and at once: a light host knows no member without a link."""
+    monkeypatch.setattr(members, "FIRST_LINKS", COUNT)
+
+
 class Light:
     """The swarm of light hosts: its knowledge, and how long it took."""
 
@@ -48,6 +55,7 @@ class Light:
                 int(defaults.EPOCH * 1000),
                 start,
                 [address[other] for other in known],
+                links=COUNT,
             )
             if broken is not None:
                 broken(core)
@@ -87,7 +95,7 @@ class Whole:
         bootstrap = [f"{self.hosts[other].addresses()[0]}:{PORT}" for other in known]
         host = self.hosts[number]
         self.daemons[host.name] = await host.start(
-            Daemon(bootstrap=bootstrap, engine=False, port=PORT)
+            Daemon(bootstrap=bootstrap, engine=False, port=PORT, links=COUNT)
         )
 
     def knowledge(self) -> Knowledge:
