@@ -17,7 +17,7 @@ from ..mount import BlockHandle, Mount
 _MAKES: Final = apsw.SQLITE_OPEN_CREATE
 _SYNCS_FOLDER: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 _JULIAN_MS: Final = 210866760000000  # 1970 by SQLite's clock
-_LOG: Final = 64 * 2**10  # bytes, a sixteenth of a real one: hundreds of hosts share one memory
+_LOG: Final = 128 * 2**10  # bytes, an eighth of a real one: hundreds of hosts share one memory
 _numbers = count(1)
 
 
