@@ -15,17 +15,7 @@ from ..transport.identity import PeerId
 from . import defaults
 
 
-class RecordNews:
-    """Pending announcements of one node."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[Link, dict[PeerId, None]] = {}  # longest wait first
-        self._told_at = -inf
-        self._pause = defaults.HAND_ON[0]
-
-    def add(self, author: PeerId, links: Iterable[Link]) -> None:
-        """Queue an author's record for these links."""
-class WithPeer(Protocol):
+class WithPeer(Protocol):
     """A link, or what stands in for one."""
 
     @property
@@ -36,24 +26,22 @@ AnyLink = TypeVar("AnyLink", bound=WithPeer)
 
 
 class RecordNews(Generic[AnyLink]):
-    """Of one node."""
+    """Pending announcements of one node."""
 
     def __init__(self) -> None:
-        self._waiting: dict[AnyLink, dict[PeerId, None]] = {}  # those that wait longest first
+        self._waiting: dict[AnyLink, dict[PeerId, None]] = {}  # longest wait first
         self._told_at = -inf
         self._pause = defaults.HAND_ON[0]
 
     def add(self, author: PeerId, links: Iterable[AnyLink]) -> None:
-        """The peers of these links are to hear of a record."""
-        for link in links:
+        """Queue an author's record for these links."""
+        for link in links:
             if link.peer != author:
                 self._waiting.setdefault(link, {})[author] = None
 
-    def heard(self, link: Link, authors: Iterable[PeerId]) -> None:
+    def heard(self, link: AnyLink, authors: Iterable[PeerId]) -> None:
         """Drop records that the link's peer has announced in the version known here."""
-    def heard(self, link: AnyLink, authors: Iterable[PeerId]) -> None:
-        """Its peer has told of these records, as they are here."""
-        if (waiting := self._waiting.get(link)) is not None:
+        if (waiting := self._waiting.get(link)) is not None:
             for author in authors:
                 waiting.pop(author, None)
             if not waiting:
@@ -66,11 +54,9 @@ class RecordNews(Generic[AnyLink]):
         """Return when the next batch is due."""
         return self._told_at + self._pause if self._waiting else inf
 
-    def take(self, now: float) -> list[tuple[Link, list[PeerId]]]:
+    def take(self, now: float) -> list[tuple[AnyLink, list[PeerId]]]:
         """Return the links of the batch that is due, and the authors to announce to each."""
-    def take(self, now: float) -> list[tuple[AnyLink, list[PeerId]]]:
-        """Whom to tell now, of whose records."""
-        if now < self.next_at():
+        if now < self.next_at():
             return []
         least, most = defaults.HAND_ON
         busy = now - self._told_at < 2 * self._pause
