@@ -51,10 +51,21 @@ class FakeDirectory:
         return self.version
 
 
+class FakeUsage:
+    """What the owner asked for by name."""
+
+    def __init__(self) -> None:
+        self.asked = set[str]()
+
+    def note_asked(self, root: str) -> None:
+        self.asked.add(root)
+
+
 class FakeLibrary:
     """Manifests by root; the exchange puts them in."""
 
     def __init__(self) -> None:
+        self.usage = FakeUsage()
         self.kept: dict[str, Manifest] = {}
         self.named: dict[str, str] = {}
         self.store = self

@@ -304,6 +304,7 @@ async def test_the_owners_model_is_found_beyond_the_members(autojump_clock: obje
             [0, RESOLVE_PAUSE, 2 * RESOLVE_PAUSE]
         )
         assert world.library.named == {"far": world.manifest.root}
+        assert world.library.usage.asked == {world.manifest.root}
         (model,) = world.directory.own().models
         assert (model.name, model.layers, model.weight_bytes) == ("far", 2, 100)
 
