@@ -34,7 +34,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from shoal.dht.lookup import LookupSettings
+from shoal.dht.query import LookupSettings
 from shoal.netsim.daemons.ring import Ring, blob_record, ground
 from shoal.netsim.seeds import Figures, measure
 

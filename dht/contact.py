@@ -48,6 +48,11 @@ class Contact:
         return frozenset(each for each in found if each)
 
     @cached_property
+    def direct(self) -> bool:
+        """Whether it says where it can be dialled without a relay."""
+        return any(each.relay is None for each in self.addresses)
+
+    @cached_property
     def packed(self) -> bytes:
         """Its wire form: [public key, addresses as texts]."""
         packed: bytes = msgpack.packb(

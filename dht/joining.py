@@ -27,7 +27,8 @@ from .table import Table
 
 
 class Joining:
-    """`addresses(peer)` is what else is known of where a linked peer is."""
+    """`addresses(peer)` is what else is known of where a linked peer is. Links of the first
+    `survey_after` seconds bring in many, before any look-up."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class Joining:
         *,
         links: Callable[[], list[Link]],
         addresses: Callable[[PeerId], Sequence[Address]],
+        survey_after: float = 0.0,
     ) -> None:
         self.remembered: Sequence[Contact] = ()
         self.joined = trio.Event()
@@ -50,6 +52,7 @@ class Joining:
         self._searching = searching
         self._links = links
         self._addresses = addresses
+        self._survey_after = survey_after
         self._curious: dict[PeerId, tuple[Contact, str]] = {}  # and where it was met
         self._probes = Slots(
             defaults.CURIOUS_AT_ONCE, waiting=defaults.CURIOUS - defaults.CURIOUS_AT_ONCE
@@ -139,8 +142,9 @@ class Joining:
         return True
 
     def _question(self) -> Find:
-        """Build the request. With enough contacts known it asks for none: twenty take 3 kB."""
-        about = () if len(self._table) >= defaults.K else (self._own,)
+        """Build the request. With anybody known it asks for no contacts, as twenty take 3 kB: a
+        look-up of the own key asks for them."""
+        about = () if len(self._table) else (self._own,)
         return Find((), about, 0, (), self._asking.serves())
 
     async def _keep_looking(self) -> None:
@@ -149,6 +153,10 @@ class Joining:
             if not len(self._table):
                 await self._knock()
             if len(self._table):
+                if self._survey_after and not self.joined.is_set():
+                    self.joined.set()  # those with a link are known
+                    lot = int.from_bytes(self._host.entropy(2)) / 2**16
+                    await trio.sleep(self._survey_after * (1 + lot))  # not all at once
                 await self._refresh()
                 self.joined.set()
                 pause = defaults.JOIN_PAUSE[0]

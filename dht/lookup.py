@@ -11,7 +11,7 @@ answers go in.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from math import inf
 from typing import Final
@@ -23,49 +23,12 @@ from .contact import Contact, merged
 from .foundrecords import FoundRecord, FoundRecords
 from .key import SPACE, Key, key_at, point
 from .messages import Find, Found
+from .pace import Pace
+from .query import LookupSettings, Query
 from .table import lot
 
 _THERE: Final = ("busy", "not-serving", "unknown-method", "bad-message")
 """Codes of a contact that was reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class LookupSettings:
-    """How a look-up goes; the defences can be switched off for tests."""
-
-    paths: int = defaults.PATHS
-    """Disjoint paths; 1: every answer feeds the whole look-up."""
-    by_lot: bool = True
-    """The region's nodes in an order by lot, and random places of it asked for. Else the nearest
-    first, until the `K` nearest have answered: for joining, and to see how dense it is there."""
-    subnet_limits: bool = True
-    """Contacts of networks that were asked often come last."""
-    doubt: bool = True
-    """Contacts named by those who named others in vain come last, and the region's nodes are not
-    taken on the word of one."""
-    hedge: float = defaults.HEDGE
-    """Seconds after which an answer counts as late."""
-    at_once: int = defaults.PATH_ASKED
-    """Queries of each path under way at once, late ones aside."""
-    shares: bool = True
-    """Of the queries, and of the contacts that are heard of, each path has its share: else one that
-    is led in circles, by machines that answer at once, uses up those of the others."""
-    witnesses: bool = True
-    """Enough authors are known only when several have handed out records: one liar makes up as
-    many authors as are wanted."""
-    accounts: bool = True
-    """Of a contact that several paths named, what each says of where it is counts."""
-    queries: int = defaults.LOOKUP_QUERIES
-    """Of one look-up, at most."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Query:
-    """To be asked of a contact."""
-
-    contact: Contact
-    find: Find
-    by: tuple[PeerId, ...] = ()  # who named it; nobody: the own table
 
 
 class Lookup:
@@ -85,9 +48,11 @@ class Lookup:
         enough: int = 0,
         most: int = defaults.K,
         kinds: tuple[str, ...] = (),
+        pace: Pace | None = None,
     ) -> None:
         """`start`: contacts of the table, nearest first. `enough`: authors of records for each
-        key, 0 to look for the region's nodes. `own` is never asked."""
+        key, 0 to look for the region's nodes. `own` is never asked. With a `pace` nobody waits
+        for it: linked nodes are asked, and others when the pace lets it dial."""
         self.keys = tuple(keys)
         self.settings = settings or LookupSettings()
         self.radius = radius
@@ -101,6 +66,7 @@ class Lookup:
         self._enough = enough
         self._most = most
         self._kinds = kinds
+        self._pace = pace
         self._paths = [LookupPath() for _ in range(self.settings.paths)]
         self._known: dict[PeerId, Candidate] = {}
         self._networks: Counter[str] = Counter()  # of those that were asked
@@ -168,7 +134,7 @@ class Lookup:
         for path in self._paths:
             while self._prompt(path, now) < (1 if path.sure else self.settings.at_once):
                 chosen = self._choose(path)
-                if chosen is None:
+                if chosen is None or not self._may_ask(chosen, now):
                     break
                 queries.append(self._ask(path, chosen, now))
         return queries
@@ -182,7 +148,8 @@ class Lookup:
             if each.step is not None
             for wait in (self.settings.hedge, self._patience())
         )
-        return min((when for when in due if when > now), default=inf)
+        dial = inf if self._pace is None or self._exhausted() else self._pace.at
+        return min((when for when in (dial, *due) if when > now), default=inf)
 
     def _patience(self) -> float:
         """How long an answer is waited for when nobody else is left to ask."""
@@ -228,14 +195,33 @@ class Lookup:
     def _choose(self, path: LookupPath) -> Candidate | None:
         if not path.waiting or not self._affordable(path) or self._settled():
             return None
+        if self._pace is None:
+            return self._best(path.waiting)
+        linked = [each for each in path.waiting if self._linked(each.contact.peer)]
+        return self._best(linked) or self._best(self._worth_a_dial(path))
+
+    def _best(self, waiting: Sequence[Candidate]) -> Candidate | None:
+        if not waiting:
+            return None
         if self.settings.by_lot:
-            inside = [each for each in path.waiting if each.distance <= self.radius]
+            inside = [each for each in waiting if each.distance <= self.radius]
             if inside:
                 return self._credible(min(inside, key=self._drawn))
-            return None if self._closed() else min(path.waiting, key=self._nearness)
-        promising = filter(self._promising, path.waiting)
+            return None if self._closed() else min(waiting, key=self._nearness)
+        promising = filter(self._promising, waiting)
         chosen = min(promising, key=self._nearness, default=None)
         return None if chosen is None else self._credible(chosen)
+
+    def _worth_a_dial(self, path: LookupPath) -> list[Candidate]:
+        """Who may be dialled for what nobody waits for: nobody through a relay, and of a region
+        only until some of its nodes have answered, as these name the others."""
+        if self.settings.by_lot and self._inside >= defaults.PATIENT_INSIDE:
+            return []
+        return [each for each in path.waiting if each.contact.direct]
+
+    def _may_ask(self, chosen: Candidate, now: float) -> bool:
+        """Whether it needs no dial, or it may be dialled now."""
+        return self._pace is None or self._linked(chosen.contact.peer) or self._pace.take(now)
 
     def _affordable(self, path: LookupPath) -> bool:
         """Whether a query is left beside those that are kept for other paths, while they need
@@ -256,9 +242,11 @@ class Lookup:
             left = len(self._answered) >= defaults.K and self._doubt(each) > defaults.DOUBT_MOST
         return None if left else each
 
-    def _drawn(self, each: Candidate) -> tuple[int, int, bool, int]:
+    def _drawn(self, each: Candidate) -> tuple[int, int, int, int]:
+        """A way through a relay costs some ten times what a dial does, so it comes last."""
         linked = self._linked(each.contact.peer)
-        return self._doubt(each), self._crowd(each), not linked, each.lot
+        way = 0 if linked else 1 if each.contact.direct else 2
+        return self._doubt(each), self._crowd(each), way, each.lot
 
     def _nearness(self, each: Candidate) -> tuple[int, int, int, int]:
         bonus = defaults.LINKED_BITS if self._linked(each.contact.peer) else 0

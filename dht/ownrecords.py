@@ -38,7 +38,9 @@ class Own:
     announced: float | None = None
     kept: int = 0  # nodes that acknowledged it last time
     tries: int = 0  # in a row that too few did
+    patient: bool = False  # nobody waits for it
     walking: bool = False  # it is being announced
+    last: float = -inf  # when its slot was last announced
     known: int = 0  # nodes that this one knew when it was last announced
     fresh: bool = True  # what it says now has not been announced yet
     ends: float | None = None  # of what is withdrawn: when all have forgotten it
@@ -102,7 +104,16 @@ class OwnRecords:
 
     # What is said.
 
-    def publish(self, body: Body, ttl: int, *, lasting: bool, now: float, wall: float) -> bool:
+    def publish(
+        self,
+        body: Body,
+        ttl: int,
+        *,
+        lasting: bool,
+        patient: bool = False,
+        now: float,
+        wall: float,
+    ) -> bool:
         """Say this from now on; False where it is being said already.
 
         Raises BadRecord where others would refuse it, and where its author has more slots under
@@ -114,7 +125,12 @@ class OwnRecords:
                 return False
         elif old is None or old.record.gone:
             self._check_slots(body)
-        self._say(body, ttl, lasting=lasting, gone=False, now=now, wall=wall)
+        own = self._say(body, ttl, lasting=lasting, gone=False, now=now, wall=wall)
+        if patient:
+            own.patient = True
+            own.due = max(now + defaults.SAY_AFTER, own.last + defaults.SAY_PAUSE)
+            if old is not None and old.patient and now < old.due < inf:
+                own.due = min(own.due, old.due)  # or what changes often would never be told
         return True
 
     def withdraw(self, key: Key, slot: str, *, now: float, wall: float) -> bool:
@@ -151,7 +167,8 @@ class OwnRecords:
         if old is not None:
             made = max(made, old.record.made + 1)  # the clock may have been set back
         sealed = seal_record(self._identity, body, made=made, ttl=ttl, gone=gone)
-        own = Own(open_record(sealed), lasting, now)
+        last = -inf if old is None else old.last
+        own = Own(open_record(sealed), lasting, now, last=last)
         self._set(own)
         self.changed += 1
         return own
@@ -194,7 +211,10 @@ class OwnRecords:
 
     def announced(self, own: Own, kept: int, wanted: int, now: float, jitter: float) -> None:
         """How many nodes acknowledged it, of how many that should have; `jitter` is 0 to 1."""
-        if self._get(*own.slot) is not own:
+        current = self._get(*own.slot)
+        if current is not None:
+            current.last = now
+        if current is not own:
             return  # something else is said there by now
         own.announced, own.kept = now, kept
         if kept >= max(1, wanted * defaults.ENOUGH_KEPT):
@@ -207,6 +227,8 @@ class OwnRecords:
             own.due = now + again * (1 - defaults.AGAIN_SPREAD * jitter)
             return
         pause = min(defaults.REPAIR_PAUSE[0] * 2**own.tries, defaults.REPAIR_PAUSE[1])
+        if own.patient:
+            pause = max(pause, defaults.SAY_PAUSE)
         own.tries = min(own.tries + 1, 32)
         own.due = now + pause * (1 - 0.25 * jitter)
 
@@ -217,10 +239,10 @@ class OwnRecords:
             own
             for own in self
             if own.announced is not None and 2 * own.known <= min(known, defaults.K)
-            if not own.record.gone and own.due > now
+            if not own.record.gone and own.due > max(now, self._rested(own))
         ]
         for own in found:
-            own.due = now
+            own.due = max(now, self._rested(own))
         return bool(found)
 
     def hurry(self, now: float) -> None:
@@ -228,6 +250,11 @@ class OwnRecords:
         for own in self:
             if own.tries:
                 own.due, own.tries = now, 1
+
+    @staticmethod
+    def _rested(own: Own) -> float:
+        """From when on it may be announced again."""
+        return own.last + defaults.SAY_PAUSE if own.patient else -inf
 
     @staticmethod
     def _early(own: Own) -> float:

@@ -12,8 +12,9 @@ from ..transport.host import Host
 from ..transport.identity import PeerId
 from . import defaults
 from .asking import Asking, NoAnswer
-from .lookup import LookupSettings, Query
 from .ownrecords import Own, OwnRecords
+from .pace import Pace
+from .query import LookupSettings, Query
 from .record import Record
 from .table import Table
 from .walk import StoreQuery, Walk
@@ -54,6 +55,7 @@ class Publishing:
         *,
         keep: Callable[[Record], None],
         settled: Callable[[], bool],
+        pace: Pace | None = None,
     ) -> None:
         self.last: LastWalk | None = None
         self._host = host
@@ -64,10 +66,12 @@ class Publishing:
         self._settings = settings
         self._keep = keep
         self._settled = settled
+        self._pace = pace
         self._news = trio.Event()
         self._progress = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._walks = 0
+        self._strolling = False  # a walk for which nobody waits is under way
 
     def wake(self) -> None:
         """There may be something to announce."""
@@ -79,9 +83,10 @@ class Publishing:
         self._nursery = nursery
         while True:
             self._news = trio.Event()
-            due = [own for own in self._records.due(self._host.now()) if not own.walking]
+            due = self._due()
             if due and len(self._table) and self._walks < defaults.WALKS:
                 self._walks += 1
+                self._strolling |= due[0].patient
                 for own in due:
                     own.walking = True
                 nursery.start_soon(self._walk, due)
@@ -89,10 +94,20 @@ class Publishing:
             with trio.move_on_after(self._pause(bool(due))):
                 await self._news.wait()
 
+    def _due(self) -> list[Own]:
+        """What goes in one walk now: all for which somebody may wait, or all for which nobody
+        does; of these walks there is one at a time, as it may take minutes."""
+        due = [own for own in self._records.due(self._host.now()) if not own.walking]
+        patient = [] if self._strolling else [own for own in due if own.patient]
+        return [own for own in due if not own.patient] or patient
+
     def _pause(self, waiting: bool) -> float:
         if waiting:  # there is nobody to tell yet, or too much is under way
             return defaults.JOIN_PAUSE[0]
-        due = min((own.due for own in self._records if not own.walking), default=inf)
+        waiting = (own for own in self._records if not own.walking)
+        due = min(
+            (own.due for own in waiting if not (own.patient and self._strolling)), default=inf
+        )
         return max(due - self._host.now(), 0.01)
 
     async def flushed(self, timeout: float, kept: int | None = None) -> PublishReport:
@@ -121,6 +136,9 @@ class Publishing:
         known = len(self._table)
         places = {own.record.place: own for own in due}
         records = [await self._sealed(own) for own in due]
+        pace = None
+        if self._pace is not None and due[0].patient:
+            pace = self._pace.within(defaults.WALK_SPREAD, defaults.K * len(due), began)
         walk = Walk(
             records,
             self._table.nearest,
@@ -131,9 +149,11 @@ class Publishing:
             serves=self._asking.serves(),
             linked=self._asking.linked,
             all_known=len(self._table) < defaults.K and self._settled(),
+            pace=pace,
         )
         await self._run(walk)
         self._walks -= 1
+        self._strolling &= not due[0].patient
         now = self._host.now()
         for place, done in walk.results.items():
             kept, failed = len(done.kept), len(done.failed)
@@ -141,6 +161,7 @@ class Publishing:
             self._records.announced(places[place], kept, kept + failed, now, jitter)
         for own in due:
             own.walking, own.known = False, known
+            own.patient |= self._pace is not None and not own.fresh  # again is soon enough
         self._news.set()
         self.last = LastWalk(now, now - began, len(due), self._asking.messages - before)
         self._tell()

@@ -13,8 +13,10 @@ from . import defaults
 from .asking import Asking, NoAnswer
 from .errors import BadRecord
 from .key import Key
-from .lookup import Lookup, LookupSettings, Query
+from .lookup import Lookup
 from .messages import Aged
+from .pace import Pace
+from .query import LookupSettings, Query
 from .record import open_record
 from .table import Table
 from .walk import cell_radius
@@ -31,6 +33,7 @@ class Searching:
         asking: Asking,
         table: Table,
         settings: LookupSettings,
+        pace: Pace | None = None,
     ) -> None:
         self.nursery: trio.Nursery | None = None
         self._host = host
@@ -38,6 +41,7 @@ class Searching:
         self._asking = asking
         self._table = table
         self._settings = settings
+        self._pace = pace
 
     def lookup(
         self,
@@ -46,6 +50,7 @@ class Searching:
         enough: int = 0,
         most: int = defaults.K,
         kinds: tuple[str, ...] = (),
+        pace: Pace | None = None,
     ) -> Lookup:
         """A look-up of keys of one region, from the contacts known now; without `enough` one of
         nodes, the nearest first."""
@@ -62,6 +67,7 @@ class Searching:
             enough=enough,
             most=most,
             kinds=kinds,
+            pace=pace,
         )
 
     async def run(self, lookup: Lookup) -> None:
@@ -82,8 +88,8 @@ class Searching:
             self._table.looked(key, now)
 
     async def survey(self, key: Key) -> None:
-        """Get to know the nodes around a key, and how dense it is there."""
-        lookup = self.lookup([key])
+        """Get to know the nodes around a key, and how dense it is there: this is upkeep."""
+        lookup = self.lookup([key], pace=self._pace)
         await self.run(lookup)
         self._table.sample(key, lookup.answerers())
 

@@ -28,11 +28,12 @@ from .finding import Found, Gathering, regions
 from .foundrecords import FoundRecord
 from .joining import Joining
 from .key import SPACE, Key, node_key
-from .lookup import LookupSettings
 from .mode import ModeRule
 from .ownrecords import OwnRecords
+from .pace import Pace
 from .persistence import Lasting, Shelf, Trouble
 from .publishing import Publishing, PublishReport
+from .query import LookupSettings
 from .record import Body, Record, open_record
 from .recordstore import RecordStore
 from .searching import Searching
@@ -50,6 +51,8 @@ class DhtSettings:
     """How many of one public network the table takes."""
     store_bytes: int = defaults.STORE_BYTES
     """Of records of others."""
+    dial_pause: float = 0.0
+    """Seconds between two dials for what nobody waits for; 0: each at once."""
 
 
 def _nowhere(peer: PeerId) -> Sequence[Address]:
@@ -91,7 +94,10 @@ class Dht:
         self._store = RecordStore(own, host.entropy, limit=settings.store_bytes)
         self._links = BriefLinks(host, endpoint, connect)
         self._asking = Asking(host, self._links, self._table, self._contact, endpoint.guard)
-        self._searching = Searching(host, self.peer, self._asking, self._table, settings.lookups)
+        pace = Pace(settings.dial_pause, host.now()) if settings.dial_pause else None
+        self._searching = Searching(
+            host, self.peer, self._asking, self._table, settings.lookups, pace
+        )
         self._joining = Joining(
             host,
             own,
@@ -100,6 +106,7 @@ class Dht:
             self._searching,
             links=endpoint.links,
             addresses=book,
+            survey_after=0.0 if pace is None else defaults.SURVEY_AFTER,
         )
         self._records = OwnRecords(identity)
         self._publishing = Publishing(
@@ -111,6 +118,7 @@ class Dht:
             settings.lookups,
             keep=self._keep,
             settled=self._joining.is_settled,
+            pace=pace,
         )
         self._lasting = None
         if settings.folder is not None:
@@ -213,14 +221,23 @@ class Dht:
 
     # Publishing.
 
-    def publish(self, body: Body, *, ttl: int = defaults.TTL, lasting: bool = True) -> None:
+    def publish(
+        self,
+        body: Body,
+        *,
+        ttl: int = defaults.TTL,
+        lasting: bool = True,
+        patient: bool = False,
+    ) -> None:
         """Say this, now and again, until it is withdrawn or the same slot says something else.
 
-        What is `lasting` outlives this process; the rest is withdrawn at the next start. Raises
+        What is `lasting` outlives this process; the rest is withdrawn at the next start. What is
+        `patient` others hear in another way as well: it goes out within some minutes. Raises
         BadRecord where others would refuse it.
         """
         now, wall = self._host.now(), self._host.wall()
-        if self._records.publish(body, ttl, lasting=lasting, now=now, wall=wall):
+        how = {"lasting": lasting, "patient": patient}
+        if self._records.publish(body, ttl, **how, now=now, wall=wall):
             self._publishing.wake()
 
     def withdraw(self, body: Body) -> None:

@@ -14,8 +14,10 @@ from ..transport.identity import PeerId
 from . import defaults
 from .contact import Contact
 from .key import KEY_BYTES, SPACE, Key, point
-from .lookup import Lookup, LookupSettings, Query
+from .lookup import Lookup
 from .messages import Aged, Found, Store, batches
+from .pace import Pace
+from .query import LookupSettings, Query
 from .record import Record
 from .table import lot
 
@@ -109,8 +111,11 @@ class Walk:
         serves: Contact | None = None,
         linked: Callable[[PeerId], bool] = lambda peer: False,
         all_known: bool = False,
+        pace: Pace | None = None,
     ) -> None:
-        """`all_known`: the table has everybody who serves, so nobody need be looked for."""
+        """`all_known`: the table has everybody who serves, so nobody need be looked for. With a
+        `pace` nobody waits for it: linked nodes get what is theirs at once, others only while too
+        few keep a record, as the pace lets it dial."""
         self.results = {record.place: Published(record) for record in records}
         self.finds = 0  # queries
         self.stores = 0  # messages
@@ -123,6 +128,7 @@ class Walk:
         self._serves = serves
         self._linked = linked
         self._all_known = all_known
+        self._pace = pace
         by_key: dict[Key, list[Record]] = {}
         for record in records:
             by_key.setdefault(record.key, []).append(record)
@@ -137,19 +143,23 @@ class Walk:
         self._asked: dict[Query, _Cell] = {}
         self._parcels: deque[_Parcel] = deque()
         self._later: list[_Parcel] = []
+        self._held: deque[_Parcel] = deque()  # they take a dial, and nobody waits for them
         self._sent: dict[StoreQuery, _Parcel] = {}
 
     @property
     def done(self) -> bool:
         """Everything has been acknowledged, refused, or has failed."""
-        return not (self._waiting or self._active or self._parcels or self._later or self._sent)
+        ahead = self._waiting or self._active or self._parcels or self._later or self._held
+        return not (ahead or self._sent)
 
     def wake_at(self, now: float) -> float:
         """When to call `next` again even if nothing has come, infinity for never."""
         lookups = (cell.lookup.wake_at(now) for cell in self._active)
         late = (parcel.sent + defaults.STORE_LATE for parcel in self._sent.values())
         pauses = (parcel.due for parcel in self._later)
-        return min((*lookups, *pauses, *(when for when in late if when > now)), default=inf)
+        dial = self._pace.at if self._pace is not None and self._held else inf
+        mine = (when for when in (dial, *late) if when > now)
+        return min((*lookups, *pauses, *mine), default=inf)
 
     def next(self, now: float) -> list[Query | StoreQuery]:
         """What to ask and to store now."""
@@ -165,6 +175,7 @@ class Walk:
                     found.append(query)
             moved = self._end_lookups()
         self._due(now)
+        self._release(now)
         late = sum(self._late(parcel, now) for parcel in self._sent.values())
         most = defaults.WALK_STORES + min(late, defaults.WALK_LATE)
         while self._parcels and len(self._sent) < most:
@@ -184,6 +195,25 @@ class Walk:
                 self._give_up(parcel)  # others have acknowledged meanwhile
             else:
                 self._parcels.append(parcel)
+
+    def _release(self, now: float) -> None:
+        """One after the other of those that take a dial, where those before were not enough."""
+        while self._held and not self._parcels and not self._sent:
+            parcel = self._held[0]
+            if not self._spared(parcel.query):
+                if not self._at_hand(parcel.query.contact) and not self._paced(now):
+                    return
+                self._parcels.append(parcel)
+            else:
+                self._give_up(parcel)
+            self._held.popleft()
+
+    def _paced(self, now: float) -> bool:
+        return self._pace is None or self._pace.take(now)
+
+    def _at_hand(self, contact: Contact) -> bool:
+        """Whether it may be sent something without waiting for a turn to dial."""
+        return self._pace is None or self._linked(contact.peer)
 
     @staticmethod
     def _late(parcel: _Parcel, now: float) -> bool:
@@ -211,7 +241,8 @@ class Walk:
                 cell.looked_up = True
                 self._pack(cell, self._nearest(records[0].key, defaults.REGION_MOST))
                 continue
-            if len(self.results) <= defaults.EAGER and block != _AGAIN:
+            eager = self._pace is None and len(self.results) <= defaults.EAGER
+            if eager and block != _AGAIN:
                 self._send(self._at_once(cell))
             self._active.append(cell)
 
@@ -242,6 +273,7 @@ class Walk:
             own=self._own,
             serves=self._serves,
             linked=self._linked,
+            pace=self._pace,
         )
 
     def _end_lookups(self) -> bool:
@@ -274,13 +306,14 @@ class Walk:
         for cell, contact, record in packed:
             by_contact.setdefault(contact, {})[record.sealed] = cell, record
             self.results[record.place].sent.add(contact.peer)
-        for contact, items in by_contact.items():
+        for contact in sorted(by_contact, key=lambda each: not each.direct):
+            items, at_hand = by_contact[contact], self._at_hand(contact)
             for batch in batches([Aged(0, sealed) for sealed in items]):
                 chosen = [items[aged.sealed] for aged in batch]
                 several = tuple(record for _, record in chosen)
                 query = StoreQuery(contact, Store(batch, self._serves), several)
                 of = list({id(cell): cell for cell, _ in chosen}.values())
-                self._parcels.append(_Parcel(of, query))
+                (self._parcels if at_hand else self._held).append(_Parcel(of, query))
                 for cell in of:
                     cell.stores += 1
 
@@ -337,7 +370,8 @@ class Walk:
         parcel = self._sent.pop(query, None)
         if parcel is None:
             return
-        if parcel.tries < defaults.STORE_TRIES and not self._spared(query):
+        again = parcel.tries < defaults.STORE_TRIES and self._at_hand(query.contact)
+        if again and not self._spared(query):
             parcel.silent = True
             self._again(parcel, now)
             return

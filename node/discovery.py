@@ -56,7 +56,7 @@ class Discovery:
             addresses=self._addresses,
             reachable=ladder.whereabouts.reachable,
             book=ladder.book,
-            settings=DhtSettings(folder=config.folder.dht),
+            settings=DhtSettings(folder=config.folder.dht, dial_pause=defaults.DIAL_PAUSE),
             trouble=self._trouble,
         )
         self.dht.second_path = self.told_by_members
@@ -92,7 +92,7 @@ class Discovery:
             if slot not in wanted:
                 self.dht.withdraw(body)
         for body in wanted.values():
-            self.dht.publish(body, lasting=False)
+            self.dht.publish(body, lasting=False, patient=True)
         self._said = wanted
 
     def _measured(self, body: Body) -> Body:

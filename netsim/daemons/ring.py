@@ -8,7 +8,8 @@ from typing import Final
 
 from ...dht.contact import Contact
 from ...dht.key import KEY_BYTES, Key, key_at, node_key, point
-from ...dht.lookup import Lookup, LookupSettings
+from ...dht.lookup import Lookup
+from ...dht.query import LookupSettings
 from ...dht.record import BlobBody, Record, open_record, seal_record
 from ...dht.walk import Walk
 from ...transport.address import Address

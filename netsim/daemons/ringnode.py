@@ -15,8 +15,9 @@ from typing import Any, Final
 from ...dht.contact import Contact
 from ...dht.defaults import K
 from ...dht.key import Key, point
-from ...dht.lookup import Lookup, LookupSettings, Query
+from ...dht.lookup import Lookup
 from ...dht.messages import Aged, Find, Found, Store
+from ...dht.query import LookupSettings, Query
 from ...dht.record import Record, open_record
 from ...dht.recordstore import RecordStore
 from ...dht.table import Table

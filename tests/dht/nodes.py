@@ -9,8 +9,9 @@ from typing import Any
 
 from shoal.dht.contact import Contact
 from shoal.dht.key import KEY_BYTES, SPACE, Key, distance, key_at
-from shoal.dht.lookup import Lookup, Query
+from shoal.dht.lookup import Lookup
 from shoal.dht.messages import Find, Found, Store
+from shoal.dht.query import Query
 from shoal.dht.record import BlobBody, Body, Record, open_record, seal_record
 from shoal.dht.recordstore import RecordStore
 from shoal.dht.table import Table

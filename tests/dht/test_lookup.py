@@ -9,8 +9,9 @@ import pytest
 from shoal.dht import defaults
 from shoal.dht.contact import Contact
 from shoal.dht.key import Key, distance, key_at, point
-from shoal.dht.lookup import Lookup, LookupSettings
+from shoal.dht.lookup import Lookup
 from shoal.dht.messages import Aged, Find, Found
+from shoal.dht.query import LookupSettings
 from shoal.dht.record import Record
 from shoal.transport.address import Address
 from shoal.transport.identity import PeerId

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from shoal.dht.key import distance, node_key
-from shoal.dht.lookup import LookupSettings
+from shoal.dht.query import LookupSettings
 from shoal.netsim.daemons.ring import Ring, blob_record, ground
 from shoal.transport.identity import peer_id_of
 

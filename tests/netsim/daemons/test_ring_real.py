@@ -6,8 +6,9 @@ from math import inf
 import trio
 
 from shoal.dht.key import Key
-from shoal.dht.lookup import Lookup, Query
+from shoal.dht.lookup import Lookup
 from shoal.dht.messages import Find, Found
+from shoal.dht.query import Query
 from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.daemons.ring import Got, Ring, blob_record
 from shoal.netsim.daemons.ringnode import WALL, RingNode

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from shoal.dht.lookup import LookupSettings
 from shoal.dht.messages import Find, Found, Store
+from shoal.dht.query import LookupSettings
 from shoal.dht.record import open_record
 from shoal.netsim.daemons.ring import AUTHORS, Ring, blob_record
 from shoal.netsim.daemons.ringnode import DIAL_TRIPS, Aged, found_size
