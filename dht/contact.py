@@ -4,6 +4,7 @@ Who says so is not believed: nobody enters the table before having answered unde
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 from typing import Final
@@ -26,9 +27,11 @@ class Contact:
     """A peer and up to `CONTACT_ADDRESSES` addresses; equal by the peer alone."""
 
     def __init__(self, peer: PeerId, addresses: Iterable[Address] = ()) -> None:
-        """Addresses beyond the bounds are left out."""
+        """Addresses beyond the bounds are left out; each says that the peer answers there."""
         self.peer = peer
-        self.addresses = _fitting(addresses)
+        self.addresses = _fitting(
+            each if each.peer is not None else replace(each, peer=peer) for each in addresses
+        )
 
     @cached_property
     def key(self) -> Key:
@@ -54,10 +57,11 @@ class Contact:
 
     @cached_property
     def packed(self) -> bytes:
-        """Its wire form: [public key, addresses as texts]."""
-        packed: bytes = msgpack.packb(
-            [public_key_of(self.peer), [str(each) for each in self.addresses]]
-        )
+        """Its wire form: [public key, addresses as texts]. The key says who it is, so no address
+        repeats that at its end: half of the bytes of a look-up's answer would be that."""
+        name = _named(self.peer)
+        texts = [str(each).removesuffix(name) for each in self.addresses]
+        packed: bytes = msgpack.packb([public_key_of(self.peer), texts])
         return packed
 
     def __eq__(self, other: object) -> bool:
@@ -108,15 +112,21 @@ def read_contact(packed: bytes) -> Contact:
     key, texts = fields[:2]
     if len(key) != KEY_BYTES or len(texts) > defaults.CONTACT_ADDRESSES:
         raise BadMessage("a contact is out of bounds")
-    return Contact(peer_id_of(key), _understood(texts))
+    peer = peer_id_of(key)
+    return Contact(peer, _understood(texts, _named(peer)))
 
 
-def _understood(texts: list[object]) -> Iterable[Address]:
+def _named(peer: PeerId) -> str:
+    """How a multiaddr ends that says who answers there."""
+    return f"/p2p/{peer}"
+
+
+def _understood(texts: list[object], name: str) -> Iterable[Address]:
     for text in texts:
         if type(text) is not str:
             raise BadMessage("a contact's address is no text")
         try:
-            yield Address.parse(text)
+            yield Address.parse(text if text.endswith(name) else text + name)
         except TransportError:
             continue
 

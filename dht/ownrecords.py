@@ -129,7 +129,7 @@ class OwnRecords:
         if patient:
             own.patient = True
             own.due = max(now + defaults.SAY_AFTER, own.last + defaults.SAY_PAUSE)
-            if old is not None and old.patient and now < old.due < inf:
+            if old is not None and old.patient and not old.walking:
                 own.due = min(own.due, old.due)  # or what changes often would never be told
         return True
 
@@ -214,8 +214,10 @@ class OwnRecords:
         current = self._get(*own.slot)
         if current is not None:
             current.last = now
-        if current is not own:
-            return  # something else is said there by now
+        if current is not own:  # something else is said there by now
+            if current is not None and current.patient:
+                current.due = max(current.due, self._rested(current))
+            return
         own.announced, own.kept = now, kept
         if kept >= max(1, wanted * defaults.ENOUGH_KEPT):
             own.tries, own.fresh = 0, False

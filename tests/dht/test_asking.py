@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pytest
@@ -101,7 +101,7 @@ async def test_nobody_makes_this_node_knock_elsewhere(
         monkeypatch.setattr(asking, "dialable", lambda addresses, near: list(addresses))
         monkeypatch.setattr(asking, "_limited", lambda contact, near: contact)
     nodes = await ring(nursery, 3)
-    bait = Contact(Identity.from_seed(b"b" * 32).peer, [METADATA])
+    bait = Contact(Identity.from_seed(b"b" * 32).peer, [replace(METADATA, peer=None)])
     for node in nodes[1:]:
         node.dht._table._limited = False
         node.dht._table.answered(bait, trio.current_time())

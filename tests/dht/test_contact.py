@@ -1,5 +1,6 @@
 """contact: what is said of a node, its bounds, its networks."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -36,11 +37,29 @@ def test_it_is_the_peer_that_counts() -> None:
 
 def test_addresses_are_bounded() -> None:
     many = Contact(ME, [address(number) for number in range(9)])
-    assert many.addresses == tuple(address(number) for number in range(4))
+    assert many.addresses == tuple(replace(address(number), peer=ME) for number in range(4))
     long = [Address(f"{'a' * 60}.{'b' * 60}.{'c' * 60}.x{n}", 4001) for n in range(4)]
     assert 0 < len(Contact(ME, long).addresses) < 4
     assert len(Contact(ME, long).packed) <= defaults.CONTACT_BYTES
-    assert Contact(ME, [address(1)] * 3).addresses == (address(1),)
+    assert len(Contact(ME, [address(1)] * 3).addresses) == 1
+
+
+def test_no_address_repeats_who_it_is() -> None:
+    """An answer names twenty contacts, each with several addresses."""
+    relay = Address("8.8.8.8", 4001, peer(2))
+    one = Contact(ME, [address(1), relay.through(ME)])
+    assert one.packed.count(ME.encode()) == 0 and one.packed.count(peer(2).encode()) == 1
+    assert read_contact(one.packed).addresses == one.addresses
+    long = msgpack.packb([public_key_of(ME), [str(each) for each in one.addresses]])
+    assert read_contact(long).addresses == one.addresses, "whoever repeats it is understood"
+    other = msgpack.packb([public_key_of(ME), [str(replace(address(1), peer=peer(3)))]])
+    assert read_contact(other).addresses == (), "another peer is not this one"
+
+
+def test_which_of_them_need_no_relay() -> None:
+    relay = Address("8.8.8.8", 4001, peer(2))
+    assert not Contact(ME, [relay.through(ME)]).direct and not Contact(ME, []).direct
+    assert Contact(ME, [relay.through(ME), address(1)]).direct
 
 
 def test_networks() -> None:
@@ -55,7 +74,8 @@ def test_networks() -> None:
 
 def test_addresses_of_a_later_version_are_left_out() -> None:
     packed = msgpack.packb([public_key_of(ME), ["/moon/1", "/ip4/8.8.8.8/tcp/1"], "more"])
-    assert [str(each) for each in read_contact(packed).addresses] == ["/ip4/8.8.8.8/tcp/1"]
+    (only,) = read_contact(packed).addresses
+    assert only == Address("8.8.8.8", 1, ME)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """lookup: it finds what is there, by disjoint paths, whoever lies; bounded."""
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -11,6 +12,7 @@ from shoal.dht.contact import Contact
 from shoal.dht.key import Key, distance, key_at, point
 from shoal.dht.lookup import Lookup
 from shoal.dht.messages import Aged, Find, Found
+from shoal.dht.pace import Pace
 from shoal.dht.query import LookupSettings
 from shoal.dht.record import Record
 from shoal.transport.address import Address
@@ -497,3 +499,56 @@ def test_places_that_are_asked_for_are_all_over_the_region(net: Net) -> None:
     for _ in range(200):
         far += distance(task._place(), blob(1).key) > task.radius / 2
     assert 70 < far < 130
+
+
+def linked_to(net: Net, count: int) -> set[PeerId]:
+    return set(net.random.sample(sorted(net.nodes), count))
+
+
+def test_without_haste_links_that_exist_are_used(net: Net) -> None:
+    """They name the region's nodes, so hardly anybody is dialled. Twin: who hurries dials most of
+    those that it asks."""
+    fresh(net)
+    key = blob(31).key
+    linked = {node.contact.peer for node in net.owners(key, 60)[::5]} | linked_to(net, 12)
+    for pace, most in ((Pace(20.0, net.now), 3), (None, 40)):
+        task = net.lookup([key], linked=linked.__contains__, pace=pace)
+        net.run(task)
+        dialled = [step for step in task.steps if step.contact.peer not in linked]
+        assert (len(dialled) <= 3) is (pace is not None) and len(dialled) <= most
+        true = {node.contact for node in net.owners(key, 20)}
+        assert len(true & set(task.region())) >= 19
+
+
+def test_without_haste_it_dials_at_a_pace(net: Net) -> None:
+    """Without any link it still gets there: until some of the region have answered."""
+    fresh(net)
+    task = net.lookup([blob(32).key], pace=Pace(20.0, net.now))
+    began = net.now
+    net.run(task)
+    asked = [step.asked for step in task.steps]
+    assert asked[0] == began + 20
+    assert all(b - a >= 20 for a, b in itertools.pairwise(asked))
+    inside = [
+        step for step in task.steps if distance(step.contact.key, task.keys[0]) <= task.radius
+    ]
+    assert len(inside) == defaults.PATIENT_INSIDE and len(task.steps) < 10
+
+
+def test_without_haste_nobody_is_dialled_through_a_relay() -> None:
+    relay = Address("8.8.8.8", 4001, peer(9))
+    hidden = [Contact(peer(n), [relay.through(peer(n))]) for n in range(10, 14)]
+    key = blob(33).key
+    task = Lookup([key], hidden, 2**256, entropy(), pace=Pace(20.0, 0.0))
+    assert task.next(100.0) == [] and task.done
+    assert Lookup([key], hidden, 2**256, entropy()).next(100.0), "somebody waits for this one"
+
+
+def test_whom_only_a_relay_leads_to_is_asked_last() -> None:
+    """A home is not bothered where a public node can answer."""
+    relay = Address("8.8.8.8", 4001, peer(9))
+    hidden = [Contact(peer(n), [relay.through(peer(n))]) for n in range(10, 20)]
+    settings = LookupSettings(paths=1, at_once=3)
+    start = [*hidden, *contacts(3, first=50)]
+    task = Lookup([blob(34).key], start, 2**256, entropy(), settings=settings, enough=1)
+    assert {query.contact for query in task.next(0.0)} == set(contacts(3, first=50))

@@ -202,3 +202,45 @@ def test_what_few_could_keep_is_announced_again_as_the_network_grows() -> None:
     own.withdraw(*mine.slot, now=250.0, wall=WALL + 250)
     announce(own, 251.0, kept=20)
     assert not own.grown(200, 252.0) and not own.due(252.0), "what is withdrawn stays so"
+
+
+def moved(own: OwnRecords, now: float, number: int) -> float:
+    """Say patiently that this node is elsewhere; when that is due."""
+    body = PeerBody(ME.peer, (f"/ip4/1.2.3.{number}/tcp/1",))
+    assert own.publish(body, TTL, lasting=False, patient=True, now=now, wall=WALL + now)
+    (mine,) = own
+    return mine.due
+
+
+def test_what_nobody_waits_for_goes_out_once_it_has_settled() -> None:
+    """A node that starts learns of its addresses one by one; yet what changes all the time is told
+    as well."""
+    own = OwnRecords(ME)
+    assert moved(own, 0.0, 1) == defaults.SAY_AFTER
+    assert [moved(own, float(n), n) for n in range(2, 10)] == [defaults.SAY_AFTER] * 8
+    assert own.due(defaults.SAY_AFTER - 1) == []
+    announce(own, defaults.SAY_AFTER, kept=20)
+    assert moved(own, 16.0, 1) == defaults.SAY_AFTER + defaults.SAY_PAUSE
+    assert moved(own, 400.0, 2) == defaults.SAY_AFTER + defaults.SAY_PAUSE, "it is due by now"
+    (walking,) = own
+    walking.walking = True
+    assert moved(own, 401.0, 3) == 401.0 + defaults.SAY_AFTER
+    own.announced(walking, 20, 20, 410.0, jitter=0.0)
+    assert [each.due for each in own] == [410.0 + defaults.SAY_PAUSE]
+    announce(own, 480.0, kept=20)
+    assert moved(own, 600.0, 4) == 600.0 + defaults.SAY_AFTER
+    (mine,) = own
+    own.withdraw(mine.record.key, mine.record.slot, now=601.0, wall=WALL)
+    assert [each.due for each in own] == [601.0], "what is not true any more is told at once"
+
+
+def test_what_nobody_waits_for_is_not_repeated_at_each_few_new_nodes() -> None:
+    own = OwnRecords(ME)
+    moved(own, 0.0, 1)
+    (again,) = announce(own, 15.0, kept=0)
+    assert again >= 15.0 + 0.75 * defaults.SAY_PAUSE
+    (mine,) = own
+    mine.known = 2
+    announce(own, again, kept=2, wanted=2)
+    assert own.grown(8, again + 1) and mine.due == again + defaults.SAY_PAUSE
+    assert not own.grown(8, again + 2), "that is known already"

@@ -254,12 +254,13 @@ async def test_each_question_is_on_its_way_before_the_next(
 
 @pytest.mark.trio
 async def test_what_it_says_of_itself_is_true_now() -> None:
-    reached, found = False, [Address("127.0.0.1", 1), Address("9.9.9.9", 4001)]
+    host, identity = RealHost(), Identity.from_seed(bytes(32))
+    me = identity.peer
+    reached, found = False, [Address("127.0.0.1", 1, me), Address("9.9.9.9", 4001, me)]
 
     async def nobody(peer: PeerId, addresses: object) -> Link:
         raise AssertionError
 
-    host, identity = RealHost(), Identity.from_seed(bytes(32))
     dht = Dht(
         host,
         Endpoint(host, identity, admission=OpenSwarm(), libp2p=False),

@@ -1,5 +1,6 @@
 """walk: all keys in one way around, a message a node, again where it was not acknowledged."""
 
+import itertools
 from random import Random
 
 import pytest
@@ -8,8 +9,11 @@ from hypothesis import strategies as st
 
 from shoal.dht import defaults
 from shoal.dht.key import SPACE, distance, key_at, point
+from shoal.dht.pace import Pace
+from shoal.dht.query import Query
 from shoal.dht.record import Record
 from shoal.dht.walk import StoreQuery, Walk, cell_radius, cells
+from shoal.transport.identity import PeerId
 from tests.dht.nodes import Net, Node, blob, contacts, identity, record
 
 ME = identity(1).peer
@@ -263,3 +267,63 @@ def test_where_all_are_known_nobody_is_looked_for() -> None:
     small.run(task, by=ME)
     assert (task.finds, task.stores) == (0, len(me.table))
     assert all(len(done.kept) == len(me.table) for done in task.results.values())
+
+
+def patient(net: Net, one: Record, linked: set[PeerId]) -> tuple[Walk, list[tuple[float, PeerId]]]:
+    """A walk for which nobody waits, and when it sent the record to whom."""
+    me, sent = net.any(), []
+    task = Walk(
+        [one],
+        me.table.nearest,
+        me.table.radius(),
+        net.random.randbytes,
+        own=me.contact.peer,
+        linked=linked.__contains__,
+        pace=Pace(20.0, net.now),
+    )
+    real = task.next
+
+    def next_and_note(now: float) -> list[Query | StoreQuery]:
+        queries = real(now)
+        sent.extend((now, each.contact.peer) for each in queries if isinstance(each, StoreQuery))
+        return queries
+
+    task.next = next_and_note  # type: ignore[method-assign]
+    net.run(task, by=ME)
+    return task, sent
+
+
+def test_without_haste_it_goes_to_links_and_nobody_is_dialled_where_they_are_enough(
+    net: Net,
+) -> None:
+    fresh(net)
+    one = record(blob(1_001))
+    linked = {node.contact.peer for node in net.owners(one.key, 24)}
+    began = net.now
+    task, sent = patient(net, one, linked)
+    assert {peer for _, peer in sent} <= linked and len(task.results[one.place].kept) >= 15
+    assert net.now - began < 20
+
+
+def test_without_haste_it_dials_one_at_a_time_until_enough_keep_it(net: Net) -> None:
+    fresh(net)
+    one = record(blob(1_002))
+    linked = {node.contact.peer for node in net.owners(one.key, 20)[::3]}
+    task, sent = patient(net, one, linked)
+    dialled = [at for at, peer in sent if peer not in linked]
+    assert {peer for _, peer in sent[:7]} == linked, "whoever has a link first"
+    assert dialled and all(b - a > 19.99 for a, b in itertools.pairwise(dialled))
+    done = task.results[one.place]
+    assert done.enough and len(done.kept) < len(done.sent), "and no further"
+
+
+def test_without_haste_who_does_not_answer_is_not_dialled_again(net: Net) -> None:
+    fresh(net)
+    one = record(blob(1_003))
+    for node in net.owners(one.key, 20)[1::2]:
+        node.up = False
+    linked = {node.contact.peer for node in net.owners(one.key, 20)[::2]}
+    _, sent = patient(net, one, linked)
+    dialled = [peer for _, peer in sent if peer not in linked]
+    assert len(dialled) == len(set(dialled))
+    fresh(net)

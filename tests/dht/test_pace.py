@@ -1,0 +1,17 @@
+"""pace: upkeep dials one peer at a time."""
+
+from shoal.dht.pace import Pace
+
+
+def test_one_dial_each_pause_and_the_first_after_one() -> None:
+    pace = Pace(20.0, now=100.0)
+    assert not pace.take(100.0) and pace.at == 120.0
+    assert pace.take(121.0) and pace.at == 141.0, "what was not used is not saved up"
+    assert not pace.take(140.9) and pace.take(141.0)
+
+
+def test_many_dials_end_within_their_time() -> None:
+    pace = Pace(20.0, now=0.0)
+    assert pace.within(1_200.0, 60, now=0.0) is pace
+    fast = pace.within(1_200.0, 20_000, now=5.0)
+    assert fast.pause == 0.06 and fast.at == 5.06 and pace.pause == 20.0
