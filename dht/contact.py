@@ -27,7 +27,7 @@ class Contact:
     """A peer and up to `CONTACT_ADDRESSES` addresses; equal by the peer alone."""
 
     def __init__(self, peer: PeerId, addresses: Iterable[Address] = ()) -> None:
-        """Addresses beyond the bounds are left out; each says that the peer answers there."""
+        """Addresses beyond the bounds are left out; each names the peer."""
         self.peer = peer
         self.addresses = _fitting(
             each if each.peer is not None else replace(each, peer=peer) for each in addresses
@@ -52,13 +52,13 @@ class Contact:
 
     @cached_property
     def direct(self) -> bool:
-        """Whether it says where it can be dialled without a relay."""
+        """Whether it has an address that needs no relay."""
         return any(each.relay is None for each in self.addresses)
 
     @cached_property
     def packed(self) -> bytes:
-        """Its wire form: [public key, addresses as texts]. The key says who it is, so no address
-        repeats that at its end: half of the bytes of a look-up's answer would be that."""
+        """Wire form: [public key, addresses as texts]. Addresses do not end in the peer id, which
+        follows from the key: it would be half of the bytes of a look-up's answer."""
         name = _named(self.peer)
         texts = [str(each).removesuffix(name) for each in self.addresses]
         packed: bytes = msgpack.packb([public_key_of(self.peer), texts])
@@ -117,7 +117,7 @@ def read_contact(packed: bytes) -> Contact:
 
 
 def _named(peer: PeerId) -> str:
-    """How a multiaddr ends that says who answers there."""
+    """Return the end of a multiaddr that names its peer."""
     return f"/p2p/{peer}"
 
 

@@ -193,12 +193,12 @@ STORE_TRIES = 2  # of one message to one node
 STORE_PAUSE = 2.0  # seconds between them
 EAGER = 4  # records, up to which some nodes that are known get them before all are
 EAGER_STORES = 6  # such nodes
-PATIENT_INSIDE = 3  # nodes of a region that answered: then upkeep dials no further ones of it, as
-# each names the 20 nearest to the key, which are stored with all the same
-WALK_SPREAD = 1_200.0  # seconds within which upkeep has sent its records: a sixth of their life
-SAY_AFTER = 15.0  # seconds until what members know already is announced: a node that starts learns
-# of its own addresses for some ten seconds, and would announce each change
-SAY_PAUSE = 60.0  # seconds between two announcements of one such record
+PATIENT_INSIDE = 3  # nodes of a region that answered; then a background look-up dials no more of
+# them, because each names the 20 nodes nearest to the key
+WALK_SPREAD = 1_200.0  # seconds that a background walk may take: a sixth of the life of a record
+SAY_AFTER = 15.0  # seconds until a patient record is announced: a node learns its own addresses
+# during its first ten seconds, and would announce each change
+SAY_PAUSE = 60.0  # seconds between two announcements of a patient record
 REPLICAS_LEAST = 10  # nodes that keep a record, else its region is looked up again
 
 # The service (docs/spec/dht.md). Times in seconds.
@@ -241,10 +241,8 @@ CURIOUS_AT_ONCE = 8
 CURIOUS_REST = 60.0  # until one that did not serve is asked again
 CHECK_QUIET = 300.0  # a contact not heard for so long is asked, where others wait for its place
 START = 20  # contacts of the table that a look-up begins with
-SURVEY_AFTER = (
-    60.0  # seconds from the first contact until upkeep looks for more: links of the first
-)
-# minute bring most contacts, and each answer of a look-up has 3 kB
+SURVEY_AFTER = 60.0  # seconds from the first contact to the first background look-up: links of the
+# first minute bring most contacts, and each answer of a look-up has some kB
 REFRESH_LOOK = 20.0  # between two looks at which buckets are due
 FIND_S_ALL = 10.0  # for all that one asking of the application may take
 WALKS = 4  # at once

@@ -27,8 +27,8 @@ from .table import Table
 
 
 class Joining:
-    """`addresses(peer)` is what else is known of where a linked peer is. Links of the first
-    `survey_after` seconds bring in many, before any look-up."""
+    """`addresses(peer)` is what else is known of where a linked peer is. The first
+    look-up begins `survey_after` seconds after the first contact, since links bring in many."""
 
     def __init__(
         self,
@@ -142,8 +142,8 @@ class Joining:
         return True
 
     def _question(self) -> Find:
-        """Build the request. With anybody known it asks for no contacts, as twenty take 3 kB: a
-        look-up of the own key asks for them."""
+        """Build the request. Contacts are requested only while the table is empty: twenty take
+        3 kB, and a look-up of the own key brings them."""
         about = () if len(self._table) else (self._own,)
         return Find((), about, 0, (), self._asking.serves())
 

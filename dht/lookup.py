@@ -51,8 +51,8 @@ class Lookup:
         pace: Pace | None = None,
     ) -> None:
         """`start`: contacts of the table, nearest first. `enough`: authors of records for each
-        key, 0 to look for the region's nodes. `own` is never asked. With a `pace` nobody waits
-        for it: linked nodes are asked, and others when the pace lets it dial."""
+        key, 0 to look for the region's nodes. `own` is never asked. A background look-up has
+        a `pace`: it asks linked nodes, and dials others only when the pace allows that."""
         self.keys = tuple(keys)
         self.settings = settings or LookupSettings()
         self.radius = radius
@@ -213,8 +213,8 @@ class Lookup:
         return None if chosen is None else self._credible(chosen)
 
     def _worth_a_dial(self, path: LookupPath) -> list[Candidate]:
-        """Who may be dialled for what nobody waits for: nobody through a relay, and of a region
-        only until some of its nodes have answered, as these name the others."""
+        """Contacts that a background look-up may dial: none through a relay, and none at all once
+        some nodes of the region have answered, as these name the others."""
         if self.settings.by_lot and self._inside >= defaults.PATIENT_INSIDE:
             return []
         return [each for each in path.waiting if each.contact.direct]
@@ -243,7 +243,7 @@ class Lookup:
         return None if left else each
 
     def _drawn(self, each: Candidate) -> tuple[int, int, int, int]:
-        """A way through a relay costs some ten times what a dial does, so it comes last."""
+        """Order by cost last but one: a circuit through a relay costs ten times a direct dial."""
         linked = self._linked(each.contact.peer)
         way = 0 if linked else 1 if each.contact.direct else 2
         return self._doubt(each), self._crowd(each), way, each.lot

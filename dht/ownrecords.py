@@ -38,7 +38,7 @@ class Own:
     announced: float | None = None
     kept: int = 0  # nodes that acknowledged it last time
     tries: int = 0  # in a row that too few did
-    patient: bool = False  # nobody waits for it
+    patient: bool = False  # it goes out in the background, at the pace of upkeep
     walking: bool = False  # it is being announced
     last: float = -inf  # when its slot was last announced
     known: int = 0  # nodes that this one knew when it was last announced
@@ -255,7 +255,7 @@ class OwnRecords:
 
     @staticmethod
     def _rested(own: Own) -> float:
-        """From when on it may be announced again."""
+        """Return the earliest time of its next announcement."""
         return own.last + defaults.SAY_PAUSE if own.patient else -inf
 
     @staticmethod

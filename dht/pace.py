@@ -1,8 +1,7 @@
-"""How often upkeep may dial: nobody waits for it, and a dial costs more than what it asks.
+"""Rate limit of dials for background work, because a dial costs more than the request it serves.
 
-Joining, the refresh of buckets and the publication of what members know already take turns here.
-What a user or an application waits for does not. Sans-I/O; times are seconds of the host's
-monotonic clock.
+Joining, the refresh of buckets and background announcements share one `Pace`. Requests of a user
+or an application do not use it. Sans-I/O; times are seconds of the host's monotonic clock.
 """
 
 
@@ -12,18 +11,18 @@ class Pace:
     def __init__(self, pause: float, now: float) -> None:
         self.pause = pause
         self.at = now + pause
-        """When the next may go."""
+        """Time of the next dial."""
 
     def take(self, now: float) -> bool:
-        """Whether one may go now; if so, it counts."""
+        """Return whether a dial may begin now, and count it if so."""
         if now < self.at:
             return False
         self.at = now + self.pause
         return True
 
     def within(self, seconds: float, dials: int, now: float) -> "Pace":
-        """This one, or a faster one where so many dials would take longer than that: of a thousand
-        records none may end before it is announced again."""
+        """Return this pace, or a faster one if `dials` dials would take more than `seconds`.
+        A thousand records must not expire while their announcement is under way."""
         if dials * self.pause <= seconds:
             return self
         return Pace(seconds / dials, now)

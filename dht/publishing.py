@@ -71,7 +71,7 @@ class Publishing:
         self._progress = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._walks = 0
-        self._strolling = False  # a walk for which nobody waits is under way
+        self._strolling = False  # a patient walk is under way
 
     def wake(self) -> None:
         """There may be something to announce."""
@@ -95,8 +95,8 @@ class Publishing:
                 await self._news.wait()
 
     def _due(self) -> list[Own]:
-        """What goes in one walk now: all for which somebody may wait, or all for which nobody
-        does; of these walks there is one at a time, as it may take minutes."""
+        """Return the records of the next walk: all urgent ones, or else all patient ones. One
+        patient walk runs at a time, as it may take minutes."""
         due = [own for own in self._records.due(self._host.now()) if not own.walking]
         patient = [] if self._strolling else [own for own in due if own.patient]
         return [own for own in due if not own.patient] or patient
@@ -104,15 +104,14 @@ class Publishing:
     def _pause(self, waiting: bool) -> float:
         if waiting:  # there is nobody to tell yet, or too much is under way
             return defaults.JOIN_PAUSE[0]
-        waiting = (own for own in self._records if not own.walking)
-        due = min(
-            (own.due for own in waiting if not (own.patient and self._strolling)), default=inf
-        )
+        idle = (own for own in self._records if not own.walking)
+        due = min((own.due for own in idle if not (own.patient and self._strolling)), default=inf)
         return max(due - self._host.now(), 0.01)
 
     async def flushed(self, timeout: float, kept: int | None = None) -> PublishReport:
-        """Wait until everything said so far was announced once, or is kept by so many nodes."""
-        waited = [own for own in self._records if own.fresh]
+        """Wait until each record that is not `patient` was announced once, or until `kept` nodes
+        keep it."""
+        waited = [own for own in self._records if own.fresh and not own.patient]
 
         def done() -> bool:
             return all(

@@ -1,4 +1,4 @@
-"""How a look-up goes, and what it asks."""
+"""Settings of a look-up, and the queries that it sends."""
 
 from dataclasses import dataclass
 
@@ -10,38 +10,38 @@ from .messages import Find
 
 @dataclass(frozen=True, slots=True)
 class LookupSettings:
-    """How a look-up goes; the defences can be switched off for tests."""
+    """Settings of a look-up; tests can switch the defences off."""
 
     paths: int = defaults.PATHS
     """Disjoint paths; 1: every answer feeds the whole look-up."""
     by_lot: bool = True
-    """The region's nodes in an order by lot, and random places of it asked for. Else the nearest
-    first, until the `K` nearest have answered: for joining, and to see how dense it is there."""
+    """Ask the nodes of the region in random order, and about random places of it. Otherwise ask the
+    nearest first until the `K` nearest have answered: joining and the density estimate need it."""
     subnet_limits: bool = True
-    """Contacts of networks that were asked often come last."""
+    """Ask contacts of networks that were asked often last."""
     doubt: bool = True
-    """Contacts named by those who named others in vain come last, and the region's nodes are not
-    taken on the word of one."""
+    """Ask contacts named by peers that named dead contacts last, and believe in a node of the
+    region only if two peers name it."""
     hedge: float = defaults.HEDGE
     """Seconds after which an answer counts as late."""
     at_once: int = defaults.PATH_ASKED
     """Queries of each path under way at once, late ones aside."""
     shares: bool = True
-    """Of the queries, and of the contacts that are heard of, each path has its share: else one that
-    is led in circles, by machines that answer at once, uses up those of the others."""
+    """Give each path its share of the queries and contacts. Otherwise a path that fast liars lead in
+    circles uses those of the others."""
     witnesses: bool = True
-    """Enough authors are known only when several have handed out records: one liar makes up as
-    many authors as are wanted."""
+    """Count authors only once several peers have returned records: one liar can make up any number
+    of authors."""
     accounts: bool = True
-    """Of a contact that several paths named, what each says of where it is counts."""
+    """Use the addresses that each path names for a contact."""
     queries: int = defaults.LOOKUP_QUERIES
-    """Of one look-up, at most."""
+    """At most so many in one look-up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """To be asked of a contact."""
+    """Request to one contact."""
 
     contact: Contact
     find: Find
-    by: tuple[PeerId, ...] = ()  # who named it; nobody: the own table
+    by: tuple[PeerId, ...] = ()  # peers that named it; empty for one of the own table

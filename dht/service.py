@@ -52,7 +52,7 @@ class DhtSettings:
     store_bytes: int = defaults.STORE_BYTES
     """Of records of others."""
     dial_pause: float = 0.0
-    """Seconds between two dials for what nobody waits for; 0: each at once."""
+    """Seconds between two dials for background work; 0: no pause."""
 
 
 def _nowhere(peer: PeerId) -> Sequence[Address]:
@@ -231,9 +231,9 @@ class Dht:
     ) -> None:
         """Say this, now and again, until it is withdrawn or the same slot says something else.
 
-        What is `lasting` outlives this process; the rest is withdrawn at the next start. What is
-        `patient` others hear in another way as well: it goes out within some minutes. Raises
-        BadRecord where others would refuse it.
+        A `lasting` record outlives this process; the rest is withdrawn at the next start. A
+        `patient` one goes out within some minutes: members learn the same from member records.
+        Raises BadRecord where others would refuse it.
         """
         now, wall = self._host.now(), self._host.wall()
         how = {"lasting": lasting, "patient": patient}
@@ -251,8 +251,8 @@ class Dht:
         return [own.record.body for own in self._records if not own.record.gone]
 
     async def flushed(self, timeout: float, *, kept: int | None = None) -> PublishReport:
-        """Wait until everything said so far was announced to all that should keep it, or, with
-        `kept`, until so many nodes have acknowledged each."""
+        """Wait until each record that is not `patient` was announced to all its nodes, or, with
+        `kept`, until that number of nodes has acknowledged it."""
         return await self._publishing.flushed(timeout, kept)
 
     def _keep(self, record: Record) -> None:

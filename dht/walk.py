@@ -113,9 +113,9 @@ class Walk:
         all_known: bool = False,
         pace: Pace | None = None,
     ) -> None:
-        """`all_known`: the table has everybody who serves, so nobody need be looked for. With a
-        `pace` nobody waits for it: linked nodes get what is theirs at once, others only while too
-        few keep a record, as the pace lets it dial."""
+        """`all_known`: the table has all nodes that serve, so no look-up is needed. A background
+        walk has a `pace`: it stores with linked nodes at once, and dials others only while too few
+        nodes keep a record, when the pace allows that."""
         self.results = {record.place: Published(record) for record in records}
         self.finds = 0  # queries
         self.stores = 0  # messages
@@ -143,7 +143,7 @@ class Walk:
         self._asked: dict[Query, _Cell] = {}
         self._parcels: deque[_Parcel] = deque()
         self._later: list[_Parcel] = []
-        self._held: deque[_Parcel] = deque()  # they take a dial, and nobody waits for them
+        self._held: deque[_Parcel] = deque()  # of a background walk, which take a dial
         self._sent: dict[StoreQuery, _Parcel] = {}
 
     @property
@@ -197,7 +197,7 @@ class Walk:
                 self._parcels.append(parcel)
 
     def _release(self, now: float) -> None:
-        """One after the other of those that take a dial, where those before were not enough."""
+        """Send the next held parcel that is still needed, once all before it were answered."""
         while self._held and not self._parcels and not self._sent:
             parcel = self._held[0]
             if not self._spared(parcel.query):
@@ -212,7 +212,7 @@ class Walk:
         return self._pace is None or self._pace.take(now)
 
     def _at_hand(self, contact: Contact) -> bool:
-        """Whether it may be sent something without waiting for a turn to dial."""
+        """Return whether a store with this node need not wait for a turn to dial."""
         return self._pace is None or self._linked(contact.peer)
 
     @staticmethod

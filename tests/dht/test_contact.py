@@ -51,12 +51,12 @@ def test_no_address_repeats_who_it_is() -> None:
     assert one.packed.count(ME.encode()) == 0 and one.packed.count(peer(2).encode()) == 1
     assert read_contact(one.packed).addresses == one.addresses
     long = msgpack.packb([public_key_of(ME), [str(each) for each in one.addresses]])
-    assert read_contact(long).addresses == one.addresses, "whoever repeats it is understood"
+    assert read_contact(long).addresses == one.addresses, "the long form is understood"
     other = msgpack.packb([public_key_of(ME), [str(replace(address(1), peer=peer(3)))]])
     assert read_contact(other).addresses == (), "another peer is not this one"
 
 
-def test_which_of_them_need_no_relay() -> None:
+def test_direct_means_an_address_without_a_relay() -> None:
     relay = Address("8.8.8.8", 4001, peer(2))
     assert not Contact(ME, [relay.through(ME)]).direct and not Contact(ME, []).direct
     assert Contact(ME, [relay.through(ME), address(1)]).direct

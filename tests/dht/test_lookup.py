@@ -505,9 +505,9 @@ def linked_to(net: Net, count: int) -> set[PeerId]:
     return set(net.random.sample(sorted(net.nodes), count))
 
 
-def test_without_haste_links_that_exist_are_used(net: Net) -> None:
-    """They name the region's nodes, so hardly anybody is dialled. Twin: who hurries dials most of
-    those that it asks."""
+def test_a_background_look_up_uses_existing_links(net: Net) -> None:
+    """Linked nodes name the region's nodes, so few are dialled. Twin: a look-up without a pace
+    dials most of the nodes that it asks."""
     fresh(net)
     key = blob(31).key
     linked = {node.contact.peer for node in net.owners(key, 60)[::5]} | linked_to(net, 12)
@@ -520,7 +520,7 @@ def test_without_haste_links_that_exist_are_used(net: Net) -> None:
         assert len(true & set(task.region())) >= 19
 
 
-def test_without_haste_it_dials_at_a_pace(net: Net) -> None:
+def test_a_background_look_up_dials_at_its_pace(net: Net) -> None:
     """Without any link it still gets there: until some of the region have answered."""
     fresh(net)
     task = net.lookup([blob(32).key], pace=Pace(20.0, net.now))
@@ -535,17 +535,17 @@ def test_without_haste_it_dials_at_a_pace(net: Net) -> None:
     assert len(inside) == defaults.PATIENT_INSIDE and len(task.steps) < 10
 
 
-def test_without_haste_nobody_is_dialled_through_a_relay() -> None:
+def test_a_background_look_up_dials_no_relay() -> None:
     relay = Address("8.8.8.8", 4001, peer(9))
     hidden = [Contact(peer(n), [relay.through(peer(n))]) for n in range(10, 14)]
     key = blob(33).key
     task = Lookup([key], hidden, 2**256, entropy(), pace=Pace(20.0, 0.0))
     assert task.next(100.0) == [] and task.done
-    assert Lookup([key], hidden, 2**256, entropy()).next(100.0), "somebody waits for this one"
+    assert Lookup([key], hidden, 2**256, entropy()).next(100.0), "a user waits for this one"
 
 
-def test_whom_only_a_relay_leads_to_is_asked_last() -> None:
-    """A home is not bothered where a public node can answer."""
+def test_contacts_behind_a_relay_are_asked_last() -> None:
+    """A home is not asked while a public node can answer."""
     relay = Address("8.8.8.8", 4001, peer(9))
     hidden = [Contact(peer(n), [relay.through(peer(n))]) for n in range(10, 20)]
     settings = LookupSettings(paths=1, at_once=3)

@@ -212,9 +212,8 @@ def moved(own: OwnRecords, now: float, number: int) -> float:
     return mine.due
 
 
-def test_what_nobody_waits_for_goes_out_once_it_has_settled() -> None:
-    """A node that starts learns of its addresses one by one; yet what changes all the time is told
-    as well."""
+def test_a_patient_record_goes_out_once_after_several_changes() -> None:
+    """A node that starts learns its addresses one by one. Constant change does not delay it."""
     own = OwnRecords(ME)
     assert moved(own, 0.0, 1) == defaults.SAY_AFTER
     assert [moved(own, float(n), n) for n in range(2, 10)] == [defaults.SAY_AFTER] * 8
@@ -231,10 +230,10 @@ def test_what_nobody_waits_for_goes_out_once_it_has_settled() -> None:
     assert moved(own, 600.0, 4) == 600.0 + defaults.SAY_AFTER
     (mine,) = own
     own.withdraw(mine.record.key, mine.record.slot, now=601.0, wall=WALL)
-    assert [each.due for each in own] == [601.0], "what is not true any more is told at once"
+    assert [each.due for each in own] == [601.0], "a withdrawal does not wait"
 
 
-def test_what_nobody_waits_for_is_not_repeated_at_each_few_new_nodes() -> None:
+def test_a_patient_record_rests_between_announcements() -> None:
     own = OwnRecords(ME)
     moved(own, 0.0, 1)
     (again,) = announce(own, 15.0, kept=0)

@@ -1,4 +1,4 @@
-"""pace: upkeep dials one peer at a time."""
+"""pace: background work dials one peer at a time."""
 
 from shoal.dht.pace import Pace
 

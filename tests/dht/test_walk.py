@@ -270,8 +270,9 @@ def test_where_all_are_known_nobody_is_looked_for() -> None:
 
 
 def patient(net: Net, one: Record, linked: set[PeerId]) -> tuple[Walk, list[tuple[float, PeerId]]]:
-    """A walk for which nobody waits, and when it sent the record to whom."""
-    me, sent = net.any(), []
+    """Run a background walk; return it, and the time and the peer of each store."""
+    me = net.any()
+    sent: list[tuple[float, PeerId]] = []
     task = Walk(
         [one],
         me.table.nearest,
@@ -293,9 +294,7 @@ def patient(net: Net, one: Record, linked: set[PeerId]) -> tuple[Walk, list[tupl
     return task, sent
 
 
-def test_without_haste_it_goes_to_links_and_nobody_is_dialled_where_they_are_enough(
-    net: Net,
-) -> None:
+def test_a_background_walk_dials_no_node_where_linked_ones_are_enough(net: Net) -> None:
     fresh(net)
     one = record(blob(1_001))
     linked = {node.contact.peer for node in net.owners(one.key, 24)}
@@ -305,19 +304,19 @@ def test_without_haste_it_goes_to_links_and_nobody_is_dialled_where_they_are_eno
     assert net.now - began < 20
 
 
-def test_without_haste_it_dials_one_at_a_time_until_enough_keep_it(net: Net) -> None:
+def test_a_background_walk_dials_one_at_a_time_until_enough_keep_it(net: Net) -> None:
     fresh(net)
     one = record(blob(1_002))
     linked = {node.contact.peer for node in net.owners(one.key, 20)[::3]}
     task, sent = patient(net, one, linked)
     dialled = [at for at, peer in sent if peer not in linked]
-    assert {peer for _, peer in sent[:7]} == linked, "whoever has a link first"
+    assert {peer for _, peer in sent[:7]} == linked, "linked nodes come first"
     assert dialled and all(b - a > 19.99 for a, b in itertools.pairwise(dialled))
     done = task.results[one.place]
     assert done.enough and len(done.kept) < len(done.sent), "and no further"
 
 
-def test_without_haste_who_does_not_answer_is_not_dialled_again(net: Net) -> None:
+def test_a_background_walk_dials_each_node_once(net: Net) -> None:
     fresh(net)
     one = record(blob(1_003))
     for node in net.owners(one.key, 20)[1::2]:

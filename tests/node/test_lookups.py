@@ -151,7 +151,7 @@ async def test_nonsense_is_refused(world: World, key: object) -> None:
 
 async def test_the_part_in_the_index(world: World) -> None:
     nodes = await swarm(world)
-    await trio.sleep(defaults.SAY_AFTER + 5)  # members know it already, so nobody waits for it
+    await trio.sleep(defaults.SAY_AFTER + 5)  # these records go out in the background
     view = await nodes[1].ask("dht")
     assert (view["mode"], view["contacts"], view["servers"]) == ("server", 2, 2)
     assert {own["kind"] for own in view["own"]} == {"peer", "shard", "name", "blob"}
