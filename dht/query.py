@@ -27,8 +27,8 @@ class LookupSettings:
     at_once: int = defaults.PATH_ASKED
     """Queries of each path under way at once, late ones aside."""
     shares: bool = True
-    """Give each path its share of the queries and contacts. Otherwise a path that fast liars lead in
-    circles uses those of the others."""
+    """Give each path its share of the queries and contacts. Otherwise a path that fast liars lead
+    in circles uses those of the others."""
     witnesses: bool = True
     """Count authors only once several peers have returned records: one liar can make up any number
     of authors."""
