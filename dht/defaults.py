@@ -195,6 +195,7 @@ EAGER = 4  # records, up to which some nodes that are known get them before all 
 EAGER_STORES = 6  # such nodes
 PATIENT_INSIDE = 3  # nodes of a region that answered; then a background look-up dials no more of
 # them, because each names the 20 nodes nearest to the key
+PATIENT_DIALS = 20  # of one background look-up: it must end while all contacts are out of reach
 WALK_SPREAD = 1_200.0  # seconds that a background walk may take: a sixth of the life of a record
 SAY_AFTER = 15.0  # seconds until a patient record is announced: a node learns its own addresses
 # during its first ten seconds, and would announce each change
@@ -234,6 +235,7 @@ SHELVE_PAUSE = 5.0  # between two writes of own records
 CONTACTS_PAUSE = 60.0  # between two writes of contacts
 JOIN_PAUSE = (1.0, 15.0)  # between two tries to find anybody: first, most
 REMEMBERED = 256  # contacts of the last run that are asked to come back
+KNOCKS_AT_ONCE = 4  # of these, in a daemon: its members' links are there first, as a rule
 FIND_S = 4.0  # for an answer to `dht.find`, once there is a link
 STORE_S = 8.0  # the same for `dht.store`: signatures are checked meanwhile
 CURIOUS = 64  # peers at once of whom is to be found out whether they serve

@@ -180,7 +180,8 @@ class Joining:
                     await self._probe(contact)
 
         async with trio.open_nursery() as nursery:
-            for _ in range(defaults.BRIEF_DIALS):
+            at_once = defaults.KNOCKS_AT_ONCE if self._survey_after else defaults.BRIEF_DIALS
+            for _ in range(at_once):
                 nursery.start_soon(ask)
 
     async def _refresh(self) -> None:

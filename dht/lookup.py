@@ -67,6 +67,7 @@ class Lookup:
         self._most = most
         self._kinds = kinds
         self._pace = pace
+        self._dials = 0  # of a background look-up
         self._paths = [LookupPath() for _ in range(self.settings.paths)]
         self._known: dict[PeerId, Candidate] = {}
         self._networks: Counter[str] = Counter()  # of those that were asked
@@ -215,13 +216,18 @@ class Lookup:
     def _worth_a_dial(self, path: LookupPath) -> list[Candidate]:
         """Contacts that a background look-up may dial: none through a relay, and none at all once
         some nodes of the region have answered, as these name the others."""
-        if self.settings.by_lot and self._inside >= defaults.PATIENT_INSIDE:
+        named = self.settings.by_lot and self._inside >= defaults.PATIENT_INSIDE
+        if named or self._dials >= defaults.PATIENT_DIALS:
             return []
         return [each for each in path.waiting if each.contact.direct]
 
     def _may_ask(self, chosen: Candidate, now: float) -> bool:
-        """Whether it needs no dial, or it may be dialled now."""
-        return self._pace is None or self._linked(chosen.contact.peer) or self._pace.take(now)
+        """Return whether it needs no dial or may be dialled now, and count the dial."""
+        if self._pace is None or self._linked(chosen.contact.peer):
+            return True
+        taken = self._pace.take(now)
+        self._dials += taken
+        return taken
 
     def _affordable(self, path: LookupPath) -> bool:
         """Whether a query is left beside those that are kept for other paths, while they need

@@ -35,7 +35,7 @@ class LookupSettings:
     accounts: bool = True
     """Use the addresses that each path names for a contact."""
     queries: int = defaults.LOOKUP_QUERIES
-    """At most so many in one look-up."""
+    """Most queries of one look-up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -47,7 +47,7 @@ class Searching:
         await trio.lowlevel.checkpoint()
 
 
-def make() -> tuple[Joining, Asking]:
+def make(**more: Any) -> tuple[Joining, Asking]:
     own = contact(0).key
     table = Table(own, entropy())
     asking = Asking(table)
@@ -59,6 +59,7 @@ def make() -> tuple[Joining, Asking]:
         cast(Any, Searching()),
         links=list,
         addresses=lambda peer: (),
+        **more,
     )
     return joining, asking
 
@@ -143,3 +144,43 @@ async def test_what_is_remembered_of_them_is_bounded(autojump_clock: MockClock) 
         assert len(joining._curious) <= defaults.CURIOUS
         assert len(joining._probes._waiting) < defaults.CURIOUS
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_daemon_that_starts_again_does_not_dial_all_it_knew(
+    autojump_clock: MockClock,
+) -> None:
+    """Twin: a node without members has nothing but the contacts of its last run."""
+    for after, most in ((60.0, defaults.KNOCKS_AT_ONCE), (0.0, defaults.BRIEF_DIALS)):
+        joining, asking = make(survey_after=after)
+        joining.remembered = contacts(100, first=10)
+        asking.silent = {one.peer for one in joining.remembered}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(joining.run)
+            await trio.sleep(defaults.FIND_S / 2)
+            assert len(asking.asked) == most
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_links_of_the_first_minute_come_before_the_first_look_up(
+    autojump_clock: MockClock,
+) -> None:
+    joining, asking = make(survey_after=60.0)
+    surveyed: list[float] = []
+
+    class Surveying:
+        async def survey(self, key: object) -> None:
+            surveyed.append(trio.current_time() - began)
+            await trio.lowlevel.checkpoint()
+
+    joining._searching = cast(Any, Surveying())
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        asking.table.answered(contact(5), began)
+        nursery.start_soon(joining.run)
+        with trio.fail_after(1):
+            await joining.joined.wait()
+        await trio.sleep(200)
+        nursery.cancel_scope.cancel()
+    assert 60 <= surveyed[0] <= 120

@@ -552,3 +552,13 @@ def test_contacts_behind_a_relay_are_asked_last() -> None:
     start = [*hidden, *contacts(3, first=50)]
     task = Lookup([blob(34).key], start, 2**256, entropy(), settings=settings, enough=1)
     assert {query.contact for query in task.next(0.0)} == set(contacts(3, first=50))
+
+
+def test_a_background_look_up_ends_while_all_contacts_are_out_of_reach(net: Net) -> None:
+    fresh(net)
+    for node in net.nodes.values():
+        node.up = False
+    task = Lookup([blob(35).key], contacts(60), 2**256, entropy(), pace=Pace(20.0, net.now))
+    net.run(task)
+    assert len(task.steps) == defaults.PATIENT_DIALS
+    fresh(net)

@@ -180,3 +180,24 @@ async def test_what_was_said_to_the_first_node_reaches_those_that_come_later(wor
     await trio.sleep(60)
     (own,) = [each for each in second.node.discovery.dht.view()["own"] if each["kind"] == "peer"]
     assert own["kept"] >= 4, "when there were twice as many, and twice as many again"
+
+
+async def test_what_members_know_is_announced_in_the_background(world: World) -> None:
+    """Not for each address that a node learns of itself while it starts."""
+    first = await world.host("d0").start()
+    second = await world.host("d1").start(bootstrap=[first])
+    await second.until(lambda status: status["peers"] == 1)
+    index = second.node.discovery.dht
+    await index.joined()
+
+    def announced() -> set[str]:
+        return {own.record.body.kind for own in index._records if own.announced is not None}
+
+    index.publish(NameBody("mine", "cd" * 32, 4, 1 << 20), lasting=False)
+    with trio.fail_after(defaults.SAY_AFTER / 2):
+        await index.flushed(10)
+    assert "name" in announced(), "the index alone knows this"
+    assert "peer" not in announced()
+    await trio.sleep(2 * defaults.SAY_AFTER)
+    assert "peer" in announced()
+    assert index._publishing._pace is not None
