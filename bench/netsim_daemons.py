@@ -34,8 +34,8 @@ MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport")
 PORT = 4001
 LINKS = 24  # of each, on the mean
 DIALLED = 12, 16  # links up to which a daemon of that commit dials, of many hosts, of few; every
-# third host dials one more. All dialled at once, so the mean came to `LINKS`. Today's dial at a pace
-# and keep no links for look-ups, so they are told the mean itself.
+# third host dials one more. It dials them all at once, and so the mean comes to `LINKS`. Today's
+# daemons dial at a pace and keep no links for look-ups, so they are told the mean itself.
 GOALS = {"virtual_per_real_over_base": 0.8, "mib_per_host": 4.0, "boot_cpu_over_base": 1.5}
 HOME = LinkSpec(
     PipeSpec(0.008, jitter=0.004, rate=2.5e6, loss=0.0005),
