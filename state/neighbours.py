@@ -44,6 +44,7 @@ class Neighbours:
     def __init__(self, draw: Callable[[int], int]) -> None:
         self._draw = draw
         self._peers: dict[PeerId, Neighbour] = {}
+        self._compared: set[PeerId] = set()  # who has had a turn, while others wait for theirs
         self._near: list[PeerId] = []  # who is told news: the first of them of few, all of many
         self._turned = 0.0
 
@@ -66,6 +67,7 @@ class Neighbours:
     def remove(self, peer: PeerId) -> None:
         """There is none any more."""
         self._peers.pop(peer, None)
+        self._compared.discard(peer)
         if peer in self._near:
             self._near.remove(peer)
 
@@ -87,13 +89,22 @@ class Neighbours:
         return [left.pop(self._draw(len(left))) for _ in range(min(count, len(left)))]
 
     def somebody(self, keeps: Keeps) -> PeerId | None:
-        """A random peer to compare with. Every second time it is one that keeps what is drawn of
-        what this node keeps: of that few others may keep anything."""
+        """Return a random peer to compare with, but nobody twice before all others had their turn,
+        so that many liars keep nobody else from it for long. Every second time it is one that
+        keeps what is drawn of what this node keeps: of that few others may keep anything."""
         peers = list(self._peers)
         if self._draw(2):
             plots = list(all_parts()) if keeps is None else sorted(keeps)
             peers = self.sharing(plots[self._draw(len(plots)) :][:1]) or peers
-        return peers[self._draw(len(peers))] if peers else None
+        if not peers:
+            return None
+        waiting = [peer for peer in peers if peer not in self._compared]
+        if not waiting:
+            self._compared.difference_update(peers)
+            waiting = peers
+        found = waiting[self._draw(len(waiting))]
+        self._compared.add(found)
+        return found
 
     def turn(self, now: float) -> None:
         """Whom to tell news: few, at random, another one now and then."""

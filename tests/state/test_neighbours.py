@@ -75,3 +75,13 @@ def test_the_only_one_that_keeps_something_is_not_lost_among_the_others() -> Non
     assert len(drawn) == 64
     assert Counter(it.somebody(BASE) for _ in range(2_000))[name(7)] < 2_000 / 16
     assert Neighbours(Random(1).randrange).somebody(BASE) is None
+
+
+def test_nobody_is_compared_with_twice_before_everybody_was_once() -> None:
+    """Of nine peers eight may be liars, and the ninth may be who has what they keep back."""
+    it = neighbours(9, range(9))
+    for _ in range(20):
+        assert len({it.somebody(None) for _ in range(9)}) == 9
+    it.remove(name(0))
+    it.add(name(9))
+    assert it.somebody(None) == name(9)
