@@ -358,7 +358,8 @@ class Node:
         self._stop.set()
 
     async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
-        return await self.ladder.connect(peer, addresses, timeout=defaults.CONNECT_TIMEOUT)
+        timeout = defaults.CONNECT_TIMEOUT
+        return await self.ladder.connect(peer, addresses, timeout=timeout, needed=False)
 
     async def _meet(self, peer: PeerId) -> None:
         """A link to a live member, which a session is to lead through; to nobody else."""

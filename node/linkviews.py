@@ -18,6 +18,10 @@ SYMMETRIC: Final = (
     "both routers give every peer another port, which cannot be foreseen (symmetric NAT): it "
     "cannot be direct"
 )
+SPARED: Final = (
+    "one of the two routers gives every peer another port, and nothing uses this link enough to "
+    "search for it"
+)
 _REFUSALS: Final = {
     "busy": "one of the two was busy with other attempts; it is tried again later",
     "too-often": "it was tried often lately; it is tried again later",
@@ -103,6 +107,8 @@ def why_relayed(way: Way | None, outcome: Outcome | None, rungs: Rungs) -> str |
         return _REFUSALS.get(code, f"the peer did not take part (code {code!a})")
     if prediction.reason == "symmetric-both":
         return SYMMETRIC
+    if prediction.reason == "search-spared":
+        return SPARED
     rounds = f" in {outcome.rounds} rounds" if outcome.rounds > 1 else ""
     words = [_TCP.get(tcp.reason, "TCP had no answer"), _UDP.get(udp.reason, "UDP had no answer")]
     if prediction.reason == "busy":

@@ -76,10 +76,11 @@ class Providers:
     async def connect(self, peer: PeerId) -> Link:
         """A link to it, for as long as it is used. Raises TransportError."""
         link = self._ladder.endpoint.link(peer)
-        if link is not None and link.connected:
-            return link
-        addresses = self._ladder.book(peer) or await self._addresses(peer)
-        return await self._dht.dial(peer, addresses)
+        if link is None or not link.connected:
+            addresses = self._ladder.book(peer) or await self._addresses(peer)
+            link = await self._dht.dial(peer, addresses)
+        self._ladder.need(link)
+        return link
 
     async def _addresses(self, peer: PeerId) -> Sequence[Address]:
         """Where it says to be, as far as that may be dialled."""

@@ -1,6 +1,8 @@
 """From a relayed path to a direct one: who punches, and when again."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -9,13 +11,16 @@ from .guard import Guard
 from .identity import PeerId
 from .link import Link
 from .pipe import Way
+from .punch.attempt import FUTILE
+from .punch.predict import Plan
 from .punch.puncher import Puncher
 
 
 class Improving:
     """Punches for every link that is carried by a relay, again and again with longer pauses, until
     it is direct or over. `look(peer)` finds out where others see a peer, which both ends must
-    know before."""
+    know before. A birthday search is made for links alone that somebody `needs`: it sends 2,000
+    datagrams, as many as a node may send in all in its first minute."""
 
     def __init__(
         self, puncher: Puncher, look: Callable[[PeerId], Awaitable[None]], guard: Guard
@@ -24,6 +29,22 @@ class Improving:
         self._look = look
         self._guard = guard
         self._under_way: dict[PeerId, tuple[Link, trio.Event]] = {}
+        self._spared: set[Link] = set()  # those that a search might make direct
+        self._needing: Counter[PeerId] = Counter()  # links that come may be needed
+
+    @contextmanager
+    def needing(self, peer: PeerId) -> Iterator[None]:
+        """Within it the link to a peer is asked for by who needs it."""
+        self._needing[peer] += 1
+        try:
+            yield
+        finally:
+            self._needing -= Counter((peer,))
+
+    def need(self, link: Link) -> None:
+        """Somebody uses this link from now on: what was too dear for it so far is tried."""
+        link.need()
+        self.look(link)
 
     def begin(self, link: Link, nursery: trio.Nursery, *, at_once: bool) -> None:
         """See to a link, unless that is done already. The side that dialled is `at_once`; the
@@ -33,6 +54,11 @@ class Improving:
             self._under_way[link.peer] = link, trio.Event()
             self._guard.start(nursery, link.peer, self._run, link, at_once)
 
+    def look(self, link: Link) -> None:
+        """Try at once what was spared, if the link is needed by now."""
+        if link in self._spared and link.needed:
+            self._under_way[link.peer][1].set()
+
     def hurry(self) -> None:
         """The network is another one: what was given up on is tried again now."""
         for _, event in self._under_way.values():
@@ -40,17 +66,31 @@ class Improving:
 
     async def _run(self, link: Link, at_once: bool) -> None:
         try:
-            await self._look(link.peer)
+            futile = False
             if at_once:
-                await self._puncher.punch(link)
+                futile = await self._punch(link)
             for pause in _pauses():
-                if not await self._wait(link, pause):
+                if not await self._wait(link, max(pause, defaults.FUTILE_S) if futile else pause):
                     return
-                await self._look(link.peer)
-                await self._puncher.punch(link)
+                futile = await self._punch(link)
         finally:
+            self._spared.discard(link)
             if self._is_mine(link):
                 del self._under_way[link.peer]
+
+    async def _punch(self, link: Link) -> bool:
+        """Return whether only a search or another network can help."""
+        await self._look(link.peer)
+        needed = link.needed or self._needing[link.peer] > 0
+        outcome = await self._puncher.punch(link, thrifty=not needed)
+        prediction = outcome.rungs.get("prediction")
+        reason = prediction.reason if prediction is not None else ""
+        if reason == Plan.SPARED:
+            self._spared.add(link)
+            self.look(link)  # it may be needed since then
+        else:
+            self._spared.discard(link)
+        return reason in FUTILE
 
     async def _wait(self, link: Link, pause: float) -> bool:
         """Whether, after a pause or a change of the network, there is still something to do."""

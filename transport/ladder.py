@@ -193,13 +193,29 @@ class Ladder:
         return self.puncher.outcomes.get(peer)
 
     async def connect(
-        self, peer: PeerId, addresses: Sequence[Address] = (), *, timeout: float
+        self,
+        peer: PeerId,
+        addresses: Sequence[Address] = (),
+        *,
+        timeout: float,
+        needed: bool = True,
     ) -> Link:
         """The link to a peer, by whichever of its addresses answers first; better paths follow
-        by themselves. Without addresses the book is asked. Raises DialFailed."""
-        link = await self._connect(peer, addresses, timeout)
+        by themselves. Without addresses the book is asked. Upkeep of the network does not count as
+        `needed`: for it a relayed path will do where only a birthday search finds a direct one.
+        Raises DialFailed."""
+        if not needed:
+            link = await self._connect(peer, addresses, timeout)
+        else:
+            with self._improving.needing(peer):
+                link = await self._connect(peer, addresses, timeout)
+                self.need(link)
         link.keep()
         return link
+
+    def need(self, link: Link) -> None:
+        """Somebody uses this link: much is done for a direct path from now on."""
+        self._improving.need(link)
 
     async def ask(self, peer: PeerId, addresses: Sequence[Address], *, timeout: float) -> Link:
         """The same for a few questions only: a link that is new may be ended after them
@@ -362,10 +378,11 @@ class Ladder:
             self._improving.begin(link, self._nursery, at_once=at_once)
 
     def _improve_relayed(self) -> None:
-        """Links that have lost their direct path and live on by a relay."""
+        """Links that have lost their direct path and live on by a relay, or that are needed now."""
         for link in self.endpoint.links():
             if link.way is Way.RELAYED:
                 self._improve(link, self.endpoint.peer < link.peer)
+                self._improving.look(link)
 
     # What comes.
 

@@ -97,6 +97,7 @@ class Link:
         self._tell_path = path
         self._tell_kept = kept
         self._kept = False
+        self._needed = False
         self._held = held
         self._since = host.now()
         self._nursery: trio.Nursery | None = None
@@ -273,6 +274,15 @@ class Link:
         if not self._kept:
             self._kept = True
             self._tell_kept(self)
+
+    @property
+    def needed(self) -> bool:
+        """Whether somebody uses it, or has, for more than the network's own upkeep."""
+        return self._needed or self._held(self.peer)
+
+    def need(self) -> None:
+        """Somebody uses it for more than the network's own upkeep."""
+        self._needed = True
 
     @property
     def turns(self) -> int:

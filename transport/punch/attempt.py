@@ -30,21 +30,33 @@ _TCP_RESULTS = {
     TcpEnd.NOWHERE: RungOutcome(Result.NOT_POSSIBLE, "no-address"),
 }
 SEARCHES = frozenset({Plan.OPEN, Plan.SPRAY})
+FUTILE = frozenset({Plan.HOPELESS, Plan.SPARED})
+"""Where a second round would end as the first."""
 _PREDICTS = SEARCHES | {Plan.COUNT, Plan.FOLLOW, Plan.STEP}
 _WAYS = {Kind.LAN: Way.LAN, Kind.PUBLIC: Way.DIRECT, Kind.MAPPED: Way.MAPPED}
 
 
 class Attempt:
     """`client` says whether this side is the TLS and QUIC client, and chooses the pair: it has the
-    smaller peer id. `offering` says whether it made the offers."""
+    smaller peer id. `offering` says whether it made the offers, `thrifty` that no search is
+    made."""
 
     def __init__(
-        self, tools: Tools, peer: PeerId, seen: Seen, *, name: bytes, client: bool, offering: bool
+        self,
+        tools: Tools,
+        peer: PeerId,
+        seen: Seen,
+        *,
+        name: bytes,
+        client: bool,
+        offering: bool,
+        thrifty: bool = False,
     ) -> None:
         self.peer = peer
         self.name = name
         self.client = client
         self.offering = offering
+        self.thrifty = thrifty
         self.round = 0
         self.plan = Plan.CHECKS
         self.secret = tools.host.entropy(defaults.SECRET_BYTES)
@@ -129,7 +141,7 @@ class Attempt:
         self._shut = not {Kind.PUBLIC, Kind.MAPPED} & {*tcp}
         for each in remote:
             self._ways[each.place] = _WAYS.get(each.kind, Way.PUNCHED)
-        self.plan = plan(mine.nat, theirs.nat)
+        self.plan = plan(mine.nat, theirs.nat, search=not self.thrifty)
         await trio.sleep_until(at)
         if self._nursery is None:  # over meanwhile
             return
@@ -296,7 +308,7 @@ class Attempt:
             rungs["udp"] = RungOutcome(Result.NOT_POSSIBLE, "no-udp")
         elif "udp" not in self._rungs and self.plan is Plan.BLOCKED:
             rungs["udp"] = RungOutcome(Result.NOT_POSSIBLE, str(self.plan))
-        if self.plan is Plan.HOPELESS:
+        if self.plan in FUTILE:
             rungs["prediction"] = RungOutcome(Result.NOT_POSSIBLE, str(self.plan))
         elif self.plan in SEARCHES and not self.searched and not worked:
             rungs["prediction"] = RungOutcome(Result.NOT_POSSIBLE, "busy")

@@ -32,7 +32,7 @@ class Offer:
     `secret` signs what the other side sends to this one. `comb` are the outer places of fresh
     sockets, in order, None where that was not seen. `rtt` is the link's, in seconds, as the
     offering side knows it. `search` is where this side will send a search from, None where that is
-    its port itself.
+    its port itself. `thrifty`: the offering side wants no search made.
     """
 
     name: bytes
@@ -44,6 +44,7 @@ class Offer:
     counting: Counting | None = None
     rtt: float = 0.0
     search: Place | None = None
+    thrifty: bool = False
 
     @property
     def places(self) -> list[Place]:
@@ -68,6 +69,8 @@ def encode(offer: Offer) -> dict[str, Any]:
         header["s"] = [offer.counting.ip, offer.counting.last, offer.counting.step]
     if offer.search is not None:
         header["f"] = [*offer.search]
+    if offer.thrifty:
+        header["l"] = True
     return header
 
 
@@ -84,7 +87,10 @@ def decode(header: Mapping[str, Any]) -> Offer | None:
     comb, rtt = _comb(header.get("b", [])), _seconds(header.get("t"))
     if nat is None or found is None or comb is None or rtt is None:
         return None
-    offer = Offer(name, number, secret, nat, found, comb, None, rtt)
+    thrifty = header.get("l", False)
+    if type(thrifty) is not bool:
+        return None
+    offer = Offer(name, number, secret, nat, found, comb, None, rtt, thrifty=thrifty)
     if "f" in header:
         offer = replace(offer, search=_place(header["f"]))
         if offer.search is None or offer.search[1] < LOW_PORT:

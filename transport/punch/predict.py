@@ -70,11 +70,13 @@ class Plan(StrEnum):
     OPEN = "open"  # we are hard: open many sockets
     SPRAY = "spray"  # the peer is hard: try many ports
     HOPELESS = "symmetric-both"
+    SPARED = "search-spared"  # only a search would do, and nobody needs the path enough for one
     BLOCKED = "udp-blocked"
 
 
-def plan(mine: Nat, theirs: Nat) -> Plan:
+def plan(mine: Nat, theirs: Nat, *, search: bool = True) -> Plan:
     """What our side does. The other side, asked the same with both turned round, fits to it.
+    Without `search` no birthday search is made.
 
     A hard side's port is not known to the other: so its own check has to come through, past
     the other's filter, before there is one back.
@@ -86,9 +88,9 @@ def plan(mine: Nat, theirs: Nat) -> Plan:
             return Plan.CHECKS
         return Plan.STEP if mine.counts and theirs.counts else Plan.HOPELESS
     if mine.hard and theirs.strict:
-        return Plan.COUNT if mine.counts else Plan.OPEN
+        return Plan.COUNT if mine.counts else Plan.OPEN if search else Plan.SPARED
     if theirs.hard and mine.strict:
-        return Plan.FOLLOW if theirs.counts else Plan.SPRAY
+        return Plan.FOLLOW if theirs.counts else Plan.SPRAY if search else Plan.SPARED
     return Plan.CHECKS
 
 

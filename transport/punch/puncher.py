@@ -23,7 +23,7 @@ from ..pipe import Pipe
 from ..reach import stun
 from ..udp.quic import QuicPipe
 from . import defaults
-from .attempt import SEARCHES, Attempt
+from .attempt import FUTILE, SEARCHES, Attempt
 from .budget import Budget
 from .defaults import PunchLimits
 from .needs import Channel, Knowledge, OnPipe, Serves, Socket, Tools, Udp
@@ -88,9 +88,10 @@ class Puncher:
 
     # Making offers.
 
-    async def punch(self, link: Channel) -> Outcome:
+    async def punch(self, link: Channel, *, thrifty: bool = False) -> Outcome:
         """Try for a direct path to the peer of a link; where an attempt is under way already, the
-        outcome of that one. Never raises for what a peer does."""
+        outcome of that one. A `thrifty` attempt makes no search, which costs 2,000 datagrams. Never
+        raises for what a peer does."""
         running = self._attempts.get(link.peer) or self._offered.get(link.peer)
         if running is not None:
             return await self._outcome_of(running)
@@ -98,7 +99,8 @@ class Puncher:
             return failed(link.peer, Result.NOT_POSSIBLE, "not-running")
         if self._is_full:
             return failed(link.peer, Result.NOT_POSSIBLE, "busy")
-        attempt = self._new(link.peer, self._host.entropy(defaults.ATTEMPT_BYTES), offering=True)
+        name = self._host.entropy(defaults.ATTEMPT_BYTES)
+        attempt = self._new(link.peer, name, offering=True, thrifty=thrifty)
         self._offered[link.peer] = attempt
         try:
             await self._nursery.start(self._run, attempt)
@@ -140,14 +142,14 @@ class Puncher:
             if attempt.checks.chosen is not None:  # QUIC is about to begin
                 with trio.move_on_after(self.limits.dial_s):
                     await attempt.settled.wait()
-            if attempt.settled.is_set():
+            if attempt.settled.is_set() or attempt.plan in FUTILE:
                 break
         return None
 
     def _span(self, attempt: Attempt, number: int, rtt: float) -> float:
         """Seconds of a round. A search needs its shots, and has them in the first one alone."""
         limits = self.limits
-        if number == limits.rounds or attempt.plan in SEARCHES:
+        if number == limits.rounds or attempt.plan in SEARCHES | FUTILE:
             return limits.last_round_s + 2 * rtt
         return limits.round_s + 2 * rtt
 
@@ -162,6 +164,7 @@ class Puncher:
             mine.counting,
             _UNKNOWN_RTT_S if rtt is None else rtt,
             mine.search,
+            attempt.thrifty,
         )
 
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
@@ -170,6 +173,7 @@ class Puncher:
         comb = number > 1 and attempt.plan is Plan.CHECKS
         mine = await prepare(own, self._observing, attempt.sockets, look=look, comb=comb)
         may_search = number == 1 or (attempt.plan is Plan.SPRAY and not attempt.searched)
+        may_search = may_search and not attempt.thrifty
         return await set_aside(mine, attempt.sockets) if may_search else mine
 
     async def _wait_for_theirs(self, peer: PeerId) -> Outcome:
@@ -202,7 +206,7 @@ class Puncher:
         if attempt is not None:
             attempt.round = offer.round
         else:
-            attempt = self._new(call.peer, offer.name, offering=False)
+            attempt = self._new(call.peer, offer.name, offering=False, thrifty=offer.thrifty)
             attempt.round = offer.round
             self._take_part(attempt)
             await self._nursery.start(self._run, attempt)
@@ -246,10 +250,16 @@ class Puncher:
     def _is_full(self) -> bool:
         return len({*self._attempts, *self._offered}) >= self.limits.attempts
 
-    def _new(self, peer: PeerId, name: bytes, *, offering: bool) -> Attempt:
-        client = self._endpoint.peer < peer
-        seen = self._knowledge.seen(peer)
-        return Attempt(self._tools, peer, seen, name=name, client=client, offering=offering)
+    def _new(self, peer: PeerId, name: bytes, *, offering: bool, thrifty: bool) -> Attempt:
+        return Attempt(
+            self._tools,
+            peer,
+            self._knowledge.seen(peer),
+            name=name,
+            client=self._endpoint.peer < peer,
+            offering=offering,
+            thrifty=thrifty,
+        )
 
     def _take_part(self, attempt: Attempt) -> None:
         self._attempts[attempt.peer] = attempt
