@@ -192,7 +192,7 @@ class Exchange:
         self._neighbours.turn(now)
         plots = {plot for _, plot in news}
         # Many feeds at once mean that a cut has healed, unless they gathered in a long pause.
-        feeds = len(news) if self._pause <= defaults.NEWS_BUSY / 4 else 1
+        feeds = len(news) if self._pause <= defaults.NEWS_GATHERED else 1
         keepers = {plot: self._neighbours.keepers(plot, feeds) for plot in plots}
         lots: dict[PeerId, list[Place]] = {}
         for place, having in news.items():

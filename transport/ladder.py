@@ -47,7 +47,7 @@ from .reach.service import Reach
 from .relay.client import RelayClient
 from .relay.defaults import RelayLimits
 from .relay.service import RelayService
-from .relay.vouch import is_relayed, seen_at
+from .relay.vouch import Vouched, is_relayed, seen_at
 from .udp.port import UdpPort
 from .udp.quic import QuicPipe
 from .vouching import Vouching
@@ -465,9 +465,10 @@ class Ladder:
         )
         self._changed()
 
-    def _seen_at(self, peer: PeerId) -> str | None:
+    def _seen_at(self, peer: PeerId) -> list[str]:
         link = self.endpoint.link(peer)
-        return seen_at(link).ip or None if link is not None else None
+        seen = seen_at(link) if link is not None else Vouched("")
+        return [ip for ip in (seen.ip, seen.other) if ip]
 
     def _relays_changed(self) -> None:
         for held in self.relays.relays:

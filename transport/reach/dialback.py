@@ -90,22 +90,24 @@ class Gate:
         peer: PeerId,
         wanted: Wanted,
         *,
-        seen: str | None,
+        seen: Collection[str],
         own: Collection[str],
         paid: int,
         now: float,
     ) -> Go | Pay | No:
-        """`seen` is the IP address at which this node itself sees the asker (None: through a
-        relay, so at none), `own` those of this node, `paid` the bytes that came with the request.
+        """`seen` are the IP addresses at which this node itself sees the asker (none where it comes
+        through a relay), `own` those of this node, `paid` the bytes that came with the request.
         """
         ip, port = wanted.place
         if not may_dial_port(port):
             return No("forbidden", f"port {port} is not dialled")
-        if ip != seen and (ip in own or not is_public(ip)):
+        if ip not in seen and (ip in own or not is_public(ip)):
             return No("forbidden", f"`{ip}` is not dialled")
-        if ip != seen and not self._has_paid(peer, wanted, paid, now):
+        if ":" in ip and not any(":" in each and is_public(each) for each in own):
+            return No("no-way", "this node has no IPv6 address")  # before anybody pays for it
+        if ip not in seen and not self._has_paid(peer, wanted, paid, now):
             return self._demand(peer, wanted, now)
-        targets = self._targets if ip == seen else self._foreign
+        targets = self._targets if ip in seen else self._foreign
         if not self._askers.take(peer, now) or not targets.take(ip, now):
             return No("busy", "too many dial-backs of late")
         return Go()

@@ -1,6 +1,6 @@
 """The server of dial-backs: takes the call, asks the `Gate`, dials from a new port."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
@@ -12,8 +12,8 @@ from . import defaults, stun
 from .dialback import Gate, No, Pay, Wanted, parse_wanted
 from .stun import Kind, Message
 
-SeenAt = Callable[[PeerId], str | None]
-"""The IP address at which this node itself sees a peer; None where it sees none of the peer's."""
+SeenAt = Callable[[PeerId], Sequence[str]]
+"""The IP addresses at which this node itself sees a peer, none where it comes through a relay."""
 
 
 class Dialler:

@@ -51,36 +51,36 @@ class LinkedPeers:
         self._seen_at = seen_at
         self._offers: dict[PeerId, tuple[Offer, float]] = {}
 
-    def seen_at(self, peer: PeerId) -> str | None:
-        """The IP address at which this node itself sees a peer."""
+    def seen_at(self, peer: PeerId) -> Sequence[str]:
+        """Return the IP addresses at which this node itself sees a peer, the main one first."""
         if self._seen_at is not None:
             return self._seen_at(peer)
         link = self._endpoint.link(peer)
         if link is None or link.status.path in _NOT_THEIRS:
-            return None
-        return link.status.address[0] or None
+            return ()
+        return tuple(filter(None, (link.status.address[0],)))
 
     def link(self, peer: PeerId) -> Link | None:
         return self._endpoint.link(peer)
 
     def places(self) -> frozenset[tuple[PeerId, str]]:
         """Who is linked, and seen where."""
-        found = [(link.peer, self.seen_at(link.peer)) for link in self._endpoint.links()]
-        return frozenset((peer, ip) for peer, ip in found if ip is not None)
+        peers = [link.peer for link in self._endpoint.links()]
+        return frozenset((peer, ip) for peer in peers for ip in self.seen_at(peer)[:1])
 
     def known(self) -> list[LinkedPeer]:
         """Those whose offer is known."""
         return [
-            LinkedPeer(peer, ip, self._offers[peer][0])
+            LinkedPeer(peer, seen[0], self._offers[peer][0], tuple(seen[1:]))
             for link in self._endpoint.links()
-            if (peer := link.peer) in self._offers and (ip := self.seen_at(peer)) is not None
+            if (peer := link.peer) in self._offers and (seen := self.seen_at(peer))
         ]
 
     async def ask(self) -> list[LinkedPeer]:
         """Ask those whose offer is not known of late; all that are known then."""
         places = {link.peer: (link, self.seen_at(link.peer)) for link in self._endpoint.links()}
         self._offers = {peer: kept for peer, kept in self._offers.items() if peer in places}
-        seen = [LinkedPeer(peer, ip, Offer()) for peer, (_, ip) in places.items() if ip is not None]
+        seen = [LinkedPeer(peer, ips[0], Offer()) for peer, (_, ips) in places.items() if ips]
         async with trio.open_nursery() as nursery:
             for each in spread(seen)[: defaults.OBSERVER_LINKS]:
                 link = places[each.peer][0]

@@ -188,4 +188,5 @@ class Measurement:
 
 def _seeing(place: Place, able: Sequence[LinkedPeer]) -> list[LinkedPeer]:
     """Return the peers that are likely to see this node at an address, and dial it without pay."""
-    return [each for each in able if (":" in each.ip) == (":" in place[0])]
+    six = ":" in place[0]
+    return [each for each in able if any((":" in ip) == six for ip in (each.ip, *each.others))]

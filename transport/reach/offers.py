@@ -37,11 +37,13 @@ def parse_offer(header: Mapping[str, Any]) -> Offer:
 
 @dataclass(frozen=True, slots=True)
 class LinkedPeer:
-    """A linked peer: the IP address at which this node reaches it, and what it offers."""
+    """A linked peer: the IP address at which this node reaches it, what it offers, and the address
+    of the other IP version, where a path of the link goes by that as well."""
 
     peer: PeerId
     ip: str
     offer: Offer
+    others: tuple[str, ...] = ()
 
     @property
     def observer(self) -> Observer:

@@ -13,7 +13,7 @@ ASKER = PeerId("asker")
 SEEN = "11.0.0.9"
 VICTIM = "93.184.216.34"
 NONCE = b"n" * 16
-FREE: dict[str, Any] = {"seen": SEEN, "own": ["11.0.1.1"], "paid": 0, "now": 0.0}
+FREE: dict[str, Any] = {"seen": [SEEN], "own": ["11.0.1.1", "2a00:1::1"], "paid": 0, "now": 0.0}
 
 
 def gate() -> Gate:
@@ -61,12 +61,23 @@ def test_where_the_asker_is_seen_is_dialled_at_once(transport: str) -> None:
     assert ask(gate(), wanted(transport=transport)) == Go()
 
 
+def test_an_address_seen_by_another_path_of_the_link_is_free() -> None:
+    seen = [SEEN, "2a00:2::9"]
+    assert [ask(gate(), wanted(ip), seen=seen) for ip in seen] == [Go(), Go()]
+
+
+def test_nobody_pays_for_what_has_no_way_there() -> None:
+    """A server without IPv6 took 65 kB and then said that it had sent nothing."""
+    answer = ask(gate(), wanted("2a00:2::9"), own=["11.0.1.1", "::1", "fe80::1"])
+    assert isinstance(answer, No) and answer.code == "no-way"
+
+
 @pytest.mark.parametrize("ip", ["127.0.0.1", "192.168.1.7", "100.64.0.9", "fd00::1", "::1"])
 def test_a_private_address_only_where_the_asker_is_seen(ip: str) -> None:
     assert isinstance(ask(gate(), wanted(ip)), No)
-    assert isinstance(ask(gate(), wanted(ip), seen=None), No)
+    assert isinstance(ask(gate(), wanted(ip), seen=[]), No)
     assert isinstance(ask(gate(), wanted(ip), paid=10**6), No)
-    assert ask(gate(), wanted(ip), seen=ip) == Go()
+    assert ask(gate(), wanted(ip), seen=[ip]) == Go()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +136,7 @@ def test_an_asker_pays_for_several_addresses_side_by_side() -> None:
 
 def test_a_peer_that_is_seen_nowhere_pays() -> None:
     """It came through a relay, whose address is not its own."""
-    assert isinstance(ask(gate(), wanted(), seen=None), Pay)
+    assert isinstance(ask(gate(), wanted(), seen=[]), Pay)
 
 
 def test_paying_unasked_or_for_something_else_or_late_is_nothing() -> None:
@@ -192,7 +203,7 @@ def test_all_dials_together_are_bounded() -> None:
     went = 0
     for n in range(1000):
         ip = f"11.{n >> 8}.{n & 255}.9"
-        went += ask(at, wanted(ip), PeerId(str(n)), seen=ip, now=n / 100) == Go()
+        went += ask(at, wanted(ip), PeerId(str(n)), seen=[ip], now=n / 100) == Go()
     assert went <= defaults.ALL_BURST + 10 * defaults.ALL_PER_S
 
 

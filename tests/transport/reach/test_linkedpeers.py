@@ -83,9 +83,9 @@ async def test_who_refuses_is_not_known() -> None:
 async def test_whose_address_is_another_s_is_seen_nowhere(path: str) -> None:
     """A relay's address is not the peer's: it would be dialled for nothing."""
     linked, endpoint = some("11.0.0.1")
-    assert linked.seen_at(PeerId("0")) == "11.0.0.1"
+    assert linked.seen_at(PeerId("0")) == ("11.0.0.1",)
     endpoint.all[0].path = path
-    assert linked.seen_at(PeerId("0")) is None
+    assert not linked.seen_at(PeerId("0"))
     assert linked.places() == frozenset()
     assert await linked.ask() == []
 
