@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, Protocol
 
 from ..transport.identity import PeerId
-from ..transport.rates import Rate, Rates
+from ..transport.rates import Bucket, Rate, Rates
 from . import defaults
 from .digest import Plot, bucket_of
 from .entry import Entry, Head
@@ -84,7 +84,8 @@ class Exchange:
         self._neighbours = Neighbours(draw)
         self._news: dict[Place, set[PeerId]] = {}  # and who has it already
         self._told_at = -inf
-        self._pause = defaults.NEWS_PAUSE
+        self._news_since = -inf  # when the first of them came
+        self._patience = Bucket(Rate(*defaults.NEWS_PATIENCE), 0.0)
         self._round_at = 0.0
         self._round_s = defaults.GOSSIP_ROUND
         self._draw = draw
@@ -125,9 +126,9 @@ class Exchange:
         self._round_s = min(2 * self._round_s, defaults.GOSSIP_CALM)
         return self.somebody()
 
-    def _stirred(self) -> None:
+    def _stirred(self, pause: float = defaults.GOSSIP_ROUND) -> None:
         """Bring the next comparison forward, because something is new."""
-        self._round_s = max(defaults.GOSSIP_ROUND, 2 * self._pause)
+        self._round_s = min(self._round_s, pause)
         self._round_at = min(self._round_at, self._network.now() + self._round_s)
 
     def somebody(self) -> PeerId | None:
@@ -155,7 +156,10 @@ class Exchange:
 
     def _note(self, news: Mapping[Place, Head], source: PeerId | None) -> None:
         if news:
-            self._stirred()
+            patient = all(kind in defaults.NEWS_PATIENT for _, (kind, _) in news)
+            self._stirred(defaults.GOSSIP_PATIENT if patient else defaults.GOSSIP_ROUND)
+            if not self._news:
+                self._news_since = self._network.now()
         for place, head in news.items():
             having = {peer for peer, head_told in self.wanted.tellers(place).items()
                       if head_told.same(head)}  # fmt: skip
@@ -177,22 +181,22 @@ class Exchange:
     def _tell_at(self) -> float:
         if not self._news:
             return inf
+        soon = self._told_at + defaults.NEWS_PAUSE
         patient = all(kind in defaults.NEWS_PATIENT for _, (kind, _) in self._news)
-        return self._told_at + (self._pause if patient else defaults.NEWS_PAUSE)
+        return max(soon, self._patience.due) if patient else soon
 
     def tell(self) -> None:
         """Tell the neighbours what is new."""
         now = self._network.now()
         if not self._news or now < self._tell_at():
             return
-        busy = now - self._told_at < 2 * self._pause
-        self._pause = min(2 * self._pause, defaults.NEWS_BUSY) if busy else defaults.NEWS_PAUSE
         self._told_at = now
+        self._patience.take(now)
         news, self._news = self._news, {}
         self._neighbours.turn(now)
         plots = {plot for _, plot in news}
-        # Many feeds at once mean that a cut has healed, unless they gathered in a long pause.
-        feeds = len(news) if self._pause <= defaults.NEWS_GATHERED else 1
+        # Many feeds at once mean that a cut has healed, unless they have gathered for long.
+        feeds = len(news) if now - self._news_since <= defaults.NEWS_GATHERED else 1
         keepers = {plot: self._neighbours.keepers(plot, feeds) for plot in plots}
         lots: dict[PeerId, list[Place]] = {}
         for place, having in news.items():

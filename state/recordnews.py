@@ -1,9 +1,9 @@
 """Queue of records to announce, by link. Sans-I/O.
 
-Each batch goes to a few links. The pause between two batches doubles while news keep coming, as
-when many nodes join. In the end each link hears of every record that its peer did not announce
-itself. So a swarm that grows by a hundred members a minute costs a node no more messages than one
-that grows by ten.
+A bucket bounds the messages. While news keep coming, as when many nodes join, they wait for it,
+and a message names all that has gathered. In the end each link hears of every record that its peer
+did not announce itself. So a swarm that grows by a hundred members a minute costs a node no more
+messages than one that grows by ten.
 """
 
 from collections.abc import Iterable
@@ -12,6 +12,7 @@ from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from ..transport.identity import PeerId
+from ..transport.rates import Bucket, Rate
 from . import defaults
 
 
@@ -31,7 +32,7 @@ class RecordNews(Generic[AnyLink]):
     def __init__(self) -> None:
         self._waiting: dict[AnyLink, dict[PeerId, None]] = {}  # longest wait first
         self._told_at = -inf
-        self._pause = defaults.HAND_ON[0]
+        self._bucket = Bucket(Rate(*defaults.HAND_ON), 0.0)
 
     def add(self, author: PeerId, links: Iterable[AnyLink]) -> None:
         """Queue an author's record for these links."""
@@ -52,15 +53,15 @@ class RecordNews(Generic[AnyLink]):
 
     def next_at(self) -> float:
         """Return when the next batch is due."""
-        return self._told_at + self._pause if self._waiting else inf
+        if not self._waiting:
+            return inf
+        return max(self._told_at + defaults.HAND_ON_PAUSE, self._bucket.due)
 
     def take(self, now: float) -> list[tuple[AnyLink, list[PeerId]]]:
         """Return the links of the batch that is due, and the authors to announce to each."""
         if now < self.next_at():
             return []
-        least, most = defaults.HAND_ON
-        busy = now - self._told_at < 2 * self._pause
-        self._pause = min(2 * self._pause, most) if busy else least
+        links = list(islice(self._waiting, int(self._bucket.level(now))))
+        self._bucket.take(now, len(links))
         self._told_at = now
-        links = list(islice(self._waiting, defaults.HAND_ON_LINKS))
         return [(link, list(self._waiting.pop(link))) for link in links]

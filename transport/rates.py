@@ -38,10 +38,19 @@ class Bucket:
 
     def has(self, now: float, count: float = 1) -> bool:
         """Whether so many more may happen."""
+        return self.level(now) >= count
+
+    def level(self, now: float) -> float:
+        """Return how many more may happen."""
         earned = max(0.0, now - self._at) * self._rate.per_s
         self._level = min(self._rate.burst, self._level + earned)
         self._at = now
-        return self._level >= count
+        return self._level
+
+    @property
+    def due(self) -> float:
+        """When one more may happen, if nothing happens until then."""
+        return self._at + max(0.0, 1.0 - self._level) / self._rate.per_s
 
 
 class Rates:

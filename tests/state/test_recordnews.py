@@ -22,6 +22,7 @@ def name(number: int) -> PeerId:
 
 LINKS: Sequence[Named] = [Named(name(number)) for number in range(20)]
 AUTHOR, OTHER = name(100), name(101)
+HAND_ON = defaults.HAND_ON
 
 
 def told(news: RecordNews[Named], now: float) -> list[Named]:
@@ -34,10 +35,11 @@ def test_each_link_hears_of_a_record_once_in_small_batches() -> None:
     while news.next_at() < float("inf"):
         now = max(now, news.next_at())
         lot = told(news, now)
-        assert 0 < len(lot) <= defaults.HAND_ON_LINKS
+        assert 0 < len(lot) <= defaults.HAND_ON[0]
         found += lot
     assert found == list(LINKS)
-    assert now <= 2 * sum(defaults.HAND_ON)
+    burst, per_s = defaults.HAND_ON
+    assert now <= (len(LINKS) - burst) / per_s + 1
 
 
 def test_neither_the_author_nor_a_peer_that_announced_it_hears_of_a_record() -> None:
@@ -60,14 +62,13 @@ def test_a_flood_of_news_costs_a_bounded_number_of_messages(
 ) -> None:
     """Send a hundred new members a second for a minute."""
     if not paced:  # without the defence
-        monkeypatch.setattr(defaults, "HAND_ON", (0.25, 0.25))
-        monkeypatch.setattr(defaults, "HAND_ON_LINKS", 1000)
+        monkeypatch.setattr(defaults, "HAND_ON", (1000.0, 1000.0))
     news, messages = RecordNews[Named](), 0
     for number in range(6000):
         news.add(name(number), LINKS)
         messages += len(news.take(number / 100))
-    most = 60 / defaults.HAND_ON[1] * defaults.HAND_ON_LINKS
-    assert (messages < 1.2 * most) if paced else (messages > 4000)
+    burst, per_s = HAND_ON
+    assert messages <= burst + 60 * per_s if paced else messages > 4000
 
 
 def test_after_a_quiet_while_news_leave_at_once_again() -> None:
@@ -82,7 +83,7 @@ def test_after_a_quiet_while_news_leave_at_once_again() -> None:
     news.add(AUTHOR, LINKS[:1])
     news.take(now + 60)
     news.add(OTHER, LINKS[:1])
-    assert told(news, now + 60 + defaults.HAND_ON[0]) == [LINKS[0]]
+    assert told(news, now + 60 + defaults.HAND_ON_PAUSE) == [LINKS[0]]
 
 
 def test_a_link_that_has_ended_is_forgotten() -> None:
