@@ -73,7 +73,7 @@ NEXT_CALM_S = 0.6  # seconds until the next helper otherwise: two round trips ar
 ASKED_MOST = 6  # for one proof
 TURN_S = 0.05  # seconds, at least, between two rounds of checks
 TELL_S = 0.25  # seconds, at least, between two reports on links when one has stopped answering
-TELL_GAINED_S = 20.0  # seconds, at least, between two such reports otherwise
+TELL_GAINED_S = 8.0  # seconds, at least, between two such reports otherwise
 LINKS_TOLD = (64.0, 8.0)  # such messages of one peer taken at once, and per second
 LINKS_BYTES = 64 * 2**10  # of one such message
 FINDS = (128.0, 16.0)  # proofs that one peer may ask for by us, at once and per second
@@ -81,6 +81,7 @@ PROOFS = (256.0, 32.0)  # proofs that one peer may ask of us, at once and per se
 NONCE_BYTES = 16
 WATCHERS = 4  # peers that watch a node closely
 WATCHERS_HEARD = 2  # watchers of a peer that must be linked here before its link may rest
+YOUNG_S = 30.0  # seconds for which a new link rests
 REST_S = 12.0  # seconds of silence after which a resting link is pinged
 PROVE_S = 0.8  # seconds a witness waits for a proof
 
