@@ -32,7 +32,7 @@ PUSHES = (32.0, 4.0)  # the same of records that are pushed; we send OWN_UPDATES
 PULLS_TAKEN = (128.0, 16.0)  # the same of pulls of records; we send one or a few for each digest
 PULL_TIMEOUT = 5.0  # seconds
 AUTHOR_UPDATES = (20.0, 2.0)  # records of one author accepted at once, and per second
-OWN_UPDATES = (4.0, 0.25)  # the same of our own, below what others accept
+OWN_UPDATES = (2.0, 0.1)  # the same of our own, below what others accept
 CONTESTED = 600.0  # seconds for which it is told that another node has this one's key
 RECLAIM_PAUSE = 30.0  # seconds between two steps over a record of our own from elsewhere
 
@@ -176,7 +176,7 @@ LOADED_BYTES = 64 * 2**10  # bytes of entries made into a document at once
 
 # The exchange of feeds: when.
 GOSSIP_ROUND = 1.0  # seconds between two comparisons with a random peer, and a quarter of jitter
-GOSSIP_PATIENT = 4.0  # the same after news of NEWS_PATIENT kinds alone
+GOSSIP_PATIENT = 8.0  # the same after news of NEWS_PATIENT kinds alone
 GOSSIP_CALM = 16.0  # longest such pause; it doubles while nothing is new
 NEWS_PAUSE = 0.04  # seconds between two batches of feed news: below what FEED_NEWS allows
 NEWS_PATIENCE = (8.0, 0.1)  # batches of NEWS_PATIENT kinds alone: at once, per second
@@ -190,7 +190,8 @@ NEIGHBOUR_TURN = 60.0  # seconds until one of them is replaced
 COVER = 4  # peers that are told of a feed, at least, where so many of the linked ones keep it
 REGAINED = 2  # peers compared with at once for the sake of what is kept from now on
 OWN_AGAIN = 60.0  # seconds until a peer is asked again for own feeds that are not compared
-RECHECK = 0.5  # seconds, at least, between two comparisons for the sake of new authors
+RECHECKED = 2  # peers that are compared with at once for the sake of new authors
+RECHECK = 2.0  # seconds, at least, between two comparisons for the sake of new authors
 REFILL = 60.0  # seconds between two looks at whom there may be room for
 REFILLED_AT_ONCE = 32  # authors, of 64 whom each vouches for, that are looked at in one step
 CALL_TIMEOUT = 10.0  # seconds, of comparing

@@ -105,7 +105,7 @@ class Exchange:
     def link_up(self, peer: PeerId) -> None:
         if peer not in self._neighbours:
             self._neighbours.add(peer)
-            self._stirred()
+            self._stirred(defaults.GOSSIP_PATIENT)  # who dialled compares at once
             for callback in self.on_peer:
                 callback(peer)
 
@@ -288,8 +288,8 @@ class Exchange:
             if not self.rechecks and (peer := self.somebody()) is not None:
                 self.rechecks[peer] = None
         self._rechecked = now
-        peers, self.rechecks = self.rechecks, {}
-        return list(peers)
+        peers, self.rechecks = list(self.rechecks), {}
+        return self._neighbours.some(peers, defaults.RECHECKED)
 
     async def compare(self, peer: PeerId) -> None:
         """Find out what this node and a peer lack of what the other has."""
