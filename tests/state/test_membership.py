@@ -58,7 +58,9 @@ async def test_eight_members_become_a_full_mesh(net: FakeNet, autojump_clock: Mo
     for node in nodes:
         assert node.members == everybody
         assert node.directory.members()[node.peer] == node.directory.own()
-        assert len(node.endpoint.links()) == 7
+        assert len(node.endpoint.links()) >= defaults.FIRST_LINKS
+    await trio.sleep(3 * defaults.LINK_PAUSE)
+    assert all(len(node.endpoint.links()) == 7 for node in nodes)
 
 
 @pytest.mark.trio
@@ -134,7 +136,7 @@ async def test_many_changes_at_once_go_out_as_few(net: FakeNet, autojump_clock: 
     net.sent.clear()
     for number in range(1000):
         node.directory.publish(run=number)
-    await trio.sleep(5)
+    await trio.sleep(2 / defaults.OWN_UPDATES[1])
     assert other.directory.members()[node.peer].run == 999
     assert len(net.sent) < 20
 
