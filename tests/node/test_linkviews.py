@@ -18,6 +18,7 @@ from tests.transport.fleet import make_node, running
 PEER = PeerId("12D3KooWPeer")
 SILENT = RungOutcome(Result.NO_ANSWER)
 BOTH_DRAW = RungOutcome(Result.NOT_POSSIBLE, "symmetric-both")
+SPARED = RungOutcome(Result.NOT_POSSIBLE, "search-spared")
 NO_UDP = RungOutcome(Result.NOT_POSSIBLE, "no-udp")
 
 
@@ -38,6 +39,10 @@ def test_what_is_direct_needs_no_reason(way: Way | None) -> None:
         (
             outcome(tcp=SILENT, udp=SILENT, prediction=BOTH_DRAW),
             SYMMETRIC,
+        ),
+        (
+            outcome(tcp=SILENT, udp=SILENT, prediction=SPARED),
+            "nothing uses this link enough to search for it",
         ),
         (
             outcome(3, tcp=RungOutcome(Result.REFUSED, "reset"), udp=SILENT, prediction=SILENT),

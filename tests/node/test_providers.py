@@ -38,6 +38,7 @@ class Net:
         self.records: list[FoundRecord] = []
         self.own: dict[Key, Body] = {}
         self.linked: list[Any] = []
+        self.needed: list[Any] = []
         self.dialled: list[tuple[PeerId, list[str]]] = []
         self.endpoint = self
         self.known: Sequence[Address] = ()
@@ -67,6 +68,9 @@ class Net:
 
     async def dial(self, peer: PeerId, addresses: Iterable[Address]) -> Any:
         self.dialled.append((peer, [each.host for each in addresses]))
+
+    def need(self, link: Any) -> None:
+        self.needed.append(link)
 
     # For tests.
     def says(self, author: int, body: Body, by: PeerId = OWN) -> PeerId:
@@ -102,6 +106,7 @@ async def test_a_link_is_used_and_else_the_book_and_else_the_dht() -> None:
     net.meets(peer, "8.8.4.4")
     assert await net.providers.connect(peer) is net.linked[0]
     assert len(net.dialled) == 2
+    assert net.needed[-1] is net.linked[0], "what comes over it is worth a direct path"
 
 
 NEAR = ("/ip4/127.0.0.1/tcp/4022", "/ip4/192.168.1.1/tcp/4080", "/ip4/8.8.4.4/tcp/4001")

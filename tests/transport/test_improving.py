@@ -11,6 +11,8 @@ from shoal.transport.guard import Guard
 from shoal.transport.identity import PeerId
 from shoal.transport.improving import Improving
 from shoal.transport.pipe import Way
+from shoal.transport.punch.outcome import Outcome, Result, RungOutcome
+from shoal.transport.punch.predict import Plan
 
 pytestmark = pytest.mark.trio
 
@@ -19,15 +21,28 @@ class Link:
     peer = "peer"
     alive = True
     way = Way.RELAYED
+    needed = False
+
+    def need(self) -> None:
+        self.needed = True
 
 
 class Puncher:
-    def __init__(self) -> None:
-        self.at: list[float] = []
+    """Every attempt fails; only a search would do where `hard`."""
 
-    async def punch(self, link: Any) -> None:
+    def __init__(self, *, hard: bool = False) -> None:
+        self.at: list[float] = []
+        self.searched: list[float] = []
+        self.hard = hard
+
+    async def punch(self, link: Any, *, thrifty: bool) -> Outcome:
         await trio.lowlevel.checkpoint()
-        self.at.append(round(trio.current_time(), 3))
+        now = round(trio.current_time(), 3)
+        self.at.append(now)
+        if not thrifty:
+            self.searched.append(now)
+        spared = RungOutcome(Result.NOT_POSSIBLE, Plan.SPARED)
+        return Outcome(link.peer, {"prediction": spared} if self.hard and thrifty else {})
 
 
 async def know(peer: PeerId) -> None:
@@ -79,3 +94,52 @@ async def test_another_network_is_a_reason_to_try_at_once(autojump_clock: MockCl
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert puncher.at == [1.0]
+
+
+async def test_a_search_waits_until_somebody_needs_the_link(autojump_clock: MockClock) -> None:
+    """It sends 2,000 datagrams: as many as a home may send in all in its first minute."""
+    puncher, link = Puncher(hard=True), cast(Any, Link())
+    improving = Improving(cast(Any, puncher), know, Guard())
+    async with trio.open_nursery() as nursery:
+        improving.begin(link, nursery, at_once=True)
+        await trio.sleep(60)
+        assert (puncher.at, puncher.searched) == ([0.0], []), "again would be as vain"
+        improving.need(link)
+        await trio.sleep(1)
+        assert puncher.searched == [60.0]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("how", ["asked for by who needs it", "held by a session"])
+async def test_a_link_that_is_needed_is_searched_for_at_once(
+    how: str, autojump_clock: MockClock
+) -> None:
+    puncher, link = Puncher(hard=True), cast(Any, Link())
+    improving = Improving(cast(Any, puncher), know, Guard())
+    async with trio.open_nursery() as nursery:
+        if how == "held by a session":
+            link.needed = True
+            improving.begin(link, nursery, at_once=True)
+        else:
+            with improving.needing(link.peer):
+                improving.begin(link, nursery, at_once=True)
+                await trio.sleep(0.1)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert puncher.searched == [0.0]
+
+
+async def test_what_a_session_begins_to_hold_is_noticed(autojump_clock: MockClock) -> None:
+    puncher, link = Puncher(hard=True), cast(Any, Link())
+    improving = Improving(cast(Any, puncher), know, Guard())
+    async with trio.open_nursery() as nursery:
+        improving.begin(link, nursery, at_once=True)
+        await trio.sleep(10)
+        improving.look(link)
+        await trio.sleep(1)
+        assert puncher.searched == []
+        link.needed = True
+        improving.look(link)
+        await trio.sleep(1)
+        assert puncher.searched == [11.0]
+        nursery.cancel_scope.cancel()

@@ -55,6 +55,14 @@ def test_plan(mine: Nat, theirs: Nat, expected: Plan) -> None:
     assert plan(mine, theirs) is expected
 
 
+def test_without_a_search_all_else_stays() -> None:
+    for mine in (*NATS.values(), COUNTS):
+        for theirs in (*NATS.values(), COUNTS):
+            full = plan(mine, theirs)
+            spared = Plan.SPARED if full in (Plan.OPEN, Plan.SPRAY) else full
+            assert plan(mine, theirs, search=False) is spared
+
+
 def test_both_sides_plans_fit_to_each_other() -> None:
     partner = {Plan.OPEN: Plan.SPRAY, Plan.COUNT: Plan.FOLLOW}
     partner |= {b: a for a, b in partner.items()}

@@ -1,5 +1,6 @@
 """Two whole punchers over the simulated internet: each rung, each way to fail, hostile peers."""
 
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -115,6 +116,24 @@ def test_the_twin_without_the_search_does_not_find_it() -> None:
         return await punch(street.a)
 
     assert not street.run(body).worked
+
+
+def test_a_thrifty_attempt_makes_no_search() -> None:
+    async def thrifty(street: Street) -> Outcome:
+        puncher = street.a.puncher
+        spare = partial(puncher.punch, thrifty=True)
+        found: Outcome = await street.a.computer.run(spare, street.a.link)
+        return found
+
+    for kinds in (("linux-random", "linux-drop"), ("linux-drop", "linux-random")):
+        street = Street(kinds, tcp=False)
+        outcome = street.run(thrifty)
+        assert outcome.rungs["prediction"].reason == "search-spared"
+        for side, gate in ((street.a, street.b.gate), (street.b, street.a.gate)):
+            assert gate is not None
+            assert 1500 - side.puncher.budget.datagrams_left(gate.address, 20.0) < 40
+        assert outcome.rounds == 1
+    assert Street(HOMES, tcp=False).run(thrifty).worked
 
 
 def test_two_random_symmetric_nats_are_told_why_not() -> None:
