@@ -372,7 +372,8 @@ class Membership:
                     await trio.lowlevel.checkpoint()
                 continue
             knowing = {link, *self._pulls.tellers(record.peer)}
-            self._record_news.add(record.peer, [x for x in self._begun if x not in knowing])
+            others = [x for x in self._begun if x not in knowing]
+            self._record_news.add(record.peer, others, self._host.now())
             if self._probing.liveness.is_live(record.peer):
                 self._changed()
             self._wake()

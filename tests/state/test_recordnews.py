@@ -31,7 +31,7 @@ def told(news: RecordNews[Named], now: float) -> list[Named]:
 
 def test_each_link_hears_of_a_record_once_in_small_batches() -> None:
     news, found, now = RecordNews[Named](), [], 0.0
-    news.add(AUTHOR, LINKS)
+    news.add(AUTHOR, LINKS, 0.0)
     while news.next_at() < float("inf"):
         now = max(now, news.next_at())
         lot = told(news, now)
@@ -44,15 +44,15 @@ def test_each_link_hears_of_a_record_once_in_small_batches() -> None:
 
 def test_neither_the_author_nor_a_peer_that_announced_it_hears_of_a_record() -> None:
     news = RecordNews[Named]()
-    news.add(LINKS[0].peer, LINKS[:3])
+    news.add(LINKS[0].peer, LINKS[:3], 0.0)
     news.heard(LINKS[1], [LINKS[0].peer])
     assert told(news, 0.0) == [LINKS[2]]
 
 
 def test_news_that_arrive_together_leave_together() -> None:
     news = RecordNews[Named]()
-    news.add(AUTHOR, LINKS[:1])
-    news.add(OTHER, LINKS[:1])
+    news.add(AUTHOR, LINKS[:1], 0.0)
+    news.add(OTHER, LINKS[:1], 0.0)
     assert news.take(0.0) == [(LINKS[0], [AUTHOR, OTHER])]
 
 
@@ -65,7 +65,7 @@ def test_a_flood_of_news_costs_a_bounded_number_of_messages(
         monkeypatch.setattr(defaults, "HAND_ON", (1000.0, 1000.0))
     news, messages = RecordNews[Named](), 0
     for number in range(6000):
-        news.add(name(number), LINKS)
+        news.add(name(number), LINKS, number / 100)
         messages += len(news.take(number / 100))
     burst, per_s = HAND_ON
     assert messages <= burst + 60 * per_s if paced else messages > 4000
@@ -74,20 +74,42 @@ def test_a_flood_of_news_costs_a_bounded_number_of_messages(
 def test_after_a_quiet_while_news_leave_at_once_again() -> None:
     news = RecordNews[Named]()
     for number in range(1000):
-        news.add(name(number), LINKS)
+        news.add(name(number), LINKS, number / 100)
         news.take(number / 100)
     now = 1000 / 100
     while news.next_at() < float("inf"):
         now = news.next_at()
         news.take(now)
-    news.add(AUTHOR, LINKS[:1])
+    news.add(AUTHOR, LINKS[:1], now + 60)
     news.take(now + 60)
-    news.add(OTHER, LINKS[:1])
+    news.add(OTHER, LINKS[:1], now + 60)
     assert told(news, now + 60 + defaults.HAND_ON_PAUSE) == [LINKS[0]]
 
 
 def test_a_link_that_has_ended_is_forgotten() -> None:
     news = RecordNews[Named]()
-    news.add(AUTHOR, LINKS[:1])
+    news.add(AUTHOR, LINKS[:1], 0.0)
     news.ended(LINKS[0])
     assert told(news, 0.0) == [] and news.next_at() == float("inf")
+
+
+def test_a_record_that_changes_again_and_again_is_announced_rarely() -> None:
+    """A node that joins finds out its addresses one after the other."""
+    news, times = RecordNews[Named](), []
+    for second in range(40):
+        news.add(AUTHOR, LINKS[:1], float(second))
+        if news.take(second + 0.5):
+            times.append(second)
+    assert times == [0, 15, 30]
+    assert news.next_at() == 45.0
+    assert news.take(45.0) == [(LINKS[0], [AUTHOR])] and news.next_at() == float("inf")
+
+
+def test_a_change_that_a_peer_announces_itself_is_not_told_to_it() -> None:
+    news = RecordNews[Named]()
+    news.add(AUTHOR, LINKS[:3], 0.0)
+    news.take(0.0)
+    news.add(AUTHOR, LINKS[:3], 1.0)
+    news.heard(LINKS[0], [AUTHOR])
+    news.ended(LINKS[1])
+    assert news.take(30.0) == [(LINKS[2], [AUTHOR])]
