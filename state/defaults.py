@@ -33,7 +33,7 @@ PUSHES = (32.0, 4.0)  # the same of records that are pushed; we send OWN_UPDATES
 PULLS_TAKEN = (128.0, 16.0)  # the same of pulls of records; we send one or a few for each digest
 PULL_TIMEOUT = 5.0  # seconds
 AUTHOR_UPDATES = (20.0, 2.0)  # records of one author accepted at once, and per second
-OWN_UPDATES = (2.0, 0.1)  # the same of our own, below what others accept
+OWN_UPDATES = (2.0, 0.05)  # the same of our own, below what others accept
 CONTESTED = 600.0  # seconds for which it is told that another node has this one's key
 RECLAIM_PAUSE = 30.0  # seconds between two steps over a record of our own from elsewhere
 

@@ -64,7 +64,7 @@ class Membership:
         self._roster = Roster(identity.peer)
         self._probing = Probing(host, endpoint, identity, self._roster, changed=self._changed)
         self._own = MemberRecord(identity.peer, seq=self._later_than(0))
-        self._sealed = seal_record(identity, self._own)
+        self._sealed = self._latest = seal_record(identity, self._own)
         self._pace: Bucket | None = None
         self._unspread = False  # a change waits for its turn
         self._begun: dict[Link, None] = {}  # links over which records are exchanged
@@ -149,9 +149,11 @@ class Membership:
 
     def _renew(self, **changes: Any) -> None:
         record = replace(self._own, seq=self._later_than(self._own.seq), **changes)
-        self._sealed = seal_record(self._identity, record)
+        self._latest = seal_record(self._identity, record)
         self._own = record
-        self._unspread = bool(self._begun)  # a new link gets it anyway
+        self._unspread = bool(self._begun)
+        if not self._begun:  # the first link gets it
+            self._sealed = self._latest
         self._spread_own()
         self._changed()
 
@@ -260,7 +262,8 @@ class Membership:
         return self._roster.sums(mark_of(self._sealed))
 
     def _spread_own(self) -> None:
-        """To all links, no oftener than others accept; what waits goes out from `run`."""
+        """Tell all links of the latest change, but seldom: each change goes to everybody in the
+        end. What waits goes out from `run`, and nobody is shown it before."""
         if not self._unspread or not self._begun:
             return
         now = self._host.now()
@@ -268,6 +271,7 @@ class Membership:
             self._pace = Bucket(Rate(*defaults.OWN_UPDATES), now)
         if self._pace.take(now):
             self._unspread = False
+            self._sealed = self._latest
             for link in list(self._begun):
                 self._post(link, "member.push", [(Nearness.LOOPBACK, 0, self._sealed)])
 

@@ -23,6 +23,8 @@ from .errors import BadRecord, Forged
 T = TypeVar("T")
 DOMAIN = "shoal/member/1"
 _ROOT = re.compile(r"[0-9a-f]{64}")
+_NAMED = "/p2p/"
+"""What an address that leads to the author itself ends with in the encoded record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def encode_record(record: MemberRecord) -> bytes:
     body: bytes = msgpack.packb(
         {
             "seq": record.seq,
-            "addresses": record.addresses,
+            "addresses": [_unnamed(text, record.peer) for text in record.addresses],
             "holdings": record.holdings,
             "run": record.run,
         }
@@ -135,7 +137,7 @@ def decode_record(author: PeerId, body: bytes) -> MemberRecord:
     return MemberRecord(
         peer=author,
         seq=seq_of(fields),
-        addresses=_addresses(fields.get("addresses", [])),
+        addresses=_addresses(fields.get("addresses", []), author),
         holdings=_each(fields.get("holdings", []), defaults.HOLDINGS, _root),
         run=_run(fields.get("run", 0)),
     )
@@ -167,14 +169,20 @@ def _each(value: object, most: int, read: Callable[[Any], T]) -> tuple[T, ...]:
     return tuple(read(item) for item in value)
 
 
-def _addresses(value: object) -> tuple[str, ...]:
+def _unnamed(text: str, author: PeerId) -> str:
+    """Leave the author's peer id out of the end of an address: it is known from the signature, and
+    would be half of the record."""
+    return text.removesuffix(author) if text.endswith(_NAMED + author) else text
+
+
+def _addresses(value: object, author: PeerId) -> tuple[str, ...]:
     """Those this version understands, in the one spelling; others are left out."""
     found = []
     for text in _each(value, defaults.ADDRESSES, lambda item: item):
         if not isinstance(text, str):
             raise BadRecord("an address is no text")
         try:
-            found.append(str(Address.parse(text)))
+            found.append(str(Address.parse(text + author if text.endswith(_NAMED) else text)))
         except TransportError:
             continue
     return tuple(found)

@@ -165,3 +165,18 @@ def test_any_bytes_are_refused_in_order(data: bytes) -> None:
     for read in (open_record, peek):
         with pytest.raises(BadRecord):
             read(data)
+
+
+def test_the_author_s_own_name_is_not_repeated_in_its_addresses() -> None:
+    peer, relay = ALICE.peer, BOB.peer
+    addresses = (
+        f"/ip4/9.9.9.9/tcp/4001/p2p/{peer}",
+        f"/ip4/8.8.8.8/tcp/4001/p2p/{relay}/p2p-circuit/p2p/{peer}",
+        "/ip4/9.9.9.9/tcp/443",
+    )
+    record = MemberRecord(peer, 1, addresses)
+    body = encode_record(record)
+    assert peer.encode() not in body and relay.encode() in body
+    assert decode_record(peer, body) == record
+    bare = body.replace(b"/p2p/" + relay.encode(), b"/p2p/" + b"x" * len(relay))
+    assert len(decode_record(peer, bare).addresses) == 2, "nonsense is left out as before"
