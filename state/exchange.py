@@ -47,7 +47,9 @@ class Network(Protocol):
 
     def now(self) -> float: ...
 
-    def post(self, peer: PeerId, method: str, payload: bytes) -> None: ...
+    def post(self, peer: PeerId, method: str, payload: bytes, *, later: bool = False) -> None:
+        """Send something that is not answered. It may leave `later`, with something else."""
+        ...
 
     async def call(self, peer: PeerId, method: str, payload: bytes) -> bytes:
         """Raises Unanswered."""
@@ -209,7 +211,8 @@ class Exchange:
     def _post(self, peer: PeerId, heads: list[Told]) -> None:
         for start in range(0, len(heads), defaults.NEWS_HEADS):
             some = heads[start : start + defaults.NEWS_HEADS]
-            self._network.post(peer, NEWS, encode_heads(some))
+            patient = all(head.kind in defaults.NEWS_PATIENT for head in some)
+            self._network.post(peer, NEWS, encode_heads(some), later=patient)
 
     def heard(self, peer: PeerId, payload: bytes) -> None:
         """A peer tells news; what is lacking is wanted from now on."""

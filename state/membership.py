@@ -219,9 +219,9 @@ class Membership:
             self._probing.back(link)
             self._changed()
 
-    def _post(self, link: Link, method: str, body: object) -> None:
+    def _post(self, link: Link, method: str, body: object, *, later: bool = False) -> None:
         with suppress(TransportError):  # the link just ended, and with it what it lacked
-            link.post(method, payload=msgpack.packb(body), priority=Priority.CONTROL)
+            link.post(method, payload=msgpack.packb(body), priority=Priority.CONTROL, later=later)
 
     def _hand_on(self) -> float:
         """Announce new records to a few links, and return the seconds until the next batch.
@@ -231,7 +231,7 @@ class Membership:
         now = self._host.now()
         for link, authors in self._record_news.take(now):
             if told := self._roster.offers(now, authors):
-                self._post(link, "member.digest", told)
+                self._post(link, "member.digest", told, later=True)
         return max(min(self._record_news.next_at() - now, defaults.MEMBERS_LOOK), _LEAST_WAIT)
 
     async def _compare(self, link: Link) -> None:

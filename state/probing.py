@@ -165,7 +165,7 @@ class Probing:
             return
         body = msgpack.packb([whole, sorted(has), sorted(lost)])
         with suppress(TransportError):  # the link just ended
-            link.post("live.links", payload=body, priority=Priority.CONTROL)
+            link.post("live.links", payload=body, priority=Priority.CONTROL, later=not lost)
 
     def _on_links(self, call: Call) -> Answer:
         link, now = self._endpoint.link(call.peer), self._host.now()

@@ -64,11 +64,11 @@ class Replication:
     def now(self) -> float:
         return self._host.now()
 
-    def post(self, peer: PeerId, method: str, payload: bytes) -> None:
+    def post(self, peer: PeerId, method: str, payload: bytes, *, later: bool = False) -> None:
         link = self._links.get(peer)
         if link is not None:
             with suppress(TransportError):  # the link just ended, and with it what it lacked
-                link.post(method, payload=payload, priority=Priority.CONTROL)
+                link.post(method, payload=payload, priority=Priority.CONTROL, later=later)
 
     async def call(self, peer: PeerId, method: str, payload: bytes) -> bytes:
         link = self._links.get(peer)

@@ -70,6 +70,8 @@ PATIENCE: Final = 1.25
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
 PROBED_BYTES: Final = 4 * KIB
 """Bulk under way below which the queueing delay is not measured, in bytes: it fills no buffer."""
+LATER_S: Final = 1.0
+"""How long a post that may leave later waits for something to leave with, in seconds."""
 PING_S: Final = 30.0
 """A busy link measures its round trip at least this often."""
 DOUBT_S: Final = 0.5

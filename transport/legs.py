@@ -202,6 +202,12 @@ class Legs:
         if self.used is not None:
             self.used.writer.flush(at_once=at_once, now=now)
 
+    def flush_by(self, at: float) -> None:
+        """Send what waits at this time at the latest."""
+        if self.used is not None and at < self.used.due:
+            self.used.due = at
+            self._tick_at(at)
+
     def look(self) -> None:
         """Something about the network has changed: ask every leg for a sign of life."""
         now = self._host.now()

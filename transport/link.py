@@ -242,8 +242,10 @@ class Link:
         payload: Bytes = b"",
         *,
         priority: Priority,
+        later: bool = False,
     ) -> None:
-        """A call whose answer nobody awaits; never blocks.
+        """A call whose answer nobody awaits; never blocks. One that may leave `later` waits for
+        something to leave with, a second at most.
 
         Posts of one link and priority are delivered in order, each once at most. Raises
         CallRefused (`too-large`) and LinkClosed. A peer that takes nothing while twice
@@ -255,7 +257,10 @@ class Link:
                 self._lane.post(method, header, payload, priority)
             except ValueError as error:
                 raise CallRefused("too-large", str(error)) from None
-            self._wake_writer()  # not from here: more posts may follow, and leave with this one
+            if later:
+                self._legs.flush_by(self._host.now() + defaults.LATER_S)
+            else:
+                self._wake_writer()  # not from here: more posts may follow, and leave with this one
             self._account()
 
     async def open_stream(

@@ -154,7 +154,7 @@ class ReplicaNode:
     def now(self) -> float:
         return self.time
 
-    def post(self, peer: PeerId, method: str, payload: bytes) -> None:
+    def post(self, peer: PeerId, method: str, payload: bytes, *, later: bool = False) -> None:
         if peer in self.links:
             message = ("post", method, payload)
             self.lane.send(self.time, self._where[peer], len(payload), message)

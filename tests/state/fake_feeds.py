@@ -81,7 +81,7 @@ class FakeNode:
     def now(self) -> float:
         return self.net.time
 
-    def post(self, peer: PeerId, method: str, payload: bytes) -> None:
+    def post(self, peer: PeerId, method: str, payload: bytes, *, later: bool = False) -> None:
         self.net.posts.append((self.peer, peer, method))
         assert method == NEWS
         self.net.nodes[peer].exchange.heard(self.peer, payload)

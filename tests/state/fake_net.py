@@ -83,7 +83,7 @@ class FakeLink:
 
     def post(
         self, method: str, header: Mapping[str, Any] | None = None, payload: bytes = b"", *,
-        priority: Priority,
+        priority: Priority, later: bool = False,
     ) -> None:  # fmt: skip
         if self.closed is not None:
             raise LinkClosed(self.closed, "closed")

@@ -168,6 +168,26 @@ async def test_posts_of_one_pass_leave_together(monkeypatch: pytest.MonkeyPatch)
         assert len(writes) <= 10
 
 
+async def test_a_post_that_may_leave_later_leaves_with_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(defaults, "LATER_S", 0.3)
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await linked(a, b)
+        await trio.sleep(0.05)
+        for _ in range(3):
+            link.post("echo", {"n": 1}, priority=Priority.CONTROL, later=True)
+        await trio.sleep(0.1)
+        assert b.calls == []
+        link.post("echo", {"n": 2}, priority=Priority.CONTROL)
+        await until(lambda: b.calls == ["1", "1", "1", "2"])
+        began = trio.current_time()
+        link.post("echo", {"n": 3}, priority=Priority.CONTROL, later=True)
+        await until(lambda: b.calls[-1] == "3")
+        assert 0.2 < trio.current_time() - began < 2.0, "alone it leaves in the end"
+
+
 def senders(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[trio.lowlevel.Task]:
     """The task that made each write of a link, from now on; whatever leaves soon after another
     frame is to wait for it."""
