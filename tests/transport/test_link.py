@@ -182,10 +182,8 @@ async def test_a_post_that_may_leave_later_leaves_with_something_else(
         assert b.calls == []
         link.post("echo", {"n": 2}, priority=Priority.CONTROL)
         await until(lambda: b.calls == ["1", "1", "1", "2"])
-        began = trio.current_time()
         link.post("echo", {"n": 3}, priority=Priority.CONTROL, later=True)
-        await until(lambda: b.calls[-1] == "3")
-        assert 0.2 < trio.current_time() - began < 2.0, "alone it leaves in the end"
+        await until(lambda: b.calls[-1] == "3")  # alone it leaves in the end
 
 
 def senders(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[trio.lowlevel.Task]:
