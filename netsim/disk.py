@@ -242,10 +242,10 @@ class Disk:
             self._syncs.append((when, file, file.mark() if file else b"", entries))
 
 
-def installed(files: Mapping[str, bytes]) -> Folder:
+def installed(files: Mapping[str, File]) -> Folder:
     """A folder of the system, for `Disk.install`."""
     folder = Folder(fixed=True)
-    folder.names.update({name: File(content, 0o644) for name, content in files.items()})
+    folder.names.update(files)
     return folder
 
 

@@ -1,6 +1,7 @@
 """Files of a simulated disk: what is in them, and what a crash would leave of that."""
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple
 
@@ -59,6 +60,36 @@ class File:
             new[at : at + PAGE] if stream.random() < 0.5 else _page(old, at, len(new))
             for at in pages
         )
+
+
+class InstalledFile(File):
+    """A file of the system. `load` brings its content, of `size` bytes, when it is first read: most
+    simulations never read the weights of the embedded model."""
+
+    __slots__ = ("_content", "_load", "_size")
+
+    def __init__(self, size: int, load: Callable[[], bytes], mode: int) -> None:
+        self._content: bytes | None = None
+        self._load = load
+        self._size = size
+        self.mode = mode
+        self.safe = None
+        self.since = 0.0
+
+    @property
+    def content(self) -> bytes:
+        """The whole file."""
+        if self._content is None:
+            self._content = self._load()
+        return self._content
+
+    @content.setter
+    def content(self, content: bytes) -> None:
+        self._content, self._size = content, len(content)
+
+    @property
+    def size(self) -> int:
+        return self._size
 
 
 class Change(NamedTuple):

@@ -4,9 +4,11 @@ A collection runs finalizers, closes what was forgotten and starts trio's clean-
 it falls shows in the trace. So the interpreter's own trigger is off during a run; instead the
 clock asks after every instant, and collections come at counts of work done. The young are
 collected often, which costs as much as there are young objects. Everything at ever longer
-intervals, so that a heap of gigabytes is not walked all the time.
+intervals, so that a heap of gigabytes is not walked all the time. What then is free goes back to
+the operating system: a swarm that has booted needs less than while it does.
 """
 
+import ctypes
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +25,11 @@ FULL_AT_MOST: Final = 1_000 * YOUNG
 class Collector:
     """Decides by the work done so far what is collected."""
 
-    __slots__ = ("_full", "_interval", "_middle", "_turns", "_young")
+    __slots__ = ("_full", "_interval", "_middle", "_trim", "_turns", "_young")
 
     def __init__(self) -> None:
         self._turns = 0
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc; 5 ms for 200 MiB
         self._young = YOUNG
         self._middle = MIDDLE
         self._full = self._interval = FULL_FIRST
@@ -45,11 +48,17 @@ class Collector:
             self._full = work + self._interval
             self._middle = work + MIDDLE
             gc.collect(2)
+            self._give_back()
         elif work >= self._middle:
             self._middle = work + MIDDLE
             gc.collect(1)
+            self._give_back()
         else:
             gc.collect(0)
+
+    def _give_back(self) -> None:
+        if self._trim is not None:
+            self._trim(0)
 
 
 @contextmanager

@@ -64,6 +64,7 @@ class Liveness:
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: start, rivals
         self._missing: set[PeerId] = set()  # linked peers of which no check was answered
         self._places: dict[PeerId, int] = {}  # see `_distance`
+        self._resting: frozenset[PeerId] | None = None  # None: to be found out anew
 
     # Results.
 
@@ -94,19 +95,23 @@ class Liveness:
         """Return the peers that this node is a witness of."""
         return self._answering.keys() - self._missing
 
-    def resting(self) -> set[PeerId]:
+    def resting(self) -> frozenset[PeerId]:
         """Return the peers whose links may rest, because linked peers watch them closely.
+
+        The result is the same object until a link or a report has changed it.
 
         A node's watchers are the peers that are nearest to it. The link to a watcher rests on
         neither end. Any other link may rest if WATCHERS_HEARD of the peer's watchers are linked
         here, because those report the peer's end at once.
         """
-        own = self._nearest(self._own, self._answering)
-        return {
-            peer
-            for peer in self._answering.keys() - own
-            if len(self._watchers(peer)) >= defaults.WATCHERS_HEARD
-        }
+        if self._resting is None:
+            own = self._nearest(self._own, self._answering)
+            self._resting = frozenset(
+                peer
+                for peer in self._answering.keys() - own
+                if len(self._watchers(peer)) >= defaults.WATCHERS_HEARD
+            )
+        return self._resting
 
     def _watchers(self, peer: PeerId) -> set[PeerId]:
         """Return the peer's watchers whose links answer here; none if this node is a watcher."""
@@ -137,6 +142,7 @@ class Liveness:
             self._missing.discard(peer)
         if place == before:
             return
+        self._resting = None
         for other in self._said.get(peer, ()):
             if watched := self._watched.get(other):
                 if before is not None:
@@ -167,6 +173,7 @@ class Liveness:
         as another peer, which is not live beside the old one.
         """
         self._links[peer] = place
+        self._resting = None  # a new link has yet to be told to rest
         self._answers(peer, place)
         if self._wait_for(rivals, now):
             self._waiting[peer] = now, list(rivals)
@@ -209,6 +216,7 @@ class Liveness:
     ) -> None:
         """Take a peer's report of the links that answer; a `whole` one replaces all before."""
         said = self._said.setdefault(by, set())
+        self._resting = None
         has = set(has)
         alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
         for peer in sorted(said - has if whole else said.intersection(lost)):
@@ -237,6 +245,7 @@ class Liveness:
     def forget(self, by: PeerId) -> None:
         """Drop the reports of a peer whose link has ended."""
         self._alarms.pop(by, None)
+        self._resting = None
         for peer in self._said.pop(by, ()):
             if watched := self._watched.get(peer):
                 self._withdraw(by, watched)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from math import floor, inf
@@ -66,6 +67,14 @@ class Links:
         self._began = 0.0
         self._links: dict[PeerId, Link] = {}
         self._proving: dict[PeerId, trio.Event] = {}  # dials whose TLS has proven the peer
+        # What each link is given, made once: a closure takes 250 bytes.
+        self._tell_quiet = partial(self._tell, self.quiet)
+        self._tell_back = partial(self._tell, self.back)
+        self._tell_doubt = partial(self._tell, self.doubt)
+        self._tell_path = partial(self._tell, self.path)
+        self._tell_kept = partial(self._tell, self.kept)
+        self._is_held = partial(_is_any, self.holders)
+        self._is_watched = partial(_is_any, self.watchers)
 
     def link(self, peer: PeerId) -> Link | None:
         """The live link to a peer."""
@@ -233,16 +242,16 @@ class Links:
             handlers=self.handlers,
             budget=self._budget,
             rescue=self._rescue,
-            quiet=lambda link: self._tell(self.quiet, link),
-            back=lambda link: self._tell(self.back, link),
-            doubt=lambda link, doubt: self._tell(self.doubt, link, doubt),
-            path=lambda link, way, medium: self._tell(self.path, link, way, medium),
-            held=lambda peer: any(holder(peer) for holder in self.holders),
-            watched=lambda peer: any(watcher(peer) for watcher in self.watchers),
+            quiet=self._tell_quiet,
+            back=self._tell_back,
+            doubt=self._tell_doubt,
+            path=self._tell_path,
+            held=self._is_held,
+            watched=self._is_watched,
             shaper=self._shaper,
             alarm=self._alarm.set,
             brief=connected.dialled and connected.peer in self.briefly,
-            kept=lambda link: self._tell(self.kept, link),
+            kept=self._tell_kept,
             due=self._tick_soon,
             guard=self._guard,
         )
@@ -277,6 +286,10 @@ class Links:
                 del self._links[link.peer]
             self.news.unpark_all()
             self._tell(self.lost, link, link.code or "closed")
+
+
+def _is_any(needs: Sequence[Callable[[PeerId], bool]], peer: PeerId) -> bool:
+    return any(needed(peer) for needed in needs)
 
 
 class _Proving:

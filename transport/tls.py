@@ -65,7 +65,7 @@ class Tls:
         self._unread = 0  # bytes fed since the last read
         self._rest = 0  # bytes missing from the record that has begun
         self._head = b""  # the first bytes of a record, too few to tell its size
-        self._swollen = False  # a batch has made OpenSSL's buffers large
+        self._swollen = True  # OpenSSL's buffers are large: after the handshake, after a batch
         self._unsent = 0  # at least what OpenSSL holds for the peer, 0 if nothing
         self._ssl = SSL.Connection(_context(certificate, server), None)
         self._ssl.set_app_data(self._verdict)
@@ -156,9 +156,12 @@ class Tls:
         """Give back what batches have left; cheap, to be called now and then.
 
         The memory BIOs between OpenSSL and us keep the size of the largest batch, some 280 KiB in
-        each direction. Empty ones are replaced (SSL_set_bio frees the old).
+        each direction, and 4 KiB after a handshake. Empty ones are replaced (SSL_set_bio frees the
+        old).
         """
-        if not self._swollen or self._unsent or self._waiting(self._ssl._into_ssl):
+        if not self._swollen or not self.established or self._unsent:
+            return
+        if self._waiting(self._ssl._into_ssl):
             return
         into, out = lib.BIO_new(lib.BIO_s_mem()), lib.BIO_new(lib.BIO_s_mem())
         if ffi.NULL in (into, out):

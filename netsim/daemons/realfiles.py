@@ -6,18 +6,25 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+
+from ..diskfile import File, InstalledFile
 
 
 @lru_cache(maxsize=1)
-def packaged(folder: Path) -> dict[str, dict[str, bytes]]:
-    """What the models of the package consist of: name of the model, of the file, content."""
+def packaged(folder: Path) -> dict[str, dict[str, File]]:
+    """What the models of the package consist of: name of the model, of the file, the file."""
     return {
-        model.name: {path.name: path.read_bytes() for path in sorted(model.iterdir())}
+        model.name: {path.name: _as_installed(path) for path in sorted(model.iterdir())}
         for model in sorted(folder.iterdir())
         if model.is_dir()
     }
+
+
+def _as_installed(path: Path) -> File:
+    read = partial(Context().run, path.read_bytes)  # outside every host: those see no real disk
+    return InstalledFile(path.stat().st_size, read, 0o644)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 from shoal.netsim.clock import Events
 from shoal.netsim.daemons.files import DiskFiles
 from shoal.netsim.disk import NAMES_WRITTEN_S, Disk, DiskSpec, installed
-from shoal.netsim.diskfile import DATA_WRITTEN_S, PAGE, File
+from shoal.netsim.diskfile import DATA_WRITTEN_S, PAGE, File, InstalledFile
 from shoal.netsim.mount import Mount
 
 OLD, NEW = b"old " * 5000, b"new!" * 5001
@@ -99,7 +99,7 @@ def test_large_contents_are_kept_once() -> None:
 
 def test_what_is_installed_cannot_be_changed_and_takes_no_space() -> None:
     disk = make()
-    disk.install("/usr/share/thing", installed({"a": b"1", "b": b"22"}))
+    disk.install("/usr/share/thing", installed({"a": File(b"1", 0o644), "b": File(b"22", 0o644)}))
     files = DiskFiles(Mount(disk))
     assert files.read(Path("/usr/share/thing/b"), limit=9) == b"22"
     with pytest.raises(OSError) as raised:
@@ -107,3 +107,18 @@ def test_what_is_installed_cannot_be_changed_and_takes_no_space() -> None:
     assert raised.value.errno == errno.EROFS
     disk.crash()
     assert disk.used == 0 and DiskFiles(Mount(disk)).size(Path("/usr/share/thing/a")) == 1
+
+
+def test_an_installed_file_is_read_when_it_is_needed() -> None:
+    read = []
+
+    def load() -> bytes:
+        read.append(1)
+        return b"weights"
+
+    file = InstalledFile(7, load, 0o644)
+    assert file.size == 7
+    assert not read
+    assert file.read(0, 100) == file.content == b"weights"
+    assert file.read(2, 3) == b"igh"
+    assert len(read) == 1

@@ -62,3 +62,17 @@ def test_garbage_of_a_run_goes_in_the_run() -> None:
         collector.turn(memory.YOUNG)
         assert not any(isinstance(item, Cycle) for item in gc.get_objects())
     assert gc.isenabled()
+
+
+def test_what_older_collections_free_goes_back_to_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(gc, "collect", lambda generation: None)
+    collector = Collector()
+    monkeypatch.setattr(collector, "_trim", given.append)
+    collector.turn(memory.YOUNG)
+    assert not given
+    collector.turn(memory.MIDDLE)
+    collector.turn(memory.FULL_FIRST)
+    assert given == [0, 0]

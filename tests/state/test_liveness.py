@@ -406,6 +406,21 @@ def test_no_link_rests_without_linked_watchers() -> None:
     assert all(not node.resting() for node in few.values())
 
 
+def test_which_links_rest_is_found_out_anew_only_after_a_change() -> None:
+    node = next(iter(mesh(25)[0].values()))
+    resting = node.resting()
+    assert node.resting() is resting
+    by, of = sorted(node.answering())[:2]
+    node.told(by, [], [of], 1.0, whole=False)
+    told = node.resting()
+    assert told is not resting
+    node.linked(by, "here", 2.0)
+    assert node.resting() is not told, "the new link has to be told"
+    lost = node.resting()
+    node.unlinked(min(lost), 3.0)
+    assert min(lost) not in node.resting()
+
+
 def test_a_link_rests_only_while_the_watchers_report_it() -> None:
     """A peer that is near to many but reports no links is not a watcher."""
     node = next(iter(mesh(25)[0].values()))

@@ -593,3 +593,23 @@ def test_a_huge_exponent_costs_no_more_than_an_ordinary_handshake(
     monkeypatch.setattr(certificate, "_check_carrier", lambda key: None)
     seconds, code = cost_of_proof(huge)
     assert not code and seconds > 4 * ordinary, "it would be expensive"
+
+
+def used_by_handshakes(*, release: bool) -> float:
+    """Bytes of memory for each of some pairs that have said hello."""
+    before = bytes_in_use()
+    pairs = [pair() for _ in range(100)]
+    for client, server in pairs:
+        for sender, receiver in ((client, server), (server, client)):
+            sender.write(b"hello")
+            receiver.feed(sender.outgoing())
+            assert receiver.read() == b"hello"
+        if release:
+            client.release()
+            server.release()
+    return (bytes_in_use() - before) / len(pairs)
+
+
+def test_what_a_handshake_took_is_given_back() -> None:
+    pair()
+    assert used_by_handshakes(release=True) < used_by_handshakes(release=False) - 6000
