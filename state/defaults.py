@@ -180,6 +180,7 @@ LOADED_BYTES = 64 * 2**10  # bytes of entries made into a document at once
 GOSSIP_ROUND = 1.0  # seconds between two comparisons with a random peer, and a quarter of jitter
 GOSSIP_PATIENT = 8.0  # the same after news of NEWS_PATIENT kinds alone
 GOSSIP_CALM = 16.0  # longest such pause; it doubles while nothing is new
+EXCHANGE_TURN = 0.01  # seconds, at least, between two looks at what to tell, pull or compare
 NEWS_PAUSE = 0.04  # seconds between two batches of feed news: below what FEED_NEWS allows
 NEWS_PATIENCE = (8.0, 0.1)  # batches of NEWS_PATIENT kinds alone: at once, per second
 NEWS_GATHERED = 0.64  # seconds: what gathered for longer is no cut that has healed

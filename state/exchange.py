@@ -36,6 +36,7 @@ from .wanted import Place, Pull, Wanted
 
 NEWS, DIGEST, HEADS, PULL = "state.news", "state.digest", "state.heads", "state.pull"
 HAVE = "state.have"
+_BUCKETS_AT_ONCE = 16  # that are looked through before others get their turn: tens of microseconds
 
 
 class Unanswered(Exception):
@@ -399,33 +400,45 @@ class Exchange:
         """Heads in those buckets that the peer lacks; no more than it remembers of one peer, for
         it looks for the rest itself."""
         found: list[Told] = []
-        for plot, number in buckets:
+        for looked, (plot, number) in enumerate(buckets):
             for key, mine in self.replica.digest.tree(plot).heads(number).items():
                 his = theirs.get((key, plot))
                 if his is None or (mine[:2] >= his[3:5] and not his.same(mine)):
                     found.append(told(key, plot, mine))
             if len(found) >= defaults.TOLD:
                 break
-            await self._network.pause()
+            if looked % _BUCKETS_AT_ONCE == _BUCKETS_AT_ONCE - 1:
+                await self._network.pause()
         return found[: defaults.TOLD]
 
     # Answering.
 
     async def answer(self, peer: PeerId, method: str, payload: bytes) -> bytes:
         """The answer to a peer's call. Raises BadMessage, and StateError `too-often`."""
-        if not self._rates[method].take(peer, self._network.now()):
-            raise StateError("too-often", f"`{method}` is called too often")
+        if method == PULL:
+            return await self.give(peer, payload)
+        return self.answer_at_once(peer, method, payload)
+
+    def answer_at_once(self, peer: PeerId, method: str, payload: bytes) -> bytes:
+        """The same for any method but PULL, which alone needs the disk."""
+        self._admit(peer, method)
         if method == DIGEST:
             return self._compared(peer, Compare.decode(payload)).encode()
         if method == HEADS:
             return self._heads(Ask.decode(payload)).encode()
-        if method == HAVE:
-            heads = decode_heads(payload, defaults.HAVE_FEEDS)
-            if peer in self._neighbours:
-                self.wanted.heard(peer, heads, self._network.now())
-            return encode_heads(self.replica.told((head.key, head.plot) for head in heads))
-        heads = decode_heads(payload, defaults.PULL_FEEDS)
-        return (await self.replica.give(heads)).encode()
+        heads = decode_heads(payload, defaults.HAVE_FEEDS)
+        if peer in self._neighbours:
+            self.wanted.heard(peer, heads, self._network.now())
+        return encode_heads(self.replica.told((head.key, head.plot) for head in heads))
+
+    async def give(self, peer: PeerId, payload: bytes) -> bytes:
+        """The answer to a PULL, perhaps from the disk. Raises as `answer` does."""
+        self._admit(peer, PULL)
+        return (await self.replica.give(decode_heads(payload, defaults.PULL_FEEDS))).encode()
+
+    def _admit(self, peer: PeerId, method: str) -> None:
+        if not self._rates[method].take(peer, self._network.now()):
+            raise StateError("too-often", f"`{method}` is called too often")
 
     def _compared(self, peer: PeerId, asked: Compare) -> Compared:
         digest, keeps = self.replica.digest, self.replica.interest.kept

@@ -8,7 +8,6 @@ Wire: docs/spec/state.md.
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from math import inf
 from typing import Any
 
 import trio
@@ -42,7 +41,8 @@ class Replication:
         self._fresh: list[PeerId] = []  # to compare with at once
         self._changes: list[tuple[PeerId, bool]] = []  # links that came and went
         endpoint.handle(NEWS, self._on_news)
-        for method in (DIGEST, HEADS, PULL, HAVE):
+        endpoint.handle(PULL, self._give)
+        for method in (DIGEST, HEADS, HAVE):
             endpoint.handle(method, self._answering(method))
         endpoint.on_link(self._link_up)
         endpoint.on_link_kept(self._begin)
@@ -137,30 +137,42 @@ class Replication:
         return Reply()
 
     def _answering(self, method: str) -> Any:
-        async def answer(call: Call) -> Answer:
+        answered = self.exchange.answer_at_once
+
+        def answer(call: Call) -> Answer:
             link = self._endpoint.link(call.peer)
             if link is None:
-                return Refusal("no-link", "the link has ended")
+                return _NO_LINK
             self._begin(link)
             try:
-                return Reply(
-                    payload=await self.exchange.answer(call.peer, method, bytes(call.payload))
-                )
+                return Reply(payload=answered(call.peer, method, bytes(call.payload)))
             except StateError as error:
-                if error.code == "bad-message":
-                    self.blame(call.peer, error)
-                return Refusal(error.code, error.message)
-            except trio.ClosedResourceError:  # the store has closed before the links have
-                return Refusal("ended", "this node is ending")
+                return self._refused(call.peer, error)
 
         return answer
+
+    async def _give(self, call: Call) -> Answer:
+        link = self._endpoint.link(call.peer)
+        if link is None:
+            return _NO_LINK
+        self._begin(link)
+        try:
+            return Reply(payload=await self.exchange.give(call.peer, bytes(call.payload)))
+        except StateError as error:
+            return self._refused(call.peer, error)
+        except trio.ClosedResourceError:  # the store has closed before the links have
+            return Refusal("ended", "this node is ending")
+
+    def _refused(self, peer: PeerId, error: StateError) -> Refusal:
+        if error.code == "bad-message":
+            self.blame(peer, error)
+        return Refusal(error.code, error.message)
 
     # Running.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled: tell, compare and pull."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._rounds, nursery)
             nursery.start_soon(self._refill)
             task_status.started()
             while True:
@@ -170,12 +182,16 @@ class Replication:
                 for pull in self.exchange.next_pulls():
                     self._endpoint.guard.start(nursery, pull.peer, self._pull, pull)
                 fresh, self._fresh = self._fresh, []
-                for peer in (*fresh, *self.exchange.due_rechecks()):
+                some = [*fresh, *self.exchange.due_rechecks()]
+                if self.exchange.round_at() <= self._host.now():
+                    somebody = self.exchange.next_round()
+                    some += [] if somebody is None else [somebody]
+                for peer in some:
                     self._endpoint.guard.start(nursery, peer, self._compare, peer)
-                wait = self.exchange.due_at() - self._host.now()
-                with trio.move_on_after(max(wait, _LEAST_WAIT) if wait < inf else inf):
+                due = min(self.exchange.due_at(), self.exchange.round_at())
+                with trio.move_on_after(max(due - self._host.now(), _LEAST_WAIT)):
                     await news.wait()
-                await trio.lowlevel.checkpoint()
+                await trio.sleep(defaults.EXCHANGE_TURN)
 
     async def _account_links(self) -> None:
         """Whose feeds are kept follows the links."""
@@ -192,16 +208,6 @@ class Replication:
         await self.exchange.compare(peer)
         self.wake()
 
-    async def _rounds(self, nursery: trio.Nursery) -> None:
-        while True:
-            while (wait := self.exchange.round_at() - self._host.now()) > 0:
-                news = self._news
-                with trio.move_on_after(max(wait, _LEAST_WAIT)):
-                    await news.wait()
-            if (peer := self.exchange.next_round()) is not None:
-                self._endpoint.guard.start(nursery, peer, self._compare, peer)
-            await trio.lowlevel.checkpoint()
-
     async def _refill(self) -> None:
         while True:
             await trio.sleep(defaults.REFILL)
@@ -210,4 +216,5 @@ class Replication:
             self.wake()
 
 
+_NO_LINK = Refusal("no-link", "the link has ended")
 _LEAST_WAIT = 0.01  # seconds; a wait of a rounding error would never end on a stopped clock

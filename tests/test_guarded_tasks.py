@@ -65,7 +65,7 @@ OWN = {
     },
     "transport/udp/port.py": {"self._serve_added", "self._serve_timers", "self._serve"},
     "state/membership.py": {"self._probing.run"},
-    "state/replication.py": {"self._rounds", "self._refill"},
+    "state/replication.py": {"self._refill"},
     "state/service.py": {
         "self._show", "self._write", "self._stay_true", "self._vouch", "self._keep_group",
         "self._forget", "self._forget_lost", "upkeep.run", "self.replication.run", "self._keep",

@@ -232,17 +232,22 @@ class Legs:
 
     def tick(self, now: float) -> None:
         """Ping where it is quiet, leave what is silent."""
-        for leg in list(self._legs):
+        legs = self._legs
+        for leg in list(legs):
             if leg.due <= now:
                 self._tick_one(leg, now)
-        self._hurry = self.used is not None and self.used.connection.is_overdue(now)
-        if self.used is not None and self._hurry:
-            self._ask_others(self.used, now)
+        used = self.used
+        self._hurry = used is not None and used.connection.is_overdue(now)
+        if used is not None and self._hurry:
+            self._ask_others(used, now)
+        if len(legs) == 1 and legs[0] is used:  # as nearly always
+            self.due = used.due
+            return
         self._choose(now)
-        if len(self._legs) > 1 and self._identities.dialled:  # one side alone, or both are dropped
-            for leg in redundant(self._legs, self.used, now):
+        if len(legs) > 1 and self._identities.dialled:  # one side alone, or both are dropped
+            for leg in redundant(legs, self.used, now):
                 self._drop(leg)
-        self.due = min([leg.due for leg in self._legs], default=inf)
+        self.due = min([leg.due for leg in legs], default=inf)
 
     def _tick_one(self, leg: Leg, now: float) -> None:
         if leg.meter is not None and leg.meter.paused:
