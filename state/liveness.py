@@ -64,7 +64,7 @@ class Liveness:
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: start, rivals
         self._missing: set[PeerId] = set()  # linked peers of which no check was answered
         self._places: dict[PeerId, int] = {}  # see `_distance`
-        self._resting: frozenset[PeerId] | None = None  # None: to be found out anew
+        self._resting: set[PeerId] | None = None  # None: to be found out anew
 
     # Results.
 
@@ -95,10 +95,8 @@ class Liveness:
         """Return the peers that this node is a witness of."""
         return self._answering.keys() - self._missing
 
-    def resting(self) -> frozenset[PeerId]:
+    def resting(self) -> set[PeerId]:
         """Return the peers whose links may rest, because linked peers watch them closely.
-
-        The result is the same object until a link or a report has changed it.
 
         A node's watchers are the peers that are nearest to it. The link to a watcher rests on
         neither end. Any other link may rest if WATCHERS_HEARD of the peer's watchers are linked
@@ -106,11 +104,11 @@ class Liveness:
         """
         if self._resting is None:
             own = self._nearest(self._own, self._answering)
-            self._resting = frozenset(
+            self._resting = {
                 peer
                 for peer in self._answering.keys() - own
                 if len(self._watchers(peer)) >= defaults.WATCHERS_HEARD
-            )
+            }
         return self._resting
 
     def _watchers(self, peer: PeerId) -> set[PeerId]:
@@ -173,7 +171,6 @@ class Liveness:
         as another peer, which is not live beside the old one.
         """
         self._links[peer] = place
-        self._resting = None  # a new link has yet to be told to rest
         self._answers(peer, place)
         if self._wait_for(rivals, now):
             self._waiting[peer] = now, list(rivals)

@@ -51,7 +51,7 @@ class Probing:
         self._changed = changed
         self._links: dict[PeerId, Link] = {}
         self._young: dict[PeerId, float] = {}  # until when a new link rests
-        self._resting: frozenset[PeerId] = frozenset()  # peers that others watch: their links rest
+        self._resting: set[PeerId] = set()  # peers whose links rest, as other peers watch them
         self._told: set[PeerId] = set()  # peers that our last report named
         self._told_at = -defaults.TELL_GAINED_S
         self._paces: dict[Link, dict[str, Bucket]] = {}
@@ -130,15 +130,11 @@ class Probing:
 
         A new link rests too: who watches its peer is not known yet. Returns when that is over.
         """
-        resting = self.liveness.resting()
-        grown = [peer for peer, at in self._young.items() if at <= now]
-        for peer in grown:
-            del self._young[peer]
-        if grown or resting is not self._resting:
-            self._resting = resting
-            for peer, link in self._links.items():
-                rests = peer in resting or peer in self._young
-                link.rest(defaults.REST_S if rests else 0.0)
+        self._resting = self.liveness.resting()
+        self._young = {peer: at for peer, at in self._young.items() if now < at}
+        for peer, link in self._links.items():
+            rests = peer in self._resting or peer in self._young
+            link.rest(defaults.REST_S if rests else 0.0)
         return min(self._young.values(), default=inf)
 
     def wake(self) -> None:
