@@ -24,7 +24,7 @@ PARTS = {
     "transport/libp2p/client.py": {"self._carry"},  # guards itself
     "transport/libp2p/connection.py": {"self._write", "self._watch", "self._serve"},
     "transport/libp2p/hop.py": {"self._copy"},
-    "transport/link.py": {"self._serve", "leg.writer.run"},
+    "transport/link.py": {"self._serve", "leg.writer.run", "self._doubt"},
     "transport/links.py": {"self.run"},  # guards itself
     "transport/portmap/mapper.py": {"self._watch", "self._try", "held.client.unmap"},  # of `_stay`
     "transport/portmap/portcontrol.py": {"self._receive"},

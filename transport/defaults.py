@@ -83,6 +83,9 @@ HINTED_S: Final = 0.1
 one was answered meanwhile."""
 SUSPECT_S: Final = 1.5
 """So long, in seconds, after the last byte a way beside a doubtful relayed one is looked for."""
+LAPSED_S: Final = 2.0
+"""Seconds after the end of a used up circuit from which on its peer is in doubt: relays end each
+circuit after two minutes, and each doubt costs a message to all peers of both ends."""
 UNKNOWN_RTT_S: Final = 0.3
 """What the round trip counts as before the first pong, in seconds."""
 LEGS: Final = 3

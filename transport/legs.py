@@ -46,6 +46,7 @@ class Legs:
         self.heard = host.now()
         self.silent = False  # the last one was left because nothing came
         self.broken = False  # the last one was closed by the other end, not lost in silence
+        self.lapsed = False  # it was a circuit that its relay lent for no longer
         self._host = host
         self._lane = lane
         self._identities = identities
@@ -140,7 +141,7 @@ class Legs:
         writer = Writer(self._host, self._lane, connection, path, self._wrote, meter)
         leg = Leg(path, way, connection, writer, now, meter)
         self._legs.append(leg)
-        self._new = self.silent = self.broken = False
+        self._new = self.silent = self.broken = self.lapsed = False
         self._choose(now)
         self._tick_at(now)
         if len(self._legs) > defaults.LEGS:
@@ -155,6 +156,7 @@ class Legs:
         """The other end has closed it."""
         if leg in self._legs:
             self.broken = True
+            self.lapsed = leg.path.lapsed
             self._drop(leg)
 
     def _drop(self, leg: Leg) -> None:
@@ -258,7 +260,7 @@ class Legs:
         leg.path.tls.release()
         if leg.connection.is_silent(now):
             self.silent = True
-            self.broken = False
+            self.broken = self.lapsed = False
             self._drop(leg)
         elif leg.writer.has_output:
             leg.writer.flush()

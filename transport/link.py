@@ -98,6 +98,7 @@ class Link:
         self._tell_kept = kept
         self._kept = False
         self._needed = False
+        self._doubted = False  # `doubt` was told of
         self._held = held
         self._since = host.now()
         self._nursery: trio.Nursery | None = None
@@ -364,13 +365,24 @@ class Link:
         """See to the grace after the last leg is lost, each time it is, or seems to be."""
         while self.alive:
             if self._legs.missing or self._legs.is_suspect(self._host.now()):
-                self._tell_doubt(self, True)
-                await self._grace.run()
-                if self.alive:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._doubt)
+                    await self._grace.run()
+                    nursery.cancel_scope.cancel()
+                if self.alive and self._doubted:
+                    self._doubted = False
                     self._tell_doubt(self, False)
             else:
                 self._legs.flush()
                 await self._changed.park()
+
+    async def _doubt(self) -> None:
+        """Tell that the peer is in doubt: a moment later where a relay has ended a circuit that was
+        used up. Then the peer is most likely well, and a new circuit is open within a second."""
+        if self._legs.missing and self._legs.lapsed:
+            await trio.sleep(defaults.LAPSED_S)
+        self._doubted = True
+        self._tell_doubt(self, True)
 
     def _look_again(self) -> None:
         self._changed.unpark_all()

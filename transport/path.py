@@ -69,6 +69,11 @@ class Path:
         return getattr(self._pipe, "inside", False)
 
     @property
+    def lapsed(self) -> bool:
+        """Whether a relay has ended it because it lends no more, though both ends may be well."""
+        return getattr(self._pipe, "lapsed", False)
+
+    @property
     def blocked(self) -> bool:
         """The kernel has not taken everything yet: only `drain` may send."""
         return self._rest is not None

@@ -238,3 +238,34 @@ async def test_a_link_is_in_doubt_before_it_is_quiet(world: World) -> None:
     homes.faults.link_up(router)
     await trio.sleep(10)
     assert doubts[0] == (True, []) and doubts[-1] == (False, ["quiet", "back"])
+
+
+@pytest.mark.parametrize("patience", [0.0, defaults.LAPSED_S])
+async def test_a_circuit_that_is_used_up_casts_no_doubt_on_its_peer(
+    world: World, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    """Relays end circuits every two minutes, and a doubt is told to all peers."""
+    monkeypatch.setattr(defaults, "LAPSED_S", patience)
+    homes = Homes(world)
+    link = await homes.meet(RELAYED)
+    doubts: list[bool] = []
+    for home in (homes.a, homes.b):
+        home.endpoint.on_link_doubt(lambda link, doubt: doubts.append(doubt))
+    for circuit in list(homes.used_relay(link).ladder.relaying.book._circuits):
+        circuit.cut()
+    await trio.sleep(1)
+    assert await homes.ask(link, 1, timeout=15) < 1
+    assert bool(doubts) == (patience == 0.0)
+
+
+async def test_a_peer_that_a_used_up_circuit_leaves_behind_is_doubted(world: World) -> None:
+    homes = Homes(world)
+    link = await homes.meet(RELAYED)
+    doubts: list[bool] = []
+    homes.a.endpoint.on_link_doubt(lambda link, doubt: doubts.append(doubt))
+    relay = homes.used_relay(link)
+    homes.faults.link_down(world.gateways["b-router"])
+    for circuit in list(relay.ladder.relaying.book._circuits):
+        circuit.cut()
+    await trio.sleep(defaults.LAPSED_S + 0.5)
+    assert doubts == [True]

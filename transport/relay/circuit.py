@@ -14,6 +14,7 @@ from ..errors import CallRefused, LinkClosed
 from ..frame import Fault
 from ..identity import PeerId
 from ..stream import Stream
+from .book import EXPIRED, LIMIT
 from .defaults import AHEAD_BYTES, LOW_BYTES, PREFACE_BYTES
 from .vouch import Vouched, read_vouched
 
@@ -52,6 +53,11 @@ class CircuitPipe:
         self._voucher = voucher  # None: no preface is due
         self._preface = b""
         self._closed = trio.Event()
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether the relay has ended it because its time or its bytes were used up."""
+        return self.failure in (EXPIRED, LIMIT)
 
     @property
     def remote(self) -> Place:
