@@ -420,7 +420,7 @@ class Exchange:
         return self.answer_at_once(peer, method, payload)
 
     def answer_at_once(self, peer: PeerId, method: str, payload: bytes) -> bytes:
-        """The same for any method but PULL, which alone needs the disk."""
+        """Answer a call of any method but PULL, which alone needs the disk. Raises as `answer`."""
         self._admit(peer, method)
         if method == DIGEST:
             return self._compared(peer, Compare.decode(payload)).encode()
@@ -432,7 +432,7 @@ class Exchange:
         return encode_heads(self.replica.told((head.key, head.plot) for head in heads))
 
     async def give(self, peer: PeerId, payload: bytes) -> bytes:
-        """The answer to a PULL, perhaps from the disk. Raises as `answer` does."""
+        """Answer a PULL, perhaps from the disk. Raises as `answer`."""
         self._admit(peer, PULL)
         return (await self.replica.give(decode_heads(payload, defaults.PULL_FEEDS))).encode()
 

@@ -64,7 +64,7 @@ class Liveness:
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: start, rivals
         self._missing: set[PeerId] = set()  # linked peers of which no check was answered
         self._places: dict[PeerId, int] = {}  # see `_distance`
-        self._resting: set[PeerId] | None = None  # None: to be found out anew
+        self._resting: set[PeerId] | None = None  # None: not known yet
 
     # Results.
 

@@ -98,7 +98,7 @@ class Link:
         self._tell_kept = kept
         self._kept = False
         self._needed = False
-        self._doubted = False  # `doubt` was told of
+        self._doubted = False  # whether `doubt` has heard of a doubt that is not over
         self._held = held
         self._since = host.now()
         self._nursery: trio.Nursery | None = None

@@ -14,7 +14,7 @@ from ..diskfile import File, InstalledFile
 
 @lru_cache(maxsize=1)
 def packaged(folder: Path) -> dict[str, dict[str, File]]:
-    """What the models of the package consist of: name of the model, of the file, the file."""
+    """Return the files of each model in the package, by name."""
     return {
         model.name: {path.name: _as_installed(path) for path in sorted(model.iterdir())}
         for model in sorted(folder.iterdir())

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from inspect import iscoroutinefunction as is_task
 from itertools import pairwise
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from trio.testing import MockClock
 from shoal.state import defaults
 from shoal.state.archive import MemoryArchive
 from shoal.state.errors import BadMessage
-from shoal.state.exchange import NEWS, PULL
+from shoal.state.exchange import DIGEST, HAVE, HEADS, NEWS, PULL
 from shoal.state.gossip import Pulled
 from shoal.state.replica import Replica
 from shoal.state.replication import Replication
@@ -112,6 +113,31 @@ async def test_lost_news_are_found_by_the_rounds(autojump_clock: MockClock) -> N
         await one.write(a={"v": 1})
         await trio.sleep(3 * defaults.GOSSIP_ROUND)
         assert await two.facts(one) == {"a": {"v": 1}}
+
+
+@pytest.mark.trio
+async def test_only_what_needs_the_disk_is_answered_by_a_task(autojump_clock: MockClock) -> None:
+    async with nodes(1) as (_, (node,)):
+        handlers = node.endpoint._handlers
+        tasks = {method for method in (DIGEST, HEADS, HAVE, PULL) if is_task(handlers[method])}
+        assert tasks == {PULL}
+
+
+@pytest.mark.trio
+async def test_many_wake_ups_at_once_are_few_looks(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes(1) as (_, (node,)):
+        await trio.sleep(1.0)
+        looks: list[float] = []
+        monkeypatch.setattr(
+            node.replication.exchange, "tell", lambda: looks.append(trio.current_time())
+        )
+        for _ in range(50):
+            node.replication.wake()
+            await trio.sleep(defaults.EXCHANGE_TURN / 50)
+        await trio.sleep(5 * defaults.EXCHANGE_TURN)
+        assert 0 < len(looks) <= 3
 
 
 @pytest.mark.trio

@@ -1,4 +1,4 @@
-"""What a home in an idle swarm costs: packets, bytes, events of the simulation, and objects.
+"""Packets, bytes, simulation events and objects of a home in an idle swarm.
 
 They are the same on every machine. Costs only go down. A change that raises a number says in the
 CHANGELOG what it buys.
