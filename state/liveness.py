@@ -279,7 +279,7 @@ class Liveness:
         for urgency, _, peer in due:
             if len(found) >= room or (urgency == _UNSEEN and alone >= defaults.ALONE):
                 break
-            calm = urgency in (_TOLD_OF, _SEEN, _UNSEEN)
+            calm = urgency in _CALM
             if not (self._calm if calm else self._budget).take(now):
                 break
             alone += urgency == _UNSEEN
@@ -292,8 +292,12 @@ class Liveness:
     def next_due(self, now: float) -> float:
         """Return when `next_checks` may have something, or a doubt or a wait ends."""
         least = min((since for since, _ in self._waiting.values()), default=inf) + defaults.RIVAL_S
+        calm_at = now if self._calm.has(now) else self._calm.due
         for peer, watched in self._watched.items():
-            least = min(least, self._due(peer, watched), self._ends(peer, watched))
+            due = self._due(peer, watched)
+            if due < calm_at and self._urgency(peer, watched) in _CALM:
+                due = calm_at
+            least = min(least, due, self._ends(peer, watched))
         return max(least, now + defaults.TURN_S)
 
     def _unlinked(self) -> Iterator[tuple[PeerId, Watched]]:
@@ -441,3 +445,4 @@ class Liveness:
 
 # Order of checks.
 _DOUBTED, _ALONE, _TOLD_OF, _SEEN, _UNSEEN = range(5)
+_CALM = (_TOLD_OF, _SEEN, _UNSEEN)  # no peer doubts them, so that their checks can wait

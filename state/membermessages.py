@@ -1,6 +1,7 @@
 """The messages of membership, bounded and typed before they are used. docs/spec/membership.md."""
 
 from collections.abc import Sequence
+from sys import intern
 from typing import Any
 
 from ..transport.decoding import Reader
@@ -77,7 +78,7 @@ def read_links(payload: bytes | memoryview) -> tuple[bool, Sequence[PeerId], Seq
     whom it no longer has]. Raises BadRecord."""
     match unpack(payload, list, defaults.LINKS_BYTES):
         case [bool(whole), list(has), list(lost), *_] if all(map(_is_name, (*has, *lost))):
-            return whole, list(map(PeerId, has)), list(map(PeerId, lost))
+            return whole, _names(has), _names(lost)
     raise BadRecord("a list of links has a wrong form")
 
 
@@ -88,6 +89,11 @@ def read_find(payload: bytes | memoryview) -> tuple[PeerId, bytes, bool]:
         case [str(peer), bytes(nonce), bool(further), *_] if len(nonce) == defaults.NONCE_BYTES:
             return PeerId(peer), nonce, further
     raise BadRecord("a question for a member has a wrong form")
+
+
+def _names(found: Sequence[str]) -> list[PeerId]:
+    """Each peer names much the same members, and what it names is kept: once for all peers."""
+    return [PeerId(intern(name)) for name in found]
 
 
 def _is_name(value: object) -> bool:

@@ -455,6 +455,19 @@ def test_a_rumour_does_not_take_out_a_peer_that_is_heard() -> None:
     assert node.is_live(peer) and peer in node.answering()
 
 
+def test_nobody_looks_for_checks_that_the_pace_does_not_allow_yet(node: Liveness) -> None:
+    crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(300)]
+    node.watch(set(crowd), 0.0)
+    node.told(crowd[0], crowd[1:], [], 0.0, whole=True)
+    node.linked(crowd[0], "here", 0.0)
+    looks, now = 0, 0.0
+    while now < 20.0:
+        for peer in node.next_checks(now):
+            node.proved(peer, now)
+        looks, now = looks + 1, node.next_due(now)
+    assert looks <= 1 + 20 * defaults.CALM_CHECKS[1]
+
+
 def test_undoubted_members_are_checked_slowly(
     node: Liveness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

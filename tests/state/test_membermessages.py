@@ -87,3 +87,8 @@ def test_a_list_of_links_is_bounded() -> None:
 def test_a_question_for_a_member_has_one_form(value: object) -> None:
     with pytest.raises(BadRecord):
         read_find(msgpack.packb(value))
+
+
+def test_names_that_many_peers_tell_are_kept_once() -> None:
+    told = msgpack.packb([True, ["12D3KooW" + "x" * 44], []])
+    assert read_links(told)[1][0] is read_links(told)[1][0]
