@@ -355,6 +355,7 @@ def test_a_rotation_with_the_highest_number_ends_nothing() -> None:
         (part,) = seal_secret(ident, defaults.KEY_NUMBER, b"9" * 32, boxes, [b"e" * 32])
         second.state.set("group", key_key(defaults.KEY_NUMBER, 0), key_fact(part))
         await until(lambda: third.key == defaults.KEY_NUMBER)
+        await until(lambda: (newest := first.upkeep.group.newest) and newest.number > 1)
         with pytest.raises(GroupRefused) as raised:
             await first.upkeep.management.rotate()
         assert raised.value.code == "key-number"
