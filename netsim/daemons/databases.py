@@ -17,9 +17,7 @@ from ..mount import BlockHandle, Mount
 _MAKES: Final = apsw.SQLITE_OPEN_CREATE
 _SYNCS_FOLDER: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 _JULIAN_MS: Final = 210866760000000  # 1970 by SQLite's clock
-_LOG: Final = 32 * 2**10
-"""Bytes of a log, a thirty-second of a real one: hundreds of hosts share one memory, and a log
-never gets shorter."""
+_LOG: Final = 128 * 2**10  # bytes, an eighth of a real one: hundreds of hosts share one memory
 _numbers = count(1)
 
 
