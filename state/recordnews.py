@@ -2,9 +2,10 @@
 
 A bucket bounds the messages. While news keep coming, as when many nodes join, they wait for it,
 and a message names all that has gathered. In the end each link hears of every record that its peer
-did not announce itself. A record that changes soon after its author was announced waits: a node that
-joins finds out its addresses one after the other, and changes its record eight times. So a swarm that grows by a hundred members a minute costs a node no more
-messages than one that grows by ten.
+did not announce itself. A record that changes soon after its author was announced waits: a node
+that joins finds out its addresses one after the other, and changes its record eight times. So a
+swarm that grows by a hundred members a minute costs a node no more messages than one that grows by
+ten.
 """
 
 from collections.abc import Iterable
