@@ -153,7 +153,8 @@ class LightMember:
         for sealed in body:
             record = self.roster.receive(sealed, sender, Nearness.PUBLIC, now)
             if record is not None:
-                self._news.add(record.peer, [x for x in self._links.values() if x.peer != sender])
+                others = [x for x in self._links.values() if x.peer != sender]
+                self._news.add(record.peer, others, now)
                 self._soon(now)
 
     def _tell(self, to: Addr, offers: dict[PeerId, Offer]) -> None:
