@@ -360,7 +360,9 @@ class Liveness:
         witnesses = self._witnesses(watched)
         others = [by for by in self._links if by != peer and by not in witnesses]
         turn = watched.turn * defaults.ASKED % max(len(others), 1)
-        return [*witnesses[: defaults.ASKED], *others[turn:], *others[:turn]][: defaults.ASKED_MOST]
+        hurried = watched.live or watched.doubted < inf  # another one has time until the next check
+        most = defaults.ASKED_MOST if hurried else defaults.ASKED
+        return [*witnesses[: defaults.ASKED], *others[turn:], *others[:turn]][:most]
 
     def witness(self, peer: PeerId, but: PeerId) -> PeerId | None:
         """Return a witness of a member, for a peer that asks for a proof."""

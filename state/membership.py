@@ -272,8 +272,9 @@ class Membership:
         if self._pace.take(now):
             self._unspread = False
             self._sealed = self._latest
+            told = [(Nearness.LOOPBACK, 0, self._sealed)]
             for link in list(self._begun):
-                self._post(link, "member.push", [(Nearness.LOOPBACK, 0, self._sealed)])
+                self._post(link, "member.push", told, later=True)
 
     # What peers send.
 
