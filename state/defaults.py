@@ -33,7 +33,8 @@ PUSHES = (32.0, 4.0)  # the same of records that are pushed; we send OWN_UPDATES
 PULLS_TAKEN = (128.0, 16.0)  # the same of pulls of records; we send one or a few for each digest
 PULL_TIMEOUT = 5.0  # seconds
 AUTHOR_UPDATES = (20.0, 2.0)  # records of one author accepted at once, and per second
-OWN_UPDATES = (2.0, 0.05)  # the same of our own, below what others accept
+OWN_UPDATES = (8.0, 1.0)  # the same of our own, below what others accept
+OWN_ADDRESSES = (2.0, 0.05)  # the same where only addresses have changed
 CONTESTED = 600.0  # seconds for which it is told that another node has this one's key
 RECLAIM_PAUSE = 30.0  # seconds between two steps over a record of our own from elsewhere
 
@@ -82,7 +83,6 @@ PROOFS = (256.0, 32.0)  # proofs that one peer may ask of us, at once and per se
 NONCE_BYTES = 16
 WATCHERS = 4  # peers that watch a node closely
 WATCHERS_HEARD = 2  # watchers of a peer that must be linked here before its link may rest
-YOUNG_S = 30.0  # seconds for which a new link rests
 REST_S = 12.0  # seconds of silence after which a resting link is pinged
 PROVE_S = 0.8  # seconds a witness waits for a proof
 

@@ -65,8 +65,10 @@ class Membership:
         self._probing = Probing(host, endpoint, identity, self._roster, changed=self._changed)
         self._own = MemberRecord(identity.peer, seq=self._later_than(0))
         self._sealed = self._latest = seal_record(identity, self._own)
-        self._pace: Bucket | None = None
+        self._pace = Bucket(Rate(*defaults.OWN_UPDATES), 0.0)
+        self._addresses_pace = Bucket(Rate(*defaults.OWN_ADDRESSES), 0.0)
         self._unspread = False  # a change waits for its turn
+        self._urgent = False  # others route by it
         self._begun: dict[Link, None] = {}  # links over which records are exchanged
         self._to_compare: list[Link] = []  # new ones that this node dialled
         self._rates = {
@@ -152,6 +154,7 @@ class Membership:
         self._latest = seal_record(self._identity, record)
         self._own = record
         self._unspread = bool(self._begun)
+        self._urgent |= self._unspread and not changes.keys() <= {"addresses"}
         if not self._begun:  # the first link gets it
             self._sealed = self._latest
         self._spread_own()
@@ -262,19 +265,17 @@ class Membership:
         return self._roster.sums(mark_of(self._sealed))
 
     def _spread_own(self) -> None:
-        """Tell all links of the latest change, but seldom: each change goes to everybody in the
-        end. What waits goes out from `run`, and nobody is shown it before."""
+        """Tell all links of the latest change. Changes of addresses alone go out seldom, since each
+        goes to everybody in the end. What waits goes out from `run`; nobody is shown it before."""
         if not self._unspread or not self._begun:
             return
         now = self._host.now()
-        if self._pace is None:
-            self._pace = Bucket(Rate(*defaults.OWN_UPDATES), now)
-        if self._pace.take(now):
-            self._unspread = False
+        if (self._pace if self._urgent else self._addresses_pace).take(now):
+            urgent, self._unspread, self._urgent = self._urgent, False, False
             self._sealed = self._latest
             told = [(Nearness.LOOPBACK, 0, self._sealed)]
             for link in list(self._begun):
-                self._post(link, "member.push", told, later=True)
+                self._post(link, "member.push", told, later=not urgent)
 
     # What peers send.
 
@@ -378,7 +379,8 @@ class Membership:
                 continue
             knowing = {link, *self._pulls.tellers(record.peer)}
             others = [x for x in self._begun if x not in knowing]
-            self._record_news.add(record.peer, others, self._host.now())
+            serves = record.run, record.holdings
+            self._record_news.add(record.peer, others, self._host.now(), serves=serves)
             if self._probing.liveness.is_live(record.peer):
                 self._changed()
             self._wake()
@@ -442,7 +444,8 @@ class Membership:
                 paced = max(self._roster.next_due(), -inf if first else self._next_dial)
                 wait = min(wait, paced - now)
         if self._unspread:
-            wait = min(wait, 1 / defaults.OWN_UPDATES[1])
+            pace = self._pace if self._urgent else self._addresses_pace
+            wait = min(wait, pace.due - now)
         return min(max(wait, _LEAST_WAIT), defaults.MEMBERS_LOOK)
 
     @property

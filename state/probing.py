@@ -7,7 +7,6 @@ briefly. Spec: docs/spec/liveness.md.
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from math import inf
 
 import msgpack
 import trio
@@ -50,7 +49,6 @@ class Probing:
         self._roster = roster
         self._changed = changed
         self._links: dict[PeerId, Link] = {}
-        self._young: dict[PeerId, float] = {}  # until when a new link rests
         self._resting: set[PeerId] = set()  # peers whose links rest, as other peers watch them
         self._told: set[PeerId] = set()  # peers that our last report named
         self._told_at = -defaults.TELL_GAINED_S
@@ -71,7 +69,7 @@ class Probing:
         host, port = link.status.address[0], link.identities.port
         rivals = [peer for peer in self._roster.at(host, port) if peer != link.peer]
         self.liveness.linked(link.peer, _place(link), self._host.now(), rivals)
-        self._young[link.peer] = self._host.now() + defaults.YOUNG_S
+        link.rest(0.0)
         self.wake()
 
     def back(self, link: Link) -> None:
@@ -120,22 +118,17 @@ class Probing:
                 if self.liveness.version != version:
                     version = self.liveness.version
                     self._changed()
-                due = min(self._tell(now), self.liveness.next_due(now), self._let_rest(now))
+                self._let_rest()
+                due = min(self._tell(now), self.liveness.next_due(now))
                 with trio.move_on_after(due - now):
                     await self._news.wait()
                 await trio.sleep(defaults.TURN_S)
 
-    def _let_rest(self, now: float) -> float:
-        """Let links rest, except those to peers that depend on this node to notice their end.
-
-        A new link rests too: who watches its peer is not known yet. Returns when that is over.
-        """
+    def _let_rest(self) -> None:
+        """Let links rest, except those to peers that depend on this node to notice their end."""
         self._resting = self.liveness.resting()
-        self._young = {peer: at for peer, at in self._young.items() if now < at}
         for peer, link in self._links.items():
-            rests = peer in self._resting or peer in self._young
-            link.rest(defaults.REST_S if rests else 0.0)
-        return min(self._young.values(), default=inf)
+            link.rest(defaults.REST_S if peer in self._resting else 0.0)
 
     def wake(self) -> None:
         """Others may be known than before."""

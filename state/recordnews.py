@@ -33,22 +33,28 @@ class RecordNews(Generic[AnyLink]):
 
     def __init__(self) -> None:
         self._waiting: dict[AnyLink, dict[PeerId, None]] = {}  # longest wait first
-        self._announced: dict[PeerId, float] = {}  # authors, the latest last, and when
+        self._announced: dict[PeerId, tuple[float, object]] = {}  # when, and what it served
         self._changed: dict[PeerId, dict[AnyLink, None]] = {}  # too soon after that
         self._changed_due = inf  # when the first of these may be announced
         self._told_at = -inf
         self._bucket = Bucket(Rate(*defaults.HAND_ON), 0.0)
 
-    def add(self, author: PeerId, links: Iterable[AnyLink], now: float) -> None:
-        """Queue an author's record for these links."""
+    def add(
+        self, author: PeerId, links: Iterable[AnyLink], now: float, *, serves: object = None
+    ) -> None:
+        """Queue an author's record for these links. A change of what the author `serves` does not
+        wait for other changes: routes depend on it."""
         others = dict.fromkeys(link for link in links if link.peer != author)
-        due = self._announced.get(author, -inf) + defaults.HAND_ON_AGAIN
-        if now < due:
+        at, served = self._announced.get(author, (-inf, None))
+        due = at + defaults.HAND_ON_AGAIN
+        if now < due and serves == served:
             self._changed.setdefault(author, {}).update(others)
             self._changed_due = min(self._changed_due, due)
             return
         self._announced.pop(author, None)
-        self._announced[author] = now
+        for link in self._changed.pop(author, {}):
+            others.setdefault(link)
+        self._announced[author] = now, serves
         if len(self._announced) > defaults.MEMBERS:
             del self._announced[next(iter(self._announced))]
         for link in others:
@@ -60,7 +66,7 @@ class RecordNews(Generic[AnyLink]):
             return
         changed, self._changed, self._changed_due = self._changed, {}, inf
         for author, links in changed.items():
-            self.add(author, links, now)
+            self.add(author, links, now, serves=self._announced.get(author, (now, None))[1])
 
     def heard(self, link: AnyLink, authors: Iterable[PeerId]) -> None:
         """Drop records that the link's peer has announced in the version known here."""

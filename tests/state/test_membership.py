@@ -136,9 +136,37 @@ async def test_many_changes_at_once_go_out_as_few(net: FakeNet, autojump_clock: 
     net.sent.clear()
     for number in range(1000):
         node.directory.publish(run=number)
-    await trio.sleep(2 / defaults.OWN_UPDATES[1])
+    await trio.sleep(5)
     assert other.directory.members()[node.peer].run == 999
     assert len(net.sent) < 20
+
+
+@pytest.mark.trio
+async def test_changes_of_addresses_alone_are_told_seldom(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """A node that joins finds them out one after the other, and each change goes to everybody."""
+    node, other = start(net, 2)
+    await trio.sleep(60)
+
+    def told() -> int:
+        return sum(message[2] == "member.push" for message in net.sent)
+
+    def known() -> tuple[str, ...]:
+        return other.directory.members()[node.peer].addresses
+
+    net.sent.clear()
+    for number in range(10):
+        node.directory.publish(addresses=(f"/ip4/9.9.9.{number}/tcp/4001",))
+        await trio.sleep(1)
+    assert told() == defaults.OWN_ADDRESSES[0] and known() == ("/ip4/9.9.9.1/tcp/4001",)
+    node.directory.publish(run=7)
+    await trio.sleep(1)
+    assert told() == 3 and other.directory.members()[node.peer].run == 7, "routes depend on it"
+    assert known() == ("/ip4/9.9.9.9/tcp/4001",)
+    node.directory.publish(addresses=("/ip4/9.9.9.99/tcp/4001",))
+    await trio.sleep(1 / defaults.OWN_ADDRESSES[1])
+    assert known() == ("/ip4/9.9.9.99/tcp/4001",)
 
 
 def test_what_others_would_refuse_is_not_published() -> None:

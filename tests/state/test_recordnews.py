@@ -113,3 +113,15 @@ def test_a_change_that_a_peer_announces_itself_is_not_told_to_it() -> None:
     news.heard(LINKS[0], [AUTHOR])
     news.ended(LINKS[1])
     assert news.take(30.0) == [(LINKS[2], [AUTHOR])]
+
+
+def test_what_an_author_serves_now_is_announced_at_once() -> None:
+    """Routes depend on it, and a flood of other changes must not hold it up."""
+    news = RecordNews[Named]()
+    news.add(AUTHOR, LINKS[:1], 0.0, serves=1)
+    news.take(0.0)
+    news.add(AUTHOR, LINKS[:1], 1.0, serves=1)
+    assert news.take(1.0) == []
+    news.add(AUTHOR, LINKS[:1], 2.0, serves=2)
+    assert news.take(2.0) == [(LINKS[0], [AUTHOR])]
+    assert news.take(30.0) == [], "the change before left with it"
