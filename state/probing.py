@@ -51,7 +51,8 @@ class Probing:
         self._links: dict[PeerId, Link] = {}
         self._resting: set[PeerId] = set()  # peers whose links rest, as other peers watch them
         self._told: set[PeerId] = set()  # peers that our last report named
-        self._told_at = -defaults.TELL_GAINED_S
+        self._told_at = -defaults.TELL_S
+        self._gained_pace = Bucket(Rate(*defaults.TELL_GAINED), 0.0)
         self._paces: dict[Link, dict[str, Bucket]] = {}
         self._news = trio.Event()
         self._dialling = trio.CapacityLimiter(1)
@@ -146,8 +147,12 @@ class Probing:
         has, lost = there - self._told, self._told - there
         if not has and not lost:
             return now + _LONG_S
-        if (at := self._told_at + (defaults.TELL_S if lost else defaults.TELL_GAINED_S)) > now:
+        at = self._told_at + defaults.TELL_S
+        if not lost:
+            at = max(at, self._gained_pace.due)
+        if at > now:
             return at
+        self._gained_pace.take(now)
         self._told, self._told_at = there, now
         for link in self._links.values():
             self._post(link, whole=False, has=has - {link.peer}, lost=lost - {link.peer})

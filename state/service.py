@@ -358,7 +358,7 @@ class State:
         seen: dict[PeerId, float] = {}
         vouched: list[PeerId] = []
         pace = Bucket(Rate(*defaults.VOUCH_CHANGES), self._host.now())
-        await trio.sleep(defaults.VOUCH_AFTER)
+        await trio.sleep(defaults.VOUCH_LOOK)  # those who start together all have news
         while True:
             await self._until_vouching()
             now = self._host.now()

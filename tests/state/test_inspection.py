@@ -82,7 +82,7 @@ def test_damage_is_found_and_fetched_again() -> None:
         one, two = [await swarm.node() for _ in range(2)]
         swarm.connect(one, two)
         one.state.set("models", "tiny", MODEL)
-        await trio.sleep(defaults.WRITE_HOLD + defaults.VOUCH_AFTER)
+        await trio.sleep(defaults.WRITE_HOLD + 10)
         sound = await two.state.inspection.verified()
         assert sound.feeds >= 2 and sound.entries >= sound.feeds and not sound.damaged
         store = two.state._keeper._store

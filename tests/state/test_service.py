@@ -313,7 +313,7 @@ def test_vouching_is_quiet() -> None:
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
-        await trio.sleep(defaults.WRITE_HOLD + defaults.VOUCH_AFTER)
+        await trio.sleep(defaults.WRITE_HOLD + 10)
         feed = two.state.replica.feed(one.identity.public_key, ("member", 0))
         assert feed is not None and feed.head is not None
         before = feed.head
