@@ -108,7 +108,7 @@ class Exchange:
     def link_up(self, peer: PeerId) -> None:
         if peer not in self._neighbours:
             self._neighbours.add(peer)
-            self._stirred(defaults.GOSSIP_PATIENT)  # who dialled compares at once
+            self._stirred(defaults.GOSSIP_PATIENT)  # the dialler compares at once
             for callback in self.on_peer:
                 callback(peer)
 

@@ -266,7 +266,7 @@ class Membership:
 
     def _spread_own(self) -> None:
         """Tell all links of the latest change. Changes of addresses alone go out seldom, since each
-        goes to everybody in the end. What waits goes out from `run`; nobody is shown it before."""
+        goes to all members in the end. A change that waits goes out from `run`, and not before."""
         if not self._unspread or not self._begun:
             return
         now = self._host.now()

@@ -44,7 +44,7 @@ class Neighbours:
     def __init__(self, draw: Callable[[int], int]) -> None:
         self._draw = draw
         self._peers: dict[PeerId, Neighbour] = {}
-        self._compared: set[PeerId] = set()  # who has had a turn, while others wait for theirs
+        self._compared: set[PeerId] = set()  # peers that had a turn, while others wait for theirs
         self._near: list[PeerId] = []  # who is told news: the first of them of few, all of many
         self._turned = 0.0
 
@@ -89,8 +89,8 @@ class Neighbours:
         return [left.pop(self._draw(len(left))) for _ in range(min(count, len(left)))]
 
     def somebody(self, keeps: Keeps) -> PeerId | None:
-        """Return a random peer to compare with, but nobody twice before all others had their turn,
-        so that many liars keep nobody else from it for long. Every second time it is one that
+        """Return a random peer to compare with, but none twice before all others had their turn,
+        so that the turn of an honest peer comes among many liars. Every second time it is one that
         keeps what is drawn of what this node keeps: of that few others may keep anything."""
         peers = list(self._peers)
         if self._draw(2):

@@ -88,7 +88,9 @@ def test_whoever_is_gone_is_neither_routed_to_nor_counted() -> None:
             await near.generate("Once", max_tokens=4)
         other = await half(world, hub, "other")
         assert (await other.serving())["layers"] == "0:3"
-        await trio.sleep(2)  # what it serves, and the hub for whom it vouches, is written and told
+        await trio.sleep(
+            2
+        )  # its feed, and that of the hub that vouches for it, are written and told
         assert (await near.generate("Once", max_tokens=4))["tokens"] == 4
 
     run(body)

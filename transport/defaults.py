@@ -204,7 +204,8 @@ PUNCH_PAUSES_S: Final = (4.0, 10.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 """After which a relayed link is punched for again, in seconds, the last one for ever; a change of
 the network comes between."""
 FUTILE_S: Final = 120.0
-"""The same, at least, where ordinary checks cannot succeed between the two routers, in seconds."""
+"""It is the shortest such pause where ordinary checks cannot succeed between the two routers, in
+seconds."""
 WHERE: Final = (16, 0.5)
 """Questions of one peer, where another one is seen, that are answered: at once and per second."""
 WHERE_S: Final = 2.0

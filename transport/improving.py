@@ -19,7 +19,7 @@ from .punch.puncher import Puncher
 class Improving:
     """Punches for every link that is carried by a relay, again and again with longer pauses, until
     it is direct or over. `look(peer)` finds out where others see a peer, which both ends must
-    know before. A birthday search is made for links alone that somebody `needs`: it sends 2,000
+    know before. A birthday search is made only for links that are `needed`: it sends 2,000
     datagrams, as many as a node may send in all in its first minute."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Improving:
 
     @contextmanager
     def needing(self, peer: PeerId) -> Iterator[None]:
-        """Within it the link to a peer is asked for by who needs it."""
+        """Within it, the link to this peer is needed once it comes."""
         self._needing[peer] += 1
         try:
             yield
@@ -42,7 +42,7 @@ class Improving:
             self._needing -= Counter((peer,))
 
     def need(self, link: Link) -> None:
-        """Somebody uses this link from now on: what was too dear for it so far is tried."""
+        """A component uses this link from now on: try ways that were too dear for it so far."""
         link.need()
         self.look(link)
 

@@ -214,7 +214,7 @@ class Ladder:
         return link
 
     def need(self, link: Link) -> None:
-        """Somebody uses this link: much is done for a direct path from now on."""
+        """A component uses this link: do more for a direct path from now on."""
         self._improving.need(link)
 
     async def ask(self, peer: PeerId, addresses: Sequence[Address], *, timeout: float) -> Link:

@@ -283,11 +283,11 @@ class Link:
 
     @property
     def needed(self) -> bool:
-        """Whether somebody uses it, or has, for more than the network's own upkeep."""
+        """Whether a component uses it, or has used it, for more than the network's own upkeep."""
         return self._needed or self._held(self.peer)
 
     def need(self) -> None:
-        """Somebody uses it for more than the network's own upkeep."""
+        """Mark it as used for more than the network's own upkeep."""
         self._needed = True
 
     @property

@@ -145,7 +145,7 @@ async def test_many_changes_at_once_go_out_as_few(net: FakeNet, autojump_clock: 
 async def test_changes_of_addresses_alone_are_told_seldom(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """A node that joins finds them out one after the other, and each change goes to everybody."""
+    """A node that joins finds them out one after the other, and each change goes to all members."""
     node, other = start(net, 2)
     await trio.sleep(60)
 

@@ -78,7 +78,7 @@ def test_the_only_one_that_keeps_something_is_not_lost_among_the_others() -> Non
 
 
 def test_nobody_is_compared_with_twice_before_everybody_was_once() -> None:
-    """Of nine peers eight may be liars, and the ninth may be who has what they keep back."""
+    """Of nine peers eight may be liars, and the ninth may have the entries that they keep back."""
     it = neighbours(9, range(9))
     for _ in range(20):
         assert len({it.somebody(None) for _ in range(9)}) == 9

@@ -37,7 +37,7 @@ def silence(node: FakeNode, quiet: bool = True) -> None:
     """Its machine no longer answers: nobody is told, what is asked of it waits."""
     node.scope.cancel()
     for place in [place for place, each in node.net.at.items() if each.peer == node.peer]:
-        del node.net.at[place]  # nor does it answer who dials it
+        del node.net.at[place]  # nor does it answer dials
     for other in node.net.by_peer.values():
         for peer, link in other.all_links.items():
             if node.peer in (peer, other.peer):

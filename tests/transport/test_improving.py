@@ -110,7 +110,7 @@ async def test_a_search_waits_until_somebody_needs_the_link(autojump_clock: Mock
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("how", ["asked for by who needs it", "held by a session"])
+@pytest.mark.parametrize("how", ["asked for by a session", "held by a session"])
 async def test_a_link_that_is_needed_is_searched_for_at_once(
     how: str, autojump_clock: MockClock
 ) -> None:

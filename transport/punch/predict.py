@@ -70,7 +70,7 @@ class Plan(StrEnum):
     OPEN = "open"  # we are hard: open many sockets
     SPRAY = "spray"  # the peer is hard: try many ports
     HOPELESS = "symmetric-both"
-    SPARED = "search-spared"  # only a search would do, and nobody needs the path enough for one
+    SPARED = "search-spared"  # only a search would do, and the path is not worth one
     BLOCKED = "udp-blocked"
 
 

@@ -104,7 +104,7 @@ class Gate:
         if ip not in seen and (ip in own or not is_public(ip)):
             return No("forbidden", f"`{ip}` is not dialled")
         if ":" in ip and not any(":" in each and is_public(each) for each in own):
-            return No("no-way", "this node has no IPv6 address")  # before anybody pays for it
+            return No("no-way", "this node has no IPv6 address")  # before it asks for pay
         if ip not in seen and not self._has_paid(peer, wanted, paid, now):
             return self._demand(peer, wanted, now)
         targets = self._targets if ip in seen else self._foreign
