@@ -195,5 +195,10 @@ def what_is_acknowledged_is_not_lost_where_one_swallows_it(world: World) -> None
     search = world.find(2, key_text(BODY.key))
     assert search["records"], "and where it says nothing at all"
     assert search["took_ms"] < LATE_MS
+    address = world.peers[1]  # is announced at leisure, as members know it already
+    world.until(
+        lambda: any(each["about"] == address and each["kept"] for each in holder.ask("dht")["own"]),
+        120.0,
+    )
     holder.kill()
     assert world.find(2, key_text(PeerBody(PeerId(world.peers[1]), ()).key))["records"]
