@@ -57,7 +57,8 @@ def test_an_interrupted_demo_leaves_nothing(number: signal.Signals, tmp_path: Pa
     )  # fmt: skip
     deadline = time.monotonic() + 30
     while len(list(tmp_path.glob("shoal-demo-*/node-*/control.*"))) < 1:
-        assert demo.poll() is None and time.monotonic() < deadline
+        assert demo.poll() is None, demo.communicate()
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     demo.send_signal(number)
     _out, err = demo.communicate(timeout=20)
