@@ -50,7 +50,9 @@ def test_demo(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_demo_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted(number: signal.Signals, tmp_path: Path) -> None:
+    """It leaves nothing. (The folder is named after the test: a longer name than this leaves no room
+    for the path of a control socket.)"""
     demo = subprocess.Popen(
         [sys.executable, "-m", "shoal.cli.main", "demo"], env=environment(tmp_path),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
