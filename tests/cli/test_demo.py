@@ -51,8 +51,8 @@ def test_demo(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_interrupted(number: signal.Signals, tmp_path: Path) -> None:
-    """It leaves nothing. (The folder is named after the test: a longer name than this leaves no room
-    for the path of a control socket.)"""
+    """It leaves nothing. The folder is named after the test, and the path of a control socket in it
+    has 107 bytes at most: so the name is short."""
     demo = subprocess.Popen(
         [sys.executable, "-m", "shoal.cli.main", "demo"], env=environment(tmp_path),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
