@@ -33,8 +33,7 @@ MEASURES = ("node", "tasks", "state", "dht", "transport")
 GOALS = {"cpu_over_base": 1.2, "bytes_per_s": 2000}
 LINKS = 32
 LOOPBACK = "127.0.0.1"
-SETTLE_S = 150.0  # seconds until the work of starting is done, and links rest: a daemon dials its
-# eighth to sixteenth member one every eight seconds
+SETTLE_S = 150.0  # seconds until the work of starting is done, and links rest
 TURNS = 3
 MEETING_S = 300.0
 

@@ -14,7 +14,7 @@ from .homes import Pin, Swarm
 SETTLE_S = 240.0  # seconds after joining, within which most links of a home come
 IDLE_S = 180.0  # seconds that are measured
 HOUR = 3600 / IDLE_S
-GROWTH = 1.05  # objects at the end, as a multiple of those at the beginning: links come and go
+GROWTH = 1.03  # objects at the end, as a multiple of those at the beginning: links come and go
 
 IDLING = {
     25: Pin(53_600, 4_900_000, 70_300, 7_600_000, 250_000),
