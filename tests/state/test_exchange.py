@@ -447,6 +447,21 @@ def test_a_few_are_told_and_change_slowly() -> None:
     at_once(neighbours())
 
 
+async def patience() -> None:
+    net, nodes = await linked(2)
+    for number in range(100):
+        await nodes[0].write(a={"v": number})
+        nodes[0].exchange.tell()
+        net.time += 0.1
+    told = sum(one == nodes[0].peer for one, _, _ in net.posts)
+    burst, per_s = defaults.NEWS_PATIENCE
+    assert burst <= told <= burst + 10 * per_s + 1, told
+
+
+def test_news_that_can_wait_are_told_seldom() -> None:
+    at_once(patience())
+
+
 async def tells_one_that_has_nothing() -> None:
     net, (one, two) = await linked(2)
     plots = [("shards", part) for part in range(16)]
