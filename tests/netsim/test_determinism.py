@@ -139,12 +139,11 @@ def test_hash_seeds_show_the_order_of_a_set(name: str) -> None:
 
 @WORKLOADS
 def test_address_randomisation_shows_an_order_of_addresses(name: str) -> None:
-    """Which two runs without it do not."""
-    if sys.platform != "linux":
-        pytest.skip("only Linux is known to fix addresses")
+    """Two runs without it often show nothing, but the heap of a process depends on more than that,
+    so nothing is asked of them.
+    """
     leak = "--leak", "address"
-    fixed = [run(name, *leak, "--exact", attempt=attempt) for attempt in range(2)]
-    assert fixed[0] == fixed[1] != run(name, *leak)
+    assert run(name, *leak, "--exact") != run(name, *leak)
 
 
 @WORKLOADS
