@@ -115,9 +115,11 @@ class LocalSwarm:
         return self
 
     def start(self, args: Sequence[str]) -> LocalNode:
-        """One more daemon with these arguments."""
-        node = LocalNode(len(self.nodes) + 1, self.folder, args)
-        self.nodes.append(node)
+        """One more daemon with these arguments. Ctrl-C waits until it is known who is to be
+        stopped."""
+        with _undisturbed(later=True):
+            node = LocalNode(len(self.nodes) + 1, self.folder, args)
+            self.nodes.append(node)
         return node
 
     def wait_for(
@@ -205,11 +207,20 @@ def endings_as_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not interrupt the cleaning up, which is bounded in time."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDINGS}
+def _undisturbed(*, later: bool = False) -> Iterator[None]:
+    """Ctrl-C does not interrupt what is done here, which is bounded in time.
+
+    The first one counts `later`, at the end, or never.
+    """
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _frame: came.append(number))
+        for number in ENDINGS
+    }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if came and later:
+        signal.raise_signal(came[0])

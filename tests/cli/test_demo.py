@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -76,6 +77,23 @@ def test_interrupted(number: signal.Signals, tmp_path: Path) -> None:
     while processes_with(tmp_path):  # their workers see their pipes close
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_interrupted_while_a_daemon_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon is stopped as well, though the swarm does not yet know it."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(Popen(*args, **options))
+        signal.raise_signal(signal.SIGINT)
+        return started[0]
+
+    Popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(KeyboardInterrupt), LocalSwarm() as swarm:
+        swarm.start([])
+    assert started[0].returncode is not None, "it is not left to end some time"
+    assert not swarm.folder.exists()
 
 
 def test_kept(tmp_path: Path) -> None:
