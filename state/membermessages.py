@@ -1,8 +1,8 @@
 """The messages of membership, bounded and typed before they are used. docs/spec/membership.md."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
 from sys import intern
-from typing import Any
 
 from ..transport.decoding import Reader
 from ..transport.errors import Undecodable
@@ -11,7 +11,7 @@ from ..transport.place import Nearness
 from . import defaults
 from .errors import BadRecord
 from .record import unpack
-from .roster import Offer
+from .roster import Offer, Tag
 
 Told = tuple[Nearness, int, bytes]
 """How near a record came from, for how many seconds its author had no link, its sealed bytes."""
@@ -41,21 +41,27 @@ def read_told(payload: bytes | memoryview) -> list[Told]:
     return [(Nearness(min(max(reach, 0), 2)), age, sealed) for _, reach, age, sealed in items]
 
 
-def read_digest(payload: bytes | memoryview) -> dict[PeerId, Offer]:
+_OFFER = Struct(f">{defaults.TAG_BYTES}sQBH")
+"""In a digest: the author's tag, the record's number, how near it came from, its age in seconds."""
+
+
+def encode_digest(offers: Mapping[Tag, Offer]) -> bytes:
+    """`member.digest`: what this node can tell, of at most MEMBERS authors."""
+    return b"".join(
+        _OFFER.pack(tag, offer.seq, offer.reach, min(offer.age, defaults.MAX_AGE))
+        for tag, offer in offers.items()
+    )
+
+
+def read_digest(payload: bytes | memoryview) -> dict[Tag, Offer]:
     """What a peer can tell, by author. Raises BadRecord."""
-    most = 8 * defaults.MEMBERS  # elements: five a member
-    digest: dict[Any, Any] = unpack(payload, dict, defaults.DIGEST_BYTES, items=most)
-    if len(digest) > defaults.MEMBERS:
-        raise BadRecord("a digest has too many members")
-    found = {}
-    for peer, offer in digest.items():
-        if not _is_name(peer) or not isinstance(offer, list) or len(offer) != 3:
-            raise BadRecord("a digest has a wrong form")
-        seq, reach, age = offer
-        if not type(seq) is type(reach) is type(age) is int or age < 0:
-            raise BadRecord("a digest has a wrong form")
-        found[PeerId(peer)] = Offer(seq, Nearness(min(max(reach, 0), 2)), age)
-    return found
+    count, rest = divmod(len(payload), _OFFER.size)
+    if rest or count > defaults.MEMBERS:
+        raise BadRecord("a digest has a wrong size")
+    return {
+        tag: Offer(seq, Nearness(min(reach, max(Nearness))), age)
+        for tag, seq, reach, age in _OFFER.iter_unpack(payload)
+    }
 
 
 def read_sums(payload: bytes | memoryview) -> bytes:
@@ -65,12 +71,19 @@ def read_sums(payload: bytes | memoryview) -> bytes:
     return bytes(payload)
 
 
-def read_names(payload: bytes | memoryview) -> list[PeerId]:
-    """Whose records a peer asks for, at most `BATCH` of them. Raises BadRecord."""
-    names: list[Any] = unpack(payload, list, defaults.DIGEST_BYTES)
-    if not all(map(_is_name, names)):
-        raise BadRecord("a question for records names something else than members")
-    return list(dict.fromkeys(map(PeerId, names[: defaults.BATCH])))
+def encode_tags(tags: Iterable[Tag]) -> bytes:
+    """`member.pull`: whose records this node asks for, at most BATCH of them."""
+    return b"".join(tags)
+
+
+def read_tags(payload: bytes | memoryview) -> list[Tag]:
+    """Whose records a peer asks for. Raises BadRecord."""
+    count, rest = divmod(len(payload), defaults.TAG_BYTES)
+    if rest or count > defaults.BATCH:
+        raise BadRecord("a question for records has a wrong size")
+    data = bytes(payload)
+    cuts = range(0, len(data), defaults.TAG_BYTES)
+    return list(dict.fromkeys(data[at : at + defaults.TAG_BYTES] for at in cuts))
 
 
 def read_links(payload: bytes | memoryview) -> tuple[bool, Sequence[PeerId], Sequence[PeerId]]:

@@ -30,12 +30,12 @@ from ..transport.place import Nearness, nearness_at
 from ..transport.rates import Bucket, Rate, Rates
 from . import defaults
 from .errors import BadRecord
-from .membermessages import Told, read_digest, read_names, read_sums, read_told
+from .membermessages import Told, encode_digest, read_digest, read_sums, read_tags, read_told
 from .probing import Probing
 from .record import MemberRecord, seal_record
 from .recordnews import RecordNews
 from .recordpulls import RecordPulls
-from .roster import Offer, Roster, mark_of
+from .roster import Offer, Roster, Tag, mark_of, tag_of
 from .steps import Steps
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
@@ -192,7 +192,7 @@ class Membership:
         self._begun[link] = None
         link.keep()
         self._roster.linked(link.peer, _nearness(link))
-        self._post(link, "member.push", [(Nearness.LOOPBACK, 0, self._sealed)])
+        self._post(link, "member.push", msgpack.packb([(Nearness.LOOPBACK, 0, self._sealed)]))
         if link.identities.dialled:
             self._to_compare.append(link)
         self._probing.begin(link)
@@ -222,9 +222,9 @@ class Membership:
             self._probing.back(link)
             self._changed()
 
-    def _post(self, link: Link, method: str, body: object, *, later: bool = False) -> None:
+    def _post(self, link: Link, method: str, payload: bytes, *, later: bool = False) -> None:
         with suppress(TransportError):  # the link just ended, and with it what it lacked
-            link.post(method, payload=msgpack.packb(body), priority=Priority.CONTROL, later=later)
+            link.post(method, payload=payload, priority=Priority.CONTROL, later=later)
 
     def _hand_on(self) -> float:
         """Announce new records to a few links, and return the seconds until the next batch.
@@ -234,7 +234,7 @@ class Membership:
         now = self._host.now()
         for link, authors in self._record_news.take(now):
             if told := self._roster.offers(now, authors):
-                self._post(link, "member.digest", told, later=True)
+                self._post(link, "member.digest", encode_digest(told), later=True)
         return max(min(self._record_news.next_at() - now, defaults.MEMBERS_LOOK), _LEAST_WAIT)
 
     async def _compare(self, link: Link) -> None:
@@ -247,7 +247,8 @@ class Membership:
         try:
             reply = await link.call("member.sums", payload=sums, timeout=defaults.PULL_TIMEOUT)
         except CallRefused:
-            self._post(link, "member.digest", self._roster.offers(self._host.now()))
+            offers = self._roster.offers(self._host.now())
+            self._post(link, "member.digest", encode_digest(offers))
             return
         except TransportError:  # the link has ended
             return
@@ -256,7 +257,7 @@ class Membership:
             differing = self._roster.differing(sums, read_sums(theirs))
             if differing:
                 offers = self._roster.offers(self._host.now(), differing)
-                self._post(link, "member.digest", offers)
+                self._post(link, "member.digest", encode_digest(offers))
             await self._offered(link, read_digest(digest))
         except BadRecord as error:
             self._blame(link, error)
@@ -273,7 +274,7 @@ class Membership:
         if (self._pace if self._urgent else self._addresses_pace).take(now):
             urgent, self._unspread, self._urgent = self._urgent, False, False
             self._sealed = self._latest
-            told = [(Nearness.LOOPBACK, 0, self._sealed)]
+            told = msgpack.packb([(Nearness.LOOPBACK, 0, self._sealed)])
             for link in list(self._begun):
                 self._post(link, "member.push", told, later=not urgent)
 
@@ -302,7 +303,7 @@ class Membership:
             return self._blame(link, error)
         sums = self._sums()
         offers = self._roster.offers(now, self._roster.differing(sums, theirs))
-        return Reply(payload=sums + msgpack.packb(offers))
+        return Reply(payload=sums + encode_digest(offers))
 
     async def _on_digest(self, call: Call) -> Answer:
         """Pull the records of a digest that are lacking here."""
@@ -324,16 +325,16 @@ class Membership:
             return Refusal("too-often", f"`{method}` comes too often")
         return link
 
-    async def _offered(self, link: Link, offers: Mapping[PeerId, Offer]) -> None:
+    async def _offered(self, link: Link, offers: Mapping[Tag, Offer]) -> None:
         """Pull what is lacking of a peer's offers. Raises BadRecord if the peer is at fault."""
-        known = ((peer, self._roster.known(peer)) for peer in offers)
-        late = [peer for peer, one in known if one and one.record.seq <= offers[peer].seq]
+        known = ((tag, self._roster.tagged(tag)) for tag in offers)
+        late = [one.record.peer for tag, one in known if one and one.record.seq <= offers[tag].seq]
         self._record_news.heard(link, late)
         wanted = self._roster.lacking(offers, _nearness(link), self._host.now(), self._own.seq)
-        await self._pulls.pull(link, {peer: offers[peer].seq for peer in wanted})
+        await self._pulls.pull(link, {tag: offers[tag].seq for tag in wanted})
 
-    def _lacks(self, author: PeerId, seq: int) -> bool:
-        if author == self._own.peer:
+    def _lacks(self, author: Tag, seq: int) -> bool:
+        if author == self._roster.tag:
             return seq > max(self._own.seq, self._roster.reclaimed or 0)
         return not self._roster.has(author, seq)
 
@@ -343,23 +344,17 @@ class Membership:
         if isinstance(link, Refusal):
             return link
         try:
-            names = read_names(call.payload)
+            tags = read_tags(call.payload)
         except BadRecord as error:
             return self._blame(link, error)
         told: list[Told] = []
-        for name in names:
-            if name == self._own.peer:
+        for tag in tags:
+            if tag == self._roster.tag:
                 told.append((Nearness.LOOPBACK, 0, self._sealed))
-            elif (item := self._told_of(name)) is not None:
-                told.append(item)
+            elif (known := self._roster.tagged(tag)) is not None:
+                offer = self._roster.offer(known.record.peer, self._host.now())
+                told.append((offer.reach, offer.age, known.sealed))
         return Reply(payload=msgpack.packb(told))
-
-    def _told_of(self, author: PeerId) -> Told | None:
-        known = self._roster.known(author)
-        if known is None:
-            return None
-        offer = self._roster.offer(author, self._host.now())
-        return offer.reach, offer.age, known.sealed
 
     def _blame(self, link: Link, error: BadRecord) -> Refusal:
         """Close the link of a peer that wrote or handed on an invalid record."""
@@ -377,7 +372,7 @@ class Membership:
                 if steps.ends_with(sealed):
                     await trio.lowlevel.checkpoint()
                 continue
-            knowing = {link, *self._pulls.tellers(record.peer)}
+            knowing = {link, *self._pulls.tellers(tag_of(record.peer))}
             others = [x for x in self._begun if x not in knowing]
             serves = record.run, record.holdings
             self._record_news.add(record.peer, others, self._host.now(), serves=serves)

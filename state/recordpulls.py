@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from itertools import islice
 
-import msgpack
 import trio
 
 from ..transport.errors import TransportError
-from ..transport.identity import PeerId
 from ..transport.link import Link
 from . import defaults
+from .membermessages import encode_tags
+from .roster import Tag
 
 Take = Callable[[Link, bytes | memoryview], Awaitable[None]]
 
@@ -26,18 +26,18 @@ class RecordPulls:
     BadRecord.
     """
 
-    def __init__(self, lacks: Callable[[PeerId, int], bool], take: Take) -> None:
+    def __init__(self, lacks: Callable[[Tag, int], bool], take: Take) -> None:
         self._lacks = lacks
         self._take = take
-        self._lacking: dict[Link, dict[PeerId, int]] = {}  # to ask for: authors and numbers
-        self._tellers: dict[PeerId, dict[Link, None]] = {}  # by author: the first is asked
+        self._lacking: dict[Link, dict[Tag, int]] = {}  # to ask for: authors and numbers
+        self._tellers: dict[Tag, dict[Link, None]] = {}  # by author: the first is asked
         self._moved = trio.Event()  # another peer may be first in line
 
-    def tellers(self, author: PeerId) -> Collection[Link]:
+    def tellers(self, author: Tag) -> Collection[Link]:
         """Return the links over which an author's record is offered and has not arrived."""
         return self._tellers.get(author, {}).keys()
 
-    async def pull(self, link: Link, wanted: Mapping[PeerId, int]) -> None:
+    async def pull(self, link: Link, wanted: Mapping[Tag, int]) -> None:
         """Pull records that this link's peer offers, as soon as it is first in line for them.
 
         One call serves all offers over a link, including those that arrive meanwhile. Raises
@@ -63,7 +63,7 @@ class RecordPulls:
             del self._lacking[link]
             self._step_out(link, lacking)
 
-    def _line_up(self, link: Link, lacking: dict[PeerId, int]) -> bool:
+    def _line_up(self, link: Link, lacking: dict[Tag, int]) -> bool:
         """Queue behind peers with the same offers, and return whether anything is still lacking."""
         came = [author for author, seq in lacking.items() if not self._lacks(author, seq)]
         for author in came:
@@ -73,28 +73,26 @@ class RecordPulls:
             self._tellers.setdefault(author, {}).setdefault(link)
         return bool(lacking)
 
-    def _next_batch(self, link: Link, lacking: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    def _next_batch(self, link: Link, lacking: Mapping[Tag, int]) -> dict[Tag, int]:
         """Return the next records for which this link is first in line."""
         tellers = self._tellers
         first = (item for item in lacking.items() if next(iter(tellers[item[0]])) is link)
         return dict(islice(first, defaults.BATCH))
 
-    async def _ask(
-        self, link: Link, batch: Mapping[PeerId, int], lacking: dict[PeerId, int]
-    ) -> None:
+    async def _ask(self, link: Link, batch: Mapping[Tag, int], lacking: dict[Tag, int]) -> None:
         """Pull a batch. Other links may serve the rest meanwhile."""
         for author in batch:
             del lacking[author]
         self._step_out(link, lacking)
         try:
             with suppress(TransportError):  # it refused or went away
-                names = msgpack.packb(list(batch))
-                reply = await link.call("member.pull", payload=names, timeout=defaults.PULL_TIMEOUT)
+                asked = encode_tags(batch)
+                reply = await link.call("member.pull", payload=asked, timeout=defaults.PULL_TIMEOUT)
                 await self._take(link, reply.payload)
         finally:
             self._step_out(link, batch)
 
-    def _step_out(self, link: Link, authors: Collection[PeerId]) -> None:
+    def _step_out(self, link: Link, authors: Collection[Tag]) -> None:
         for author in authors:
             line = self._tellers.get(author, {})
             line.pop(link, None)

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from math import inf
 from typing import NamedTuple
@@ -38,6 +37,7 @@ class Known:
     heard: float  # when it last had a link, ours or somebody's who told of it
     due: float  # when to dial
     pause: float = defaults.DIAL_PAUSE[0]  # after the next failure
+    tag: "Tag" = b""  # its author's
     rank: bytes = b""  # in which order this node dials those who are due together
     dialling: bool = False
     met: bool = False  # this node has had a link with it
@@ -65,10 +65,18 @@ def mark_of(sealed: bytes) -> int:
     return int.from_bytes(sha256(sealed).digest()[: defaults.SUM_BYTES])
 
 
-@cache
-def bucket_of(peer: PeerId) -> int:
+Tag = bytes
+"""The first 8 bytes of SHA-256 of a peer id. Messages name the author of a record by it, since peer
+ids would be most of them. Whoever makes two identities with one tag confuses only those."""
+
+
+def tag_of(peer: PeerId) -> Tag:
+    return sha256(peer.encode()).digest()[: defaults.TAG_BYTES]
+
+
+def _bucket_of(tag: Tag) -> int:
     """Return the bucket that an author's record belongs to."""
-    return sha256(peer.encode()).digest()[0] % defaults.SUMS
+    return tag[0] % defaults.SUMS
 
 
 class Roster:
@@ -76,7 +84,9 @@ class Roster:
 
     def __init__(self, own: PeerId) -> None:
         self._own = own
+        self.tag = tag_of(own)
         self._known: dict[PeerId, Known] = {}
+        self._by_tag: dict[Tag, Known] = {}
         self._by_bytes: dict[bytes, Known] = {}  # by the sealed record
         self.live: dict[PeerId, None] = {}  # in order of their links
         self.reclaimed: int | None = None  # a sequence number of our own that others know
@@ -93,6 +103,10 @@ class Roster:
     def known(self, peer: PeerId) -> Known | None:
         return self._known.get(peer)
 
+    def tagged(self, tag: Tag) -> Known | None:
+        """Return what is known of the author with this tag."""
+        return self._by_tag.get(tag)
+
     def authors(self) -> frozenset[PeerId]:
         """Whose records are known."""
         return frozenset(self._known)
@@ -100,12 +114,12 @@ class Roster:
     def __len__(self) -> int:
         return len(self._known)
 
-    def offers(self, now: float, authors: Iterable[PeerId] | None = None) -> dict[PeerId, Offer]:
+    def offers(self, now: float, authors: Iterable[PeerId] | None = None) -> dict[Tag, Offer]:
         """What this node can tell, of everybody or of some: live members first."""
         if authors is None:
             authors = dict.fromkeys((*self.live, *self._known))
         return {
-            peer: Offer(known.record.seq, known.reach, self._age(peer, known, now))
+            known.tag: Offer(known.record.seq, known.reach, self._age(peer, known, now))
             for peer in authors
             if (known := self._known.get(peer)) is not None
         }
@@ -113,9 +127,9 @@ class Roster:
     def sums(self, own: int) -> bytes:
         """Return the XOR of the marks of all records, and of `own`, by bucket."""
         sums = [0] * defaults.SUMS
-        for peer, known in self._known.items():
-            sums[bucket_of(peer)] ^= known.mark
-        sums[bucket_of(self._own)] ^= own
+        for known in self._known.values():
+            sums[_bucket_of(known.tag)] ^= known.mark
+        sums[_bucket_of(self.tag)] ^= own
         return b"".join(each.to_bytes(defaults.SUM_BYTES) for each in sums)
 
     def differing(self, one: bytes, other: bytes) -> list[PeerId]:
@@ -123,7 +137,7 @@ class Roster:
         size = defaults.SUM_BYTES
         cut = [slice(size * number, size * (number + 1)) for number in range(defaults.SUMS)]
         differ = [one[part] != other[part] for part in cut]
-        return [peer for peer in self._known if differ[bucket_of(peer)]]
+        return [peer for peer, known in self._known.items() if differ[_bucket_of(known.tag)]]
 
     def offer(self, peer: PeerId, now: float) -> Offer:
         """What this node can tell of one whom it knows."""
@@ -147,24 +161,24 @@ class Roster:
             return []
         return [p for p, known in self._known.items() if p != peer and _share(own, known)]
 
-    def has(self, peer: PeerId, seq: int) -> bool:
+    def has(self, tag: Tag, seq: int) -> bool:
         """Whether a record of that author is known that is as late."""
-        known = self._known.get(peer)
+        known = self._by_tag.get(tag)
         return known is not None and known.record.seq >= seq
 
     def lacking(
-        self, offers: Mapping[PeerId, Offer], near: Nearness, now: float, own_seq: int
-    ) -> list[PeerId]:
+        self, offers: Mapping[Tag, Offer], near: Nearness, now: float, own_seq: int
+    ) -> list[Tag]:
         """Whose records to ask for; one's own where a later one than ours goes about. Of the
         others it is noted how near and how alive the teller has them."""
         wanted = []
-        for peer, offer in offers.items():
-            known = self._known.get(peer)
-            if peer == self._own:
+        for tag, offer in offers.items():
+            known = self._by_tag.get(tag)
+            if tag == self.tag:
                 if offer.seq > own_seq:
-                    wanted.append(peer)
+                    wanted.append(tag)
             elif known is None or offer.seq > known.record.seq:
-                wanted.append(peer)
+                wanted.append(tag)
             elif offer.seq == known.record.seq:
                 self._heard_again(known, min(offer.reach, near), now - offer.age)
         return wanted[: 2 * defaults.VOUCHED]
@@ -212,7 +226,10 @@ class Roster:
         known.heard = max(known.heard, heard)
 
     def _drop(self, peer: PeerId) -> None:
-        del self._by_bytes[self._known.pop(peer).sealed]
+        known = self._known.pop(peer)
+        del self._by_bytes[known.sealed]
+        if self._by_tag.get(known.tag) is known:
+            del self._by_tag[known.tag]
 
     def _reclaim(self, sealed: bytes) -> None:
         """Only our own key can have made it: this node before a restart with a clock that was
@@ -267,7 +284,9 @@ class Roster:
             rank = sha256(f"{self._own} {record.peer}".encode()).digest()
             known = Known(record, sealed, reach, source, pace, heard, due, rank=rank)
             known.places, known.mark = _places(record), mark_of(sealed)
+            known.tag = tag_of(record.peer)
             self._known[record.peer] = self._by_bytes[sealed] = known
+            self._by_tag.setdefault(known.tag, known)
             return
         if record.addresses != known.record.addresses:
             known.due = min(known.due, now)

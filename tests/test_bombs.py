@@ -64,8 +64,6 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "libp2p payload": lambda data: calls.decode_request(b"\x81\xa7payload" + data),
     "libp2p header": lambda data: calls.decode_request(b"\x81\xa6header" + data),
     "records": membermessages.read_told,
-    "digest": membermessages.read_digest,
-    "names": membermessages.read_names,
     "links": membermessages.read_links,
     "question": membermessages.read_find,
     "member record": lambda data: record.open_record(seal(ALICE, record.DOMAIN, data)),

@@ -7,7 +7,15 @@ import pytest
 
 from shoal.state import defaults
 from shoal.state.errors import BadRecord
-from shoal.state.membermessages import read_digest, read_find, read_links, read_names, read_told
+from shoal.state.membermessages import (
+    encode_digest,
+    encode_tags,
+    read_digest,
+    read_find,
+    read_links,
+    read_tags,
+    read_told,
+)
 from shoal.state.roster import Offer
 from shoal.transport.place import Nearness
 
@@ -53,11 +61,37 @@ def test_a_message_of_records_has_one_form(payload: bytes) -> None:
 
 def test_what_a_peer_tells_is_clamped() -> None:
     assert read_told(msgpack.packb([[9, 3, b"sealed"]])) == [(Nearness.LOOPBACK, 3, b"sealed")]
-    assert read_digest(msgpack.packb({"a": [7, -1, 3]})) == {"a": Offer(7, Nearness.PUBLIC, 3)}
-    names = [f"{number}" for number in range(100)]
-    assert read_names(msgpack.packb(["0", *names])) == names[: defaults.BATCH - 1]
+
+
+def test_a_digest_and_a_question_for_records() -> None:
+    tags = [bytes([number]) * defaults.TAG_BYTES for number in range(defaults.BATCH)]
+    offers = {tag: Offer(2**53 - 1, Nearness.LOOPBACK, 3) for tag in tags}
+    assert read_digest(encode_digest(offers)) == offers
+    assert len(encode_digest(offers)) < 20 * len(offers)
+    assert read_tags(encode_tags(tags)) == tags and read_tags(b"") == []
+    assert read_tags(encode_tags([tags[0]] * 9)) == tags[:1], "each is answered once"
+    old = encode_digest({tags[0]: Offer(1, Nearness.PUBLIC, 10**9)})
+    assert read_digest(old)[tags[0]].age == defaults.MAX_AGE
+    near = old[:-3] + b"\xff" + old[-2:]
+    assert read_digest(near)[tags[0]].reach == Nearness.LOOPBACK
+
+
+@pytest.mark.parametrize("size", [1, 7, 18, 20])
+def test_a_digest_of_another_size_is_refused(size: int) -> None:
     with pytest.raises(BadRecord):
-        read_names(msgpack.packb(["0", 5]))
+        read_digest(bytes(size))
+    with pytest.raises(BadRecord):
+        read_tags(bytes(size))
+
+
+def test_who_tells_or_asks_of_too_many_is_refused() -> None:
+    size = len(encode_digest({bytes(defaults.TAG_BYTES): Offer(1, Nearness.PUBLIC, 0)}))
+    read_digest(bytes(size * defaults.MEMBERS))
+    read_tags(bytes(defaults.TAG_BYTES * defaults.BATCH))
+    with pytest.raises(BadRecord):
+        read_digest(bytes(size * (defaults.MEMBERS + 1)))
+    with pytest.raises(BadRecord):
+        read_tags(bytes(defaults.TAG_BYTES * (defaults.BATCH + 1)))
 
 
 def test_lists_of_links_and_questions() -> None:

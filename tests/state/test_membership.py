@@ -11,8 +11,10 @@ from trio.testing import MockClock
 
 from shoal.state import defaults, record, roster
 from shoal.state.errors import BadRecord
+from shoal.state.membermessages import encode_digest
 from shoal.state.membership import Membership
 from shoal.state.record import DOMAIN, MemberRecord, open_record, seal_record
+from shoal.state.roster import Offer, tag_of
 from shoal.transport.address import Address
 from shoal.transport.calls import Call, Refusal, Reply
 from shoal.transport.endpoint import Endpoint
@@ -219,7 +221,7 @@ async def test_forged_and_foreign_records_cost_the_link(
 @pytest.mark.parametrize(
     "payload",
     [
-        b"",
+        b"\x00",
         b"\xc1",
         b"\xdd\xff\xff\xff\xff",
         b"\x91" * 5000,
@@ -361,8 +363,8 @@ async def test_the_last_word_is_ones_own_also_where_nobody_says_anything_more(
     ("method", "rate", "empty"),
     [
         ("member.push", defaults.PUSHES, msgpack.packb([])),
-        ("member.digest", defaults.DIGESTS, msgpack.packb({})),
-        ("member.pull", defaults.PULLS_TAKEN, msgpack.packb([])),
+        ("member.digest", defaults.DIGESTS, b""),
+        ("member.pull", defaults.PULLS_TAKEN, b""),
     ],
 )
 async def test_each_call_is_taken_at_a_pace(
@@ -402,7 +404,7 @@ async def test_who_offers_and_does_not_deliver_holds_nothing_up(
 
     liar.endpoint.handle("member.pull", stall)
     assert honest.directory._roster.receive(sealed, author.peer, Nearness.LOOPBACK, 2.0)
-    offer = msgpack.packb({author.peer: [1000, 0, 0]})
+    offer = encode_digest({tag_of(author.peer): Offer(1000, Nearness.PUBLIC, 0)})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(victim.endpoint.serve, liar.peer, "member.digest", offer)
         await trio.sleep(0.5)

@@ -10,9 +10,12 @@ import trio
 from trio.testing import MockClock
 
 from shoal.state import defaults
+from shoal.state.membermessages import encode_digest, read_tags
 from shoal.state.record import MemberRecord, seal_record
+from shoal.state.roster import Offer, Tag, tag_of
 from shoal.transport.calls import Answer, Call, Refusal, Reply
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.place import Nearness
 from tests.state.fake_net import FakeNet, FakeNode
 
 Pull = Callable[[Call], Awaitable[Answer]]
@@ -20,6 +23,7 @@ Pull = Callable[[Call], Awaitable[Answer]]
 AUTHORS = [Identity.from_seed((1000 + number).to_bytes(32)) for number in range(200)]
 OFFERED = {author.peer: 5 for author in AUTHORS}
 SEALED = {author.peer: seal_record(author, MemberRecord(author.peer, 5)) for author in AUTHORS}
+BY_TAG = {tag_of(peer): sealed for peer, sealed in SEALED.items()}
 
 
 _SOON = 0.005  # seconds: a call takes 0.01 at least
@@ -46,8 +50,8 @@ def answers(node: FakeNode, pull: Pull) -> None:
 
 
 async def deliver(call: Call) -> Reply:
-    names = msgpack.unpackb(call.payload)
-    return Reply(payload=msgpack.packb([(0, 0, SEALED[name]) for name in names if name in SEALED]))
+    tags = read_tags(call.payload)
+    return Reply(payload=msgpack.packb([(0, 0, BY_TAG[tag]) for tag in tags if tag in BY_TAG]))
 
 
 async def garbage(call: Call) -> Reply:
@@ -79,7 +83,9 @@ async def stall_then_nothing(call: Call) -> Reply:
 
 async def offer(by: FakeNode, to: FakeNode, numbers: dict[PeerId, int] = OFFERED) -> None:
     """Until all of it has come, or is not going to by this one."""
-    digest = msgpack.packb({author: [seq, 0, 0] for author, seq in numbers.items()})
+    digest = encode_digest(
+        {tag_of(author): Offer(seq, Nearness.PUBLIC, 0) for author, seq in numbers.items()}
+    )
     await to.endpoint.serve(by.peer, "member.digest", digest)
 
 
@@ -153,13 +159,13 @@ async def test_what_several_offer_is_asked_of_one(net: FakeNet, autojump_clock: 
     """The own record as well, where a later one goes about."""
     victim, *others = await trio_of_nodes(net)
     ahead = MemberRecord(victim.peer, victim.directory.own().seq + 10**6)
-    sealed = {**SEALED, victim.peer: seal_record(victim.identity, ahead)}
-    asked: Counter[str] = Counter()
+    sealed = {**BY_TAG, tag_of(victim.peer): seal_record(victim.identity, ahead)}
+    asked: Counter[Tag] = Counter()
 
     async def count(call: Call) -> Reply:
-        names = msgpack.unpackb(call.payload)
-        asked.update(names)
-        return Reply(payload=msgpack.packb([(0, 0, sealed[name]) for name in names]))
+        tags = read_tags(call.payload)
+        asked.update(tags)
+        return Reply(payload=msgpack.packb([(0, 0, sealed[tag]) for tag in tags]))
 
     async with trio.open_nursery() as nursery:
         for node in others:
@@ -227,7 +233,7 @@ async def test_a_later_record_offered_while_one_is_asked_for_comes_as_well(
         nursery.start_soon(offer, honest, victim, {author.peer: 5})
         await trio.sleep(0.5)
         nursery.start_soon(offer, honest, victim, {author.peer: 6})
-    assert victim.directory._roster.has(author.peer, 6)
+    assert victim.directory._roster.has(tag_of(author.peer), 6)
 
 
 @pytest.mark.trio
@@ -248,7 +254,7 @@ async def test_a_later_record_is_asked_of_who_offers_it(
         nursery.start_soon(offer, other, victim, {author.peer: 5})
         await trio.sleep(_SOON)
         nursery.start_soon(offer, honest, victim, {author.peer: 6})
-    assert victim.directory._roster.has(author.peer, 6)
+    assert victim.directory._roster.has(tag_of(author.peer), 6)
 
 
 @pytest.mark.trio
@@ -279,16 +285,11 @@ async def test_names_that_are_no_peer_ids_cost_the_link(
     victim, liar, _ = await trio_of_nodes(net)
     answers(liar, stall)
     name = "x" * (defaults.NAME_BYTES + 1)
-    payloads = {
-        "member.digest": msgpack.packb({name: [1, 0, 0]}),
-        "live.links": msgpack.packb([False, [name], []]),
-    }
-    for method, payload in payloads.items():
-        link = victim.endpoint.all_links[liar.peer]
-        net.nursery.start_soon(serve, victim, liar, method, payload)
-        await trio.sleep(1)
-        assert link.closed == "bad-record"
-        net.connect(liar.endpoint, victim.endpoint)
+    link = victim.endpoint.all_links[liar.peer]
+    payload = msgpack.packb([False, [name], []])
+    net.nursery.start_soon(serve, victim, liar, "live.links", payload)
+    await trio.sleep(1)
+    assert link.closed == "bad-record"
 
 
 async def serve(victim: FakeNode, liar: FakeNode, method: str, payload: bytes) -> None:

@@ -8,7 +8,7 @@ from shoal.state import defaults
 from shoal.state import roster as roster_module
 from shoal.state.errors import BadRecord, Forged
 from shoal.state.record import DOMAIN, MemberRecord, seal_record
-from shoal.state.roster import Offer, Roster, mark_of
+from shoal.state.roster import Offer, Roster, Tag, mark_of, tag_of
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.place import Nearness
 from shoal.transport.rates import Rate, Rates
@@ -155,23 +155,32 @@ def test_what_is_lacking_is_asked_for(roster: Roster) -> None:
     told(roster, 2, 1)
     two, three = identity(2).peer, identity(3).peer
 
-    def lacking(**seqs: int) -> list[PeerId]:
-        offers = {PeerId(peer): Offer(seq, Nearness.PUBLIC, 0) for peer, seq in seqs.items()}
+    def lacking(seqs: dict[str, int]) -> list[Tag]:
+        offers = {tag_of(PeerId(p)): Offer(seq, Nearness.PUBLIC, 0) for p, seq in seqs.items()}
         return roster.lacking(offers, Nearness.PUBLIC, 1.0, own_seq=5)
 
-    assert lacking(**{two: WALL, three: 1, OWN.peer: 5}) == [three]
-    assert lacking(**{two: WALL + 1, OWN.peer: 6}) == [two, OWN.peer]
-    assert len(lacking(**{f"p{number}": 1 for number in range(10_000)})) == 2 * defaults.VOUCHED
+    assert lacking({two: WALL, three: 1, OWN.peer: 5}) == [tag_of(three)]
+    assert lacking({two: WALL + 1, OWN.peer: 6}) == [tag_of(two), tag_of(OWN.peer)]
+    assert len(lacking({f"p{number}": 1 for number in range(10_000)})) == 2 * defaults.VOUCHED
+
+
+def test_an_author_that_is_dropped_leaves_no_tag(roster: Roster) -> None:
+    told(roster, 2, 1)
+    tag = tag_of(identity(2).peer)
+    assert roster.tagged(tag) is roster.known(identity(2).peer) is not None
+    roster.next_dials(2 * defaults.FORGET, 1)
+    assert roster.tagged(tag) is None and not roster.has(tag, 1)
 
 
 def test_an_offer_says_how_near_and_how_alive(roster: Roster) -> None:
     told(roster, 2, 1)
     two = identity(2).peer
-    assert roster.offers(500.5) == {two: Offer(WALL, Nearness.PUBLIC, 501)}
-    roster.lacking({two: Offer(WALL, Nearness.LOOPBACK, 20)}, Nearness.PUBLIC, 500.0, own_seq=5)
-    assert roster.offers(500.5)[two].age == 21  # somebody had a link 20 s ago
+    tag = tag_of(two)
+    assert roster.offers(500.5) == {tag: Offer(WALL, Nearness.PUBLIC, 501)}
+    roster.lacking({tag: Offer(WALL, Nearness.LOOPBACK, 20)}, Nearness.PUBLIC, 500.0, own_seq=5)
+    assert roster.offers(500.5)[tag].age == 21  # somebody had a link 20 s ago
     roster.linked(two, Nearness.PUBLIC)
-    assert roster.offers(900.0)[two].age == 0
+    assert roster.offers(900.0)[tag].age == 0
 
 
 # Dialling.

@@ -18,7 +18,7 @@ from shoal.netsim.packet import Addr
 from shoal.state import defaults
 from shoal.state.record import MemberRecord, seal_record
 from shoal.state.recordnews import RecordNews
-from shoal.state.roster import Offer, Roster
+from shoal.state.roster import Offer, Roster, Tag
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.place import Nearness
 
@@ -157,27 +157,27 @@ class LightMember:
                 self._news.add(record.peer, others, now)
                 self._soon(now)
 
-    def _tell(self, to: Addr, offers: dict[PeerId, Offer]) -> None:
+    def _tell(self, to: Addr, offers: dict[Tag, Offer]) -> None:
         """A digest, in as many datagrams as it takes."""
         for part in _parts(list(offers.items()), 16):
             self._say(to, "digest", dict(part))
 
     def _on_digest(
-        self, now: float, sender: PeerId, source: Addr, body: dict[str, tuple[int, int, int]]
+        self, now: float, sender: PeerId, source: Addr, body: dict[Tag, tuple[int, int, int]]
     ) -> None:
-        offers = {
-            PeerId(k): Offer(seq, Nearness(reach), age) for k, (seq, reach, age) in body.items()
-        }
+        offers = {tag: Offer(seq, Nearness(reach), age) for tag, (seq, reach, age) in body.items()}
         if link := self._links.get(sender):
-            known = ((peer, self.roster.known(peer)) for peer in offers)
-            late = [peer for peer, one in known if one and one.record.seq <= offers[peer].seq]
+            known = ((tag, self.roster.tagged(tag)) for tag in offers)
+            late = [
+                one.record.peer for tag, one in known if one and one.record.seq <= offers[tag].seq
+            ]
             self._news.heard(link, late)
         wanted = self.roster.lacking(offers, Nearness.PUBLIC, now, self._seq)
         if wanted:
             self._say(source, "pull", wanted)
 
-    def _on_pull(self, now: float, sender: PeerId, source: Addr, body: list[str]) -> None:
-        known = (self.roster.known(PeerId(name)) for name in body)
+    def _on_pull(self, now: float, sender: PeerId, source: Addr, body: list[Tag]) -> None:
+        known = map(self.roster.tagged, body)
         self._push(source, [item.sealed for item in known if item is not None])
 
     def _push(self, to: Addr, sealed: list[bytes]) -> None:
