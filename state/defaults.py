@@ -26,6 +26,7 @@ MAX_AGE = 2**16 - 1  # seconds, in such messages
 ROUND = 0.05  # seconds, at least, between two rounds of handing on and dialling
 HAND_ON = (10.0, 0.4)  # messages with record news: at once, and per second
 HAND_ON_AGAIN = 15.0  # seconds, at least, until a change of a record that was news is announced
+HAND_ON_NEW = 3.0  # seconds until the record of a peer that has just joined is announced
 HAND_ON_PAUSE = 0.25  # seconds, at least, between two batches of them
 DIGESTS = (64.0, 8.0)  # of one peer taken at once, and per second
 SUMS = 32  # buckets of records whose sums two nodes compare
@@ -35,7 +36,8 @@ PULLS_TAKEN = (128.0, 16.0)  # the same of pulls of records; we send one or a fe
 PULL_TIMEOUT = 5.0  # seconds
 AUTHOR_UPDATES = (20.0, 2.0)  # records of one author accepted at once, and per second
 OWN_UPDATES = (8.0, 1.0)  # the same of our own, below what others accept
-OWN_ADDRESSES = (2.0, 0.05)  # the same where only addresses have changed
+OWN_ADDRESSES = (1.0, 0.05)  # the same where only addresses have changed
+ADDRESSES_GATHERED = 2.0  # seconds that such a change waits for further ones
 CONTESTED = 600.0  # seconds for which it is told that another node has this one's key
 RECLAIM_PAUSE = 30.0  # seconds between two steps over a record of our own from elsewhere
 

@@ -68,6 +68,7 @@ class Membership:
         self._pace = Bucket(Rate(*defaults.OWN_UPDATES), 0.0)
         self._addresses_pace = Bucket(Rate(*defaults.OWN_ADDRESSES), 0.0)
         self._unspread = False  # a change waits for its turn
+        self._gathered_at = -inf  # until then, where only addresses have changed
         self._urgent = False  # others route by it
         self._begun: dict[Link, None] = {}  # links over which records are exchanged
         self._to_compare: list[Link] = []  # new ones that this node dialled
@@ -153,6 +154,8 @@ class Membership:
         record = replace(self._own, seq=self._later_than(self._own.seq), **changes)
         self._latest = seal_record(self._identity, record)
         self._own = record
+        if self._begun and not self._unspread:
+            self._gathered_at = self._host.now() + defaults.ADDRESSES_GATHERED
         self._unspread = bool(self._begun)
         self._urgent |= self._unspread and not changes.keys() <= {"addresses"}
         if not self._begun:  # the first link gets it
@@ -266,11 +269,12 @@ class Membership:
         return self._roster.sums(mark_of(self._sealed))
 
     def _spread_own(self) -> None:
-        """Tell all links of the latest change. Changes of addresses alone go out seldom, since each
-        goes to all members in the end. A change that waits goes out from `run`, and not before."""
-        if not self._unspread or not self._begun:
-            return
+        """Tell all links of the latest change. Changes of addresses alone go out together, and
+        seldom, since each goes to all members in the end. A change that waits goes out from `run`,
+        and not before."""
         now = self._host.now()
+        if not self._unspread or not self._begun or (now < self._gathered_at and not self._urgent):
+            return
         if (self._pace if self._urgent else self._addresses_pace).take(now):
             urgent, self._unspread, self._urgent = self._urgent, False, False
             self._sealed = self._latest
@@ -375,7 +379,8 @@ class Membership:
             knowing = {link, *self._pulls.tellers(tag_of(record.peer))}
             others = [x for x in self._begun if x not in knowing]
             serves = record.run, record.holdings
-            self._record_news.add(record.peer, others, self._host.now(), serves=serves)
+            new = record.peer == link.peer and not any(serves)
+            self._record_news.add(record.peer, others, self._host.now(), serves=serves, new=new)
             if self._probing.liveness.is_live(record.peer):
                 self._changed()
             self._wake()
@@ -439,8 +444,8 @@ class Membership:
                 paced = max(self._roster.next_due(), -inf if first else self._next_dial)
                 wait = min(wait, paced - now)
         if self._unspread:
-            pace = self._pace if self._urgent else self._addresses_pace
-            wait = min(wait, pace.due - now)
+            paced = max(self._addresses_pace.due, self._gathered_at)
+            wait = min(wait, (self._pace.due if self._urgent else paced) - now)
         return min(max(wait, _LEAST_WAIT), defaults.MEMBERS_LOOK)
 
     @property

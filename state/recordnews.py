@@ -2,10 +2,10 @@
 
 A bucket bounds the messages. While news keep coming, as when many nodes join, they wait for it,
 and a message names all that has gathered. In the end each link hears of every record that its peer
-did not announce itself. A record that changes soon after its author was announced waits: a node
-that joins finds out its addresses one after the other, and changes its record eight times. So a
-swarm that grows by a hundred members a minute costs a node no more messages than one that grows by
-ten.
+did not announce itself. A new author's record waits for a moment, and one that changes soon after
+it was announced for longer: a node that joins finds out its addresses one after the other, and
+changes its record eight times. So a swarm that grows by a hundred members a minute costs a node no
+more messages than one that grows by ten.
 """
 
 from collections.abc import Iterable
@@ -33,40 +33,54 @@ class RecordNews(Generic[AnyLink]):
 
     def __init__(self) -> None:
         self._waiting: dict[AnyLink, dict[PeerId, None]] = {}  # longest wait first
-        self._announced: dict[PeerId, tuple[float, object]] = {}  # when, and what it served
+        self._next: dict[PeerId, tuple[float, object]] = {}  # not before then; what it served
         self._changed: dict[PeerId, dict[AnyLink, None]] = {}  # too soon after that
         self._changed_due = inf  # when the first of these may be announced
         self._told_at = -inf
         self._bucket = Bucket(Rate(*defaults.HAND_ON), 0.0)
 
     def add(
-        self, author: PeerId, links: Iterable[AnyLink], now: float, *, serves: object = None
+        self,
+        author: PeerId,
+        links: Iterable[AnyLink],
+        now: float,
+        *,
+        serves: object = None,
+        new: bool = False,
     ) -> None:
         """Queue an author's record for these links. A change of what the author `serves` does not
-        wait for other changes: routes depend on it."""
+        wait for other changes: routes depend on it. The first record of a `new` author, which has
+        just joined and told it itself, does."""
         others = dict.fromkeys(link for link in links if link.peer != author)
-        at, served = self._announced.get(author, (-inf, None))
-        due = at + defaults.HAND_ON_AGAIN
+        first = now + defaults.HAND_ON_NEW if new else now
+        due, served = self._next.setdefault(author, (first, serves))
         if now < due and serves == served:
             self._changed.setdefault(author, {}).update(others)
             self._changed_due = min(self._changed_due, due)
-            return
-        self._announced.pop(author, None)
-        for link in self._changed.pop(author, {}):
-            others.setdefault(link)
-        self._announced[author] = now, serves
-        if len(self._announced) > defaults.MEMBERS:
-            del self._announced[next(iter(self._announced))]
-        for link in others:
+        else:
+            self._queue(author, others, now, serves)
+
+    def _queue(
+        self, author: PeerId, links: dict[AnyLink, None], now: float, serves: object
+    ) -> None:
+        for link in {**links, **self._changed.pop(author, {})}:
             self._waiting.setdefault(link, {})[author] = None
+        self._next.pop(author, None)
+        self._next[author] = now + defaults.HAND_ON_AGAIN, serves
+        while len(self._next) > defaults.MEMBERS:
+            del self._next[next(iter(self._next))]
 
     def _add_changed(self, now: float) -> None:
         """Queue the changes that have waited long enough."""
         if now < self._changed_due:
             return
-        changed, self._changed, self._changed_due = self._changed, {}, inf
-        for author, links in changed.items():
-            self.add(author, links, now, serves=self._announced.get(author, (now, None))[1])
+        self._changed_due = inf
+        for author in list(self._changed):
+            due, serves = self._next.get(author, (now, None))
+            if due <= now:
+                self._queue(author, {}, now, serves)
+            else:
+                self._changed_due = min(self._changed_due, due)
 
     def heard(self, link: AnyLink, authors: Iterable[PeerId]) -> None:
         """Drop records that the link's peer has announced in the version known here."""

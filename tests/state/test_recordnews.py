@@ -105,6 +105,25 @@ def test_a_record_that_changes_again_and_again_is_announced_rarely() -> None:
     assert news.take(45.0) == [(LINKS[0], [AUTHOR])] and news.next_at() == float("inf")
 
 
+def test_who_has_just_joined_is_announced_with_the_addresses_that_it_finds_out() -> None:
+    news = RecordNews[Named]()
+    news.add(AUTHOR, LINKS[:1], 0.0, new=True)
+    news.add(AUTHOR, LINKS[:1], 2.0, new=True)
+    news.add(OTHER, LINKS[:1], 2.0)
+    assert news.take(2.0) == [(LINKS[0], [OTHER])], "whom others announce waited there"
+    assert news.next_at() == defaults.HAND_ON_NEW
+    assert news.take(defaults.HAND_ON_NEW) == [(LINKS[0], [AUTHOR])]
+
+
+def test_authors_beyond_the_bound_are_announced_all_the_same() -> None:
+    news, count = RecordNews[Named](), defaults.MEMBERS + 5
+    for number in range(count):
+        news.add(name(1000 + number), LINKS[:1], 0.0, new=True)
+        news.add(name(9000 + number), LINKS[:1], 1.0)
+    news.take(1.0)
+    assert len(news.take(defaults.HAND_ON_NEW)[0][1]) == count
+
+
 def test_a_change_that_a_peer_announces_itself_is_not_told_to_it() -> None:
     news = RecordNews[Named]()
     news.add(AUTHOR, LINKS[:3], 0.0)
