@@ -36,7 +36,8 @@ class Circuits:
     """Circuits of one node. `relays` dials through shoal's relays, `foreign` through libp2p's.
 
     Only a few circuits open at once through one relay. An opening that has begun is finished even
-    if its first dialer has given up: a relay lends little, and an abandoned handshake wastes it.
+    if its first dialer has given up, since a relay lends little, and an abandoned handshake wastes
+    it; but not where something else carries the link by then.
     `nursery` is set while the node serves.
     """
 
@@ -79,8 +80,8 @@ class Circuits:
         finally:
             opening.waiting -= 1
             link = self._endpoint.link(peer)
-            direct = link is not None and link.way not in (None, Way.RELAYED)
-            if not opening.waiting and (direct or not opening.begun):
+            carried = link is not None and link.connected
+            if not opening.waiting and (carried or not opening.begun):
                 opening.scope.cancel()
         if isinstance(opening.result, Link):
             return opening.result
