@@ -1,63 +1,155 @@
-"""Which circuits are opened to the end though nobody waits for them any more."""
+"""Links over relays, shoal's and libp2p's, in the simulator."""
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import trio
-from trio.testing import MockClock
 
+from shoal.netsim.daemons.host import SimulatedHost
+from shoal.netsim.daemons.profile import PROFILES
+from shoal.netsim.daemons.town import Town, is_direct
+from shoal.netsim.world import World
+from shoal.transport import defaults
 from shoal.transport.address import Address
-from shoal.transport.circuits import Circuits
-from shoal.transport.guard import Guard
+from shoal.transport.calls import Refusal
+from shoal.transport.endpoint import Endpoint
+from shoal.transport.hello import OpenSwarm
 from shoal.transport.identity import Identity
-from shoal.transport.pipe import Way
+from shoal.transport.ladder import Ladder, Rungs
+from shoal.transport.libp2p import Libp2pResponder
+from shoal.transport.libp2p.muxstream import MuxStream
+from shoal.transport.libp2p.yamux import PING, SYN
+from shoal.transport.pipe import Pipe, Way
+from shoal.transport.realhost import RealHost
+from shoal.transport.relay.book import RelayBook
+from shoal.transport.relay.defaults import RelayLimits
+from tests.transport.homes import (
+    HOMES,
+    NO_TCP,
+    NO_UDP,
+    UNPUNCHED,
+    Street,
+    rungs,
+    two_homes,
+    until,
+    way_of,
+)
+from tests.transport.libp2p.pipes import OURS, raw_peer
 
-PEER, RELAY = (Identity.from_seed(bytes([number]) * 32).peer for number in (1, 2))
-ADDRESS = Address.parse(f"/ip4/9.9.9.9/tcp/4001/p2p/{RELAY}")
+
+async def plain_relay(world: World, nursery: trio.Nursery) -> Address:
+    """A computer that relays as libp2p does, and is no shoal node."""
+    computer = world.host("plain-relay")
+    host = SimulatedHost(computer, PROFILES["desktop"], nursery)
+    identity = Identity.from_seed(b"r" * 32)
+    book = RelayBook(RelayLimits(volunteer=True), trio.current_time())
+    responder = Libp2pResponder(host, identity, addresses=list, relay=book)
+
+    async def serve() -> None:
+        listener = await host.listen("0.0.0.0", 4001)
+        while True:
+            stream = await listener.accept()
+            nursery.start_soon(responder.serve, stream, b"")
+
+    computer.start_soon(nursery, serve)
+    await trio.sleep(0.1)
+    return Address(computer.addresses()[0], 4001, identity.peer)
+
+
+async def test_a_relay_of_the_libp2p_kind_carries_a_link(world: World) -> None:
+    async with trio.open_nursery() as nursery:
+        relay = await plain_relay(world, nursery)
+        town = Town(world)
+        a, b = [
+            await town.node(
+                world.host(name, behind=world.gateway(f"{name}-router", "linux-drop")),
+                rungs=rungs(),
+                foreign=[relay],
+            )
+            for name in ("a", "b")
+        ]
+        await until(lambda: b.ladder.foreign.addresses())
+        link = await a.connect(b.peer)
+        assert link.way is Way.RELAYED
+        assert (await a.call(link, header={"n": 1}, payload=bytes(40_000))).header == {"n": 1}
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("witnesses", [3, 0])
+async def test_and_becomes_direct_where_both_have_linked_peers_in_common(
+    world: World, witnesses: int
+) -> None:
+    """They have seen both; no relay of theirs has. The twin: nobody vouches for any address."""
+    async with trio.open_nursery() as nursery:
+        relay = await plain_relay(world, nursery)
+        town = Town(world)
+        known = [
+            await town.node(world.host(f"w{n}"), rungs=rungs(), relaying=RelayLimits(rate=0))
+            for n in range(3)
+        ]
+        a, b = [
+            await town.node(
+                world.host(name, behind=world.gateway(f"{name}-router", "linux-drop")),
+                rungs=rungs(),
+                foreign=[relay],
+            )
+            for name in ("a", "b")
+        ]
+        for node in (a, b):
+            await town.introduce(node, known)
+        if not witnesses:
+            for node in known:
+                node.endpoint.handle("reach.where", lambda call: Refusal("not-linked", ""))
+        await until(lambda: b.ladder.foreign.addresses())
+        await trio.sleep(15)
+        link = await a.connect(b.peer)
+        assert link.way is Way.RELAYED
+        with trio.move_on_after(20):
+            await until(lambda: is_direct(link), 21)
+        assert is_direct(link) is bool(witnesses)
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("carried", [True, False])
-async def test_an_opening_that_nobody_waits_for(carried: bool, autojump_clock: MockClock) -> None:
-    """It ends where something else carries the link by then; else it may yet be of use."""
-    links: list[Any] = []
-    opened: list[str] = []
+async def test_a_libp2p_program_that_comes_by_a_circuit_stays(autojump_clock: Any) -> None:
+    """For longer than a link would have for its handshake."""
+    endpoint = Endpoint(RealHost(), OURS, admission=OpenSwarm())
+    off = dict.fromkeys(Rungs.__dataclass_fields__, False)
+    ladder = Ladder(RealHost(), endpoint, rungs=Rungs(**off))
 
-    async def link_relay(*_args: object) -> None:
-        await trio.lowlevel.checkpoint()
+    class Joins:
+        """As a circuit that comes from a relay is taken."""
 
-    async def dial(*_args: object, timeout: float) -> Any:
-        await trio.sleep(1)
-        return SimpleNamespace(seen=None, failure=None)
+        async def serve_pipe(self, pipe: Pipe, first: bytes) -> str:
+            pipe.medium = "circuit"  # type: ignore[misc]
+            await ladder.circuits.take_foreign(cast(MuxStream, pipe))
+            await trio.sleep_forever()
+            return ""
 
-    async def join(*_args: object, **_options: object) -> Any:
-        opened.append("circuit")
-        await trio.sleep(1)
-        return SimpleNamespace(way=Way.RELAYED)
-
-    endpoint = SimpleNamespace(
-        link=lambda peer: links[0] if links else None, guard=Guard(), join=join
-    )
-    knowledge = SimpleNamespace(vouch=lambda *_args: None)
-    circuits = Circuits(
-        cast(Any, endpoint),
-        cast(Any, SimpleNamespace(dial=dial)),
-        cast(Any, None),
-        cast(Any, knowledge),
-        link_relay=link_relay,
-        improve=lambda link, at_once: None,
-    )
     async with trio.open_nursery() as nursery:
-        circuits.nursery = nursery
-        with trio.move_on_after(0.5):
-            if carried:
-                nursery.start_soon(later, links)
-            await circuits.dial(ADDRESS, PEER)
-    assert opened == ([] if carried else ["circuit"])
+        await nursery.start(ladder.run, "127.0.0.1", 0)
+        async with raw_peer(cast(Libp2pResponder, Joins())) as peer:
+            await trio.sleep(2 * defaults.HANDSHAKE_S)
+            await peer.frame(PING, SYN, 0, 7)
+            while (frame := await peer.next())[0] != PING:
+                pass
+            assert frame[3] == 7
+        nursery.cancel_scope.cancel()
 
 
-async def later(links: list[Any]) -> None:
-    """Another circuit to the peer, of which its dialer learns just before it gives up."""
-    await trio.sleep(0.4)
-    links.append(SimpleNamespace(way=Way.RELAYED, connected=True))
+async def test_a_relay_where_nothing_can_be_punched(world: World) -> None:
+    assert await two_homes(world, HOMES, **UNPUNCHED) == ("relayed", "circuit")
+
+
+async def test_nobody_is_reached_without_relays(world: World) -> None:
+    assert (await two_homes(world, HOMES, relay=False))[0] == "none"
+
+
+async def test_relays_splice_tcp_and_udp(world: World) -> None:
+    street = Street(world)
+    await street.relays()
+    a = await street.home("a", "linux-drop", allow=NO_UDP)
+    b = await street.home("b", "linux-drop", allow=NO_TCP)
+    await street.settle(a, b)
+    assert await way_of(a, b, 1.0) == ("relayed", "circuit")
+    assert {leg.medium for relay in b.endpoint.links() for leg in relay.status.legs} >= {"udp"}

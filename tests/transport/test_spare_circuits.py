@@ -1,0 +1,63 @@
+"""Which circuits are opened to the end though nobody waits for them any more."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.transport.address import Address
+from shoal.transport.circuits import Circuits
+from shoal.transport.guard import Guard
+from shoal.transport.identity import Identity
+from shoal.transport.pipe import Way
+
+PEER, RELAY = (Identity.from_seed(bytes([number]) * 32).peer for number in (1, 2))
+ADDRESS = Address.parse(f"/ip4/9.9.9.9/tcp/4001/p2p/{RELAY}")
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("carried", [True, False])
+async def test_an_opening_that_nobody_waits_for(carried: bool, autojump_clock: MockClock) -> None:
+    """It ends where something else carries the link by then; else it may yet be of use."""
+    links: list[Any] = []
+    opened: list[str] = []
+
+    async def link_relay(*_args: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def dial(*_args: object, timeout: float) -> Any:
+        await trio.sleep(1)
+        return SimpleNamespace(seen=None, failure=None)
+
+    async def join(*_args: object, **_options: object) -> Any:
+        opened.append("circuit")
+        await trio.sleep(1)
+        return SimpleNamespace(way=Way.RELAYED)
+
+    endpoint = SimpleNamespace(
+        link=lambda peer: links[0] if links else None, guard=Guard(), join=join
+    )
+    knowledge = SimpleNamespace(vouch=lambda *_args: None)
+    circuits = Circuits(
+        cast(Any, endpoint),
+        cast(Any, SimpleNamespace(dial=dial)),
+        cast(Any, None),
+        cast(Any, knowledge),
+        link_relay=link_relay,
+        improve=lambda link, at_once: None,
+    )
+    async with trio.open_nursery() as nursery:
+        circuits.nursery = nursery
+        with trio.move_on_after(0.5):
+            if carried:
+                nursery.start_soon(later, links)
+            await circuits.dial(ADDRESS, PEER)
+    assert opened == ([] if carried else ["circuit"])
+
+
+async def later(links: list[Any]) -> None:
+    """Another circuit to the peer, of which its dialer learns just before it gives up."""
+    await trio.sleep(0.4)
+    links.append(SimpleNamespace(way=Way.RELAYED, connected=True))
