@@ -8,7 +8,6 @@ member live, and only a check without a proof takes it out. Spec: docs/spec/live
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from heapq import nsmallest
@@ -17,35 +16,7 @@ from math import inf
 from ..transport.identity import PeerId
 from ..transport.rates import Bucket, Rate
 from . import defaults
-
-
-@dataclass(slots=True)
-class Watched:
-    """A known member, as far as the own links do not say whether it answers. Times are `now`s."""
-
-    rank: bytes  # the order in which this node checks members due together
-    since: float = -inf  # when the member became known
-    witnesses: dict[PeerId, None] = field(default_factory=dict)
-    networks: dict[str, int] = field(default_factory=dict)  # of those whose links answer: how many
-    live: bool = False
-    proved: float = -inf  # when it last was
-    doubted: float = inf  # since when there is reason to check it
-    tried: float = -inf  # when a check last found nothing
-    pause: float = defaults.CHECK_PAUSE[0]  # after that one
-    turn: int = 0  # checks begun
-    first: float = inf  # when it was proved first, since it was last out
-    checking: bool = False
-
-    def count(self, place: str) -> None:
-        """One more witness in a network."""
-        self.networks[place] = self.networks.get(place, 0) + 1
-
-    def uncount(self, place: str) -> None:
-        """One fewer."""
-        if self.networks[place] == 1:
-            del self.networks[place]
-        else:
-            self.networks[place] -= 1
+from .watched import Watched
 
 
 class Liveness:
@@ -65,6 +36,8 @@ class Liveness:
         self._missing: set[PeerId] = set()  # linked peers of which no check was answered
         self._places: dict[PeerId, int] = {}  # see `_distance`
         self._resting: set[PeerId] | None = None  # None: not known yet
+        self._rested: set[PeerId] = set()  # as it was last known
+        self._questions = Bucket(Rate(*defaults.CALM_QUESTIONS), 0.0)
 
     # Results.
 
@@ -109,6 +82,7 @@ class Liveness:
                 for peer in self._answering.keys() - own
                 if len(self._watchers(peer)) >= defaults.WATCHERS_HEARD
             }
+            self._rested = self._resting
         return self._resting
 
     def _watchers(self, peer: PeerId) -> set[PeerId]:
@@ -232,7 +206,9 @@ class Liveness:
             return
         self._withdraw(by, watched)
         if peer in self._links:
-            alarmed = peer in self._answering and alarms.take(now)
+            # The own pings show the end of a link that does not rest as soon.
+            rested = peer in self._rested and peer in self._answering
+            alarmed = rested and alarms.take(now)
         else:
             alarmed = watched.live and (alarms.take(now) or not watched.networks)
         if alarmed:
@@ -265,6 +241,57 @@ class Liveness:
 
     # Checks.
 
+    def next_questions(self, now: float) -> dict[PeerId, list[PeerId]]:
+        """Return the questions for many members that are due: for whom to ask each witness.
+
+        End each with `answered`. A witness of more members that are due is asked before others.
+        """
+        due: dict[PeerId, list[PeerId]] = {}
+        for peer, watched in self._watched.items():
+            if watched.shared and self._due(peer, watched) <= now:
+                for by in watched.witnesses:
+                    if by in self._answering:
+                        due.setdefault(by, []).append(peer)
+        found: dict[PeerId, list[PeerId]] = {}
+        while due and self._questions.take(now):
+            by = max(due, key=lambda by: len(due[by]))
+            found[by] = due.pop(by)[: defaults.ASKED_FOR]
+            for peer in found[by]:
+                self._watched[peer].asked = True
+            due = {
+                other: left
+                for other, peers in due.items()
+                if (left := [peer for peer in peers if not self._watched[peer].asked])
+            }
+        return found
+
+    def answered(
+        self,
+        peer: PeerId,
+        asked: float,
+        now: float,
+        *,
+        proved: bool,
+        rivals: Iterable[PeerId] = (),
+    ) -> None:
+        """Take the answer to a question that was `asked` at this time.
+
+        It does not count once there is doubt, as the signature may be older than that. Without a
+        proof the member is checked by itself: at once if it is live.
+        """
+        if (watched := self._watched.get(peer)) is None:
+            return
+        watched.asked = False
+        stale = watched.doubted < inf or watched.checking or watched.tried > asked
+        if stale or peer in self._links:
+            return
+        if proved:
+            self.proved(peer, asked, rivals)
+        elif watched.live:
+            watched.doubted = now
+        else:
+            self.failed(peer, now)
+
     def next_checks(self, now: float) -> list[PeerId]:
         """Begin the checks that are due; end each with `proved`, `failed` or `void`."""
         self._expire(now)
@@ -272,7 +299,7 @@ class Liveness:
         due = sorted(
             (self._urgency(peer, watched), watched.rank, peer)
             for peer, watched in self._watched.items()
-            if self._due(peer, watched) <= now
+            if self._due(peer, watched) <= now and not watched.shared
         )
         found: list[PeerId] = []
         room = defaults.CHECKS_AT_ONCE - sum(w.checking for w in self._watched.values())
@@ -293,9 +320,12 @@ class Liveness:
         """Return when `next_checks` may have something, or a doubt or a wait ends."""
         least = min((since for since, _ in self._waiting.values()), default=inf) + defaults.RIVAL_S
         calm_at = now if self._calm.has(now) else self._calm.due
+        shared_at = now if self._questions.has(now) else self._questions.due
         for peer, watched in self._watched.items():
             due = self._due(peer, watched)
-            if due < calm_at and self._urgency(peer, watched) in _CALM:
+            if watched.shared:
+                due = max(due, shared_at)
+            elif due < calm_at and self._urgency(peer, watched) in _CALM:
                 due = calm_at
             least = min(least, due, self._ends(peer, watched))
         return max(least, now + defaults.TURN_S)
@@ -315,6 +345,8 @@ class Liveness:
             return inf
         if watched.doubted < inf:
             return watched.doubted
+        if watched.asked:
+            return inf
         if peer in self._links:
             return watched.tried + watched.pause if peer in self._missing else inf
         if watched.live:

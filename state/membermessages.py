@@ -6,7 +6,7 @@ from sys import intern
 
 from ..transport.decoding import Reader
 from ..transport.errors import Undecodable
-from ..transport.identity import PeerId
+from ..transport.identity import SIGNATURE_BYTES, PeerId
 from ..transport.place import Nearness
 from . import defaults
 from .errors import BadRecord
@@ -102,6 +102,26 @@ def read_find(payload: bytes | memoryview) -> tuple[PeerId, bytes, bool]:
         case [str(peer), bytes(nonce), bool(further), *_] if len(nonce) == defaults.NONCE_BYTES:
             return PeerId(peer), nonce, further
     raise BadRecord("a question for a member has a wrong form")
+
+
+def read_gather(payload: bytes | memoryview) -> tuple[bytes, list[PeerId]]:
+    """Return the asker's number and the members that are to sign. Raises BadRecord."""
+    match unpack(payload, list, defaults.LINKS_BYTES):
+        case [bytes(nonce), list(peers), *_] if len(nonce) == defaults.NONCE_BYTES:
+            if len(peers) <= defaults.ASKED_FOR and all(map(_is_name, peers)):
+                return nonce, _names(peers)
+    raise BadRecord("a question for members has a wrong form")
+
+
+def read_gathered(payload: bytes | memoryview) -> tuple[list[bytes], list[bytes]]:
+    """Return the path to the signed number, and the signatures. Raises BadRecord."""
+    match unpack(payload, list, defaults.LINKS_BYTES):
+        case [list(path), list(proofs), *_] if len(path) <= defaults.PATH:
+            hashes = all(isinstance(x, bytes) and len(x) == defaults.NONCE_BYTES for x in path)
+            signed = all(isinstance(x, bytes) and len(x) in (0, SIGNATURE_BYTES) for x in proofs)
+            if hashes and signed:
+                return path, proofs
+    raise BadRecord("an answer for members has a wrong form")
 
 
 def _names(found: Sequence[str]) -> list[PeerId]:

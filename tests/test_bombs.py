@@ -66,6 +66,8 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "records": membermessages.read_told,
     "links": membermessages.read_links,
     "question": membermessages.read_find,
+    "question for many": membermessages.read_gather,
+    "answer for many": membermessages.read_gathered,
     "member record": lambda data: record.open_record(seal(ALICE, record.DOMAIN, data)),
     "member record, peeked": lambda data: record.peek(seal(ALICE, record.DOMAIN, data)),
     "member record, no envelope": record.peek,

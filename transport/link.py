@@ -377,9 +377,16 @@ class Link:
                 await self._changed.park()
 
     async def _doubt(self) -> None:
-        """Tell that the peer is in doubt: a moment later where a relay has ended a circuit that was
-        used up. Then the peer is most likely well, and a new circuit is open within a second."""
-        if self._legs.missing and self._legs.lapsed:
+        """Tell that the peer is in doubt: at once where the last path is lost.
+
+        A path that merely may be gone has as long as any that falls silent, since relays are slow
+        at times. Where a relay has ended a circuit that was used up, the peer is most likely well,
+        and a new circuit is open within a second.
+        """
+        if not self._legs.missing:
+            silence = self._host.now() - self._lane.heard
+            await trio.sleep(max(0.0, self._limits.silent_s - silence))
+        elif self._legs.lapsed:
             await trio.sleep(defaults.LAPSED_S)
         self._doubted = True
         self._tell_doubt(self, True)

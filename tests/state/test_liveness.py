@@ -25,8 +25,15 @@ def node() -> Liveness:
     return made
 
 
+def asked_for(node: Liveness, now: float) -> list[PeerId]:
+    """Whom the questions for many that are due ask for."""
+    return [peer for peers in node.next_questions(now).values() for peer in peers]
+
+
 def prove(node: Liveness, now: float, *peers: PeerId) -> None:
     """All checks that are due at that time; of these peers a proof comes."""
+    for peer in asked_for(node, now):
+        node.answered(peer, now, now, proved=peer in peers)
     for peer in node.next_checks(now):
         if peer in peers:
             node.proved(peer, now)
@@ -34,9 +41,14 @@ def prove(node: Liveness, now: float, *peers: PeerId) -> None:
             node.failed(peer, now + defaults.CHECK_S)
 
 
+def due(node: Liveness, now: float) -> set[PeerId]:
+    """Who is asked for or checked now."""
+    return {*asked_for(node, now), *node.next_checks(now)}
+
+
 def is_due(node: Liveness, peer: PeerId, now: float) -> bool:
-    """Whether a check of it begins now."""
-    return peer in node.next_checks(now)
+    """Whether a check of it begins now, or it is asked for."""
+    return peer in due(node, now)
 
 
 def test_who_has_a_link_that_answers_is_live(node: Liveness) -> None:
@@ -52,9 +64,9 @@ def test_only_a_proof_makes_a_member_live(node: Liveness) -> None:
     node.told(A, [X, Y], [], 1.0, whole=True)
     node.told(B, [X, Y], [], 1.0, whole=True)
     assert not node.is_live(X)
-    assert {X, Y} <= set(node.next_checks(1.0))
-    node.proved(X, 1.1)
-    node.failed(Y, 2.0)
+    assert set(asked_for(node, 1.0)) == {X, Y}
+    node.answered(X, 1.0, 1.1, proved=True)
+    node.answered(Y, 1.0, 1.1, proved=False)
     assert node.is_live(X) and not node.is_live(Y)
 
 
@@ -65,12 +77,13 @@ def test_a_member_without_a_link_is_proved_again_the_oftener_the_fewer_see_it(
     node.told(A, [Y, Z], [], 0.0, whole=True)
     node.told(B, [Z], [], 0.0, whole=True)
     alone, one, more = defaults.PROVE_AGAIN_S
-    due: dict[PeerId, float] = {}
+    first: dict[PeerId, float] = {}
     for tick in range(int(more) * 2 + 2):
-        for peer in node.next_checks(tick / 2):
-            due.setdefault(peer, tick / 2)
+        for peer in due(node, tick / 2):
+            first.setdefault(peer, tick / 2)
+            node.answered(peer, tick / 2, tick / 2, proved=True)
             node.proved(peer, tick / 2)
-    assert due == {X: alone, Y: one, Z: more}
+    assert first == {X: alone, Y: one, Z: more}
 
 
 def test_it_is_sure_once_all_were_looked_for(node: Liveness) -> None:
@@ -89,8 +102,8 @@ def test_witnesses_of_one_network_count_as_one(node: Liveness) -> None:
     node.told(D, [X], [], 0.0, whole=True)
     node.told(B, [Y], [], 0.0, whole=True)
     node.told(D, [X, Y], [], 0.0, whole=True)
-    due = node.next_checks(defaults.PROVE_AGAIN_S[1])
-    assert X in due and Y not in due
+    found = due(node, defaults.PROVE_AGAIN_S[1])
+    assert X in found and Y not in found
     assert node.helpers(Y)[:2] in ([B, D], [D, B])
     assert set(node.helpers(X)[:2]) == {C, D}  # both are asked before others
 
@@ -462,34 +475,85 @@ def test_nobody_looks_for_checks_that_the_pace_does_not_allow_yet(node: Liveness
     node.linked(crowd[0], "here", 0.0)
     looks, now = 0, 0.0
     while now < 20.0:
-        for peer in node.next_checks(now):
-            node.proved(peer, now)
+        prove(node, now, *crowd)
         looks, now = looks + 1, node.next_due(now)
-    assert looks <= 1 + 20 * defaults.CALM_CHECKS[1]
+    assert looks <= 1 + 20 * (defaults.CALM_CHECKS[1] + defaults.CALM_QUESTIONS[1])
 
 
-def test_undoubted_members_are_checked_slowly(
-    node: Liveness, monkeypatch: pytest.MonkeyPatch
+def test_undoubted_members_without_a_witness_are_checked_slowly(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def checks() -> int:
         crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(300)]
         fresh = Liveness(OWN)
-        fresh.watch({A, *crowd})
+        fresh.watch({A, *crowd}, 0.0)
         fresh.linked(A, "a", 0.0)
-        fresh.told(A, crowd, [], 0.0, whole=True)
-        begun = 0
-        for tick in range(60):
-            due = fresh.next_checks(float(tick))
-            begun += len(due)
-            for peer in due:
-                fresh.proved(peer, float(tick))
-        return begun
+        begun: set[PeerId] = set()
+        for tick in range(100):
+            begun.update(found := fresh.next_checks(float(tick)))
+            for peer in found:
+                fresh.failed(peer, float(tick))
+        return len(begun)
 
-    monkeypatch.setattr(defaults, "PROVE_AGAIN_S", (300.0, 300.0, 300.0))
     burst, rate = defaults.CALM_CHECKS
-    assert checks() <= burst + 60 * rate
+    assert checks() <= burst + 100 * rate
     monkeypatch.setattr(defaults, "CALM_CHECKS", (1e9, 1e9))
     assert checks() == 300  # without the rate
+
+
+@pytest.mark.parametrize("members", [20, 100])
+def test_questions_for_many_grow_with_the_witnesses_not_with_the_members(members: int) -> None:
+    """Each of four witnesses speaks for a part of the members, which overlap."""
+    node, witnesses = Liveness(OWN), [A, B, C, D]
+    crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(members)]
+    node.watch({*witnesses, *crowd}, 0.0)
+    for number, by in enumerate(witnesses):
+        node.linked(by, by, 0.0)
+        said = [peer for place, peer in enumerate(crowd) if place % 4 in (number, number - 1)]
+        node.told(by, said, [], 0.0, whole=True)
+    questions = node.next_questions(0.0)
+    assert len(questions) <= len(witnesses)
+    assert Counter(peer for asked in questions.values() for peer in asked) == Counter(crowd)
+    assert not node.next_questions(0.0) and not node.next_checks(0.0), "they are under way"
+
+
+def test_questions_for_many_are_as_seldom_as_their_pace(node: Liveness) -> None:
+    node.watch({A, *(crowd := [PeerId(f"m{n}") for n in range(500)])}, 0.0)
+    node.told(A, crowd, [], 0.0, whole=True)
+    questions = 0
+    for tick in range(600):
+        for by, asked in node.next_questions(tick / 10).items():
+            assert by == A and len(asked) <= defaults.ASKED_FOR
+            questions += 1
+            for peer in asked:
+                node.answered(peer, tick / 10, tick / 10, proved=True)
+    burst, rate = defaults.CALM_QUESTIONS
+    assert 4 <= questions <= burst + 60 * rate
+
+
+def test_a_proof_for_many_that_comes_after_a_doubt_does_not_count(node: Liveness) -> None:
+    """A witness could keep the signature of one that is dead meanwhile."""
+    for by in (A, B):
+        node.told(by, [X], [], 0.0, whole=True)
+    prove(node, 0.0, X)
+    again = defaults.PROVE_AGAIN_S[2]
+    assert asked_for(node, again) == [X]
+    node.told(B, [], [X], again + 0.1, whole=False)
+    assert X in node.next_checks(again + 0.1), "the question does not delay the check"
+    node.failed(X, again + 1.1)
+    node.answered(X, again, again + 2.0, proved=True)
+    assert not node.is_live(X)
+
+
+def test_a_live_member_without_a_proof_for_many_is_checked_at_once(node: Liveness) -> None:
+    node.told(A, [X], [], 0.0, whole=True)
+    prove(node, 0.0, X)
+    again = defaults.PROVE_AGAIN_S[1]
+    assert asked_for(node, again) == [X]
+    node.answered(X, again, again + 1.0, proved=False)
+    assert node.is_live(X) and X in node.next_checks(again + 1.0)
+    node.failed(X, again + 2.0)
+    assert not node.is_live(X)
 
 
 def test_a_new_member_without_a_witness_is_not_checked_at_once() -> None:

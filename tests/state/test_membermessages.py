@@ -12,6 +12,8 @@ from shoal.state.membermessages import (
     encode_tags,
     read_digest,
     read_find,
+    read_gather,
+    read_gathered,
     read_links,
     read_tags,
     read_told,
@@ -121,6 +123,47 @@ def test_a_list_of_links_is_bounded() -> None:
 def test_a_question_for_a_member_has_one_form(value: object) -> None:
     with pytest.raises(BadRecord):
         read_find(msgpack.packb(value))
+
+
+def test_questions_for_many_members() -> None:
+    assert read_gather(msgpack.packb([NONCE, ["a", "b"], "later"])) == (NONCE, ["a", "b"])
+    assert read_gathered(msgpack.packb([[NONCE], [b"", bytes(64)]])) == ([NONCE], [b"", bytes(64)])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        [NONCE],
+        [NONCE[1:], ["a"]],
+        [NONCE, "a"],
+        [NONCE, [1]],
+        [NONCE, ["x" * (defaults.NAME_BYTES + 1)]],
+        [NONCE, ["a"] * (defaults.ASKED_FOR + 1)],
+    ],
+)
+def test_a_question_for_many_members_has_one_form(value: object) -> None:
+    with pytest.raises(BadRecord):
+        read_gather(msgpack.packb(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [[]],
+        [[NONCE[1:]], []],
+        [["a"], []],
+        [[NONCE] * (defaults.PATH + 1), []],
+        [[], [bytes(63)]],
+        [[], ["a"]],
+        [[], "a"],
+    ],
+)
+def test_an_answer_for_many_members_has_one_form(value: object) -> None:
+    with pytest.raises(BadRecord):
+        read_gathered(msgpack.packb(value))
 
 
 def test_names_that_many_peers_tell_are_kept_once() -> None:

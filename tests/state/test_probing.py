@@ -18,6 +18,8 @@ from shoal.transport.identity import PeerId
 from tests.bombs import SMALL_BOMBS
 from tests.state.fake_net import FakeNet, FakeNode
 
+NONCE = bytes(defaults.NONCE_BYTES)
+
 
 @pytest.fixture
 async def net(nursery: trio.Nursery) -> FakeNet:
@@ -132,6 +134,12 @@ async def test_a_liar_takes_nobody_out(
     assert (out == 0) == checked
 
 
+def sign_nothing(call: Call) -> Reply:
+    """Answer for all members with signatures that are none."""
+    _, peers = probing.read_gather(call.payload)
+    return Reply(payload=msgpack.packb([[], [bytes(64)] * len(peers)]))
+
+
 @pytest.mark.trio
 @pytest.mark.parametrize("verified", [True, False])
 async def test_a_liar_keeps_no_ghost(
@@ -144,6 +152,7 @@ async def test_a_liar_keeps_no_ghost(
         monkeypatch.setattr(probing, "verify", lambda *_: True)
     silence(dead)
     liar.endpoint.handle("live.find", lambda call: Reply(payload=bytes(64)))
+    liar.endpoint.handle("live.gather", sign_nothing)
     notice(dead, by=honest)
     await trio.sleep(2)
     give_up(dead, by=honest)
@@ -219,7 +228,7 @@ async def test_who_has_no_link_asks_a_witness_but_only_one_step_further(
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("method", ["live.links", "live.find", "live.prove"])
+@pytest.mark.parametrize("method", ["live.links", "live.find", "live.gather", "live.prove"])
 @pytest.mark.parametrize(
     "payload",
     [
@@ -232,6 +241,7 @@ async def test_who_has_no_link_asks_a_witness_but_only_one_step_further(
         msgpack.packb([True, [1], []]),
         msgpack.packb([True, [], {}]),
         msgpack.packb(["x", b"short", True]),
+        msgpack.packb([b"short", ["x"]]),
         msgpack.packb({"a": "b"}),
         *SMALL_BOMBS.values(),
     ],
@@ -252,8 +262,9 @@ async def test_nonsense_costs_the_link(
     ("method", "rate", "payload"),
     [
         ("live.links", "LINKS_TOLD", msgpack.packb([False, [], []])),
-        ("live.find", "FINDS", msgpack.packb(["nobody", bytes(16), True])),
-        ("live.prove", "PROOFS", bytes(16)),
+        ("live.find", "FINDS", msgpack.packb(["nobody", NONCE, True])),
+        ("live.gather", "QUESTIONS", msgpack.packb([NONCE, ["nobody"]])),
+        ("live.prove", "PROOFS", NONCE),
     ],
 )
 async def test_a_flood_is_refused(
@@ -275,6 +286,88 @@ async def test_a_flood_is_refused(
 
 
 @pytest.mark.trio
+async def test_after_the_proof_nobody_else_is_asked(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 2, 4)
+    leaf = nodes[2]
+    asked: list[PeerId] = []
+    for hub in nodes[:2]:
+        find = hub.endpoint._handlers["live.find"]
+
+        def count(call: Call, find: Any = find) -> Any:
+            asked.append(call.peer)
+            return find(call)
+
+        hub.endpoint.handle("live.find", count)
+    assert await leaf.directory._probing._ask_around(nodes[-1].peer, NONCE)
+    await trio.sleep(defaults.CHECK_S)
+    assert asked == [leaf.peer]
+
+
+def counted(nodes: list[FakeNode], *methods: str) -> Counter[tuple[str, PeerId, PeerId]]:
+    """Count the calls of these methods from now on, by method, caller and peer."""
+    calls: Counter[tuple[str, PeerId, PeerId]] = Counter()
+    for node in nodes:
+        for method in methods:
+            handler = node.endpoint._handlers[method]
+
+            def count(
+                call: Call, handler: Any = handler, method: str = method, at: PeerId = node.peer
+            ) -> Any:
+                calls[method, call.peer, at] += 1
+                return handler(call)
+
+            node.endpoint.handle(method, count)
+    return calls
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("leaves", [5, 20])
+async def test_a_hub_asks_each_leaf_once_for_all_others(
+    leaves: int, net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """Each leaf has the hub alone as a witness of all others, and all are proved every 10 s."""
+    nodes = await star(net, 1, leaves, settle=60.0)
+    hub, seconds = nodes[0], 120.0
+    calls = counted(nodes, "live.gather", "live.prove", "live.find")
+    everybody = {node.peer for node in nodes}
+    for _ in range(int(seconds)):
+        await trio.sleep(1)
+        assert all(node.members == everybody for node in nodes)
+    lots = seconds * defaults.GATHERINGS[1] + 1
+    assert not any(method == "live.find" for method, *_ in calls)
+    for leaf in nodes[1:]:
+        assert seconds / 15 <= calls["live.gather", leaf.peer, hub.peer] <= lots
+        assert seconds / 15 <= calls["live.prove", hub.peer, leaf.peer] <= lots
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("climbed", [True, False])
+async def test_an_old_signature_over_others_numbers_is_no_proof(
+    climbed: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub has a signature of a leaf that is dead, and hands it to all that ask."""
+    nodes = await star(net, 1, 4)
+    liar, dead = nodes[0], nodes[-1]
+    old = dead.identity.sign(probing.DOMAIN, NONCE)
+    if not climbed:  # the twin: the asker believes that its number leads to the signed one
+        monkeypatch.setattr(probing, "climb", lambda *_: NONCE)
+    silence(dead)
+
+    def answer(call: Call) -> Reply:
+        _, peers = probing.read_gather(call.payload)
+        proofs = [old if peer == dead.peer else b"" for peer in peers]
+        return Reply(payload=msgpack.packb([[NONCE], proofs]))
+
+    liar.endpoint.handle("live.gather", answer)
+    liar.endpoint.handle("live.find", lambda call: Refusal("no-proof", "no"))
+    await trio.sleep(30)
+    listing = [dead.peer in node.members for node in nodes[1:-1]]
+    assert not any(listing) if climbed else all(listing)
+
+
+@pytest.mark.trio
 async def test_a_member_that_nobody_else_reaches_is_dialled(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
@@ -282,6 +375,7 @@ async def test_a_member_that_nobody_else_reaches_is_dialled(
     nodes = await star(net, 2, 3, settle=0.0)
     for hub in nodes[:2]:
         hub.endpoint.handle("live.find", lambda call: Refusal("no-proof", "no"))
+        hub.endpoint.handle("live.gather", lambda call: Refusal("no-proof", "no"))
     await trio.sleep(30)
     assert all(nodes[-1].peer in node.members for node in nodes)
 
