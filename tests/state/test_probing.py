@@ -287,22 +287,20 @@ async def test_a_flood_is_refused(
 
 @pytest.mark.trio
 async def test_after_the_proof_nobody_else_is_asked(
-    net: FakeNet, autojump_clock: MockClock
+    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = await star(net, 2, 4)
-    leaf = nodes[2]
-    asked: list[PeerId] = []
-    for hub in nodes[:2]:
-        find = hub.endpoint._handlers["live.find"]
+    questions: list[str] = []
+    question = probing.Probing._question
 
-        def count(call: Call, find: Any = find) -> Any:
-            asked.append(call.peer)
-            return find(call)
+    async def count(self: probing.Probing, link: Any, method: str, *args: Any) -> bytes:
+        questions.append(method)
+        return await question(self, link, method, *args)
 
-        hub.endpoint.handle("live.find", count)
-    assert await leaf.directory._probing._ask_around(nodes[-1].peer, NONCE)
+    monkeypatch.setattr(probing.Probing, "_question", count)
+    assert await nodes[2].directory._probing._ask_around(nodes[-1].peer, NONCE)
     await trio.sleep(defaults.CHECK_S)
-    assert asked == [leaf.peer]
+    assert questions == ["live.find", "live.prove"]
 
 
 def counted(nodes: list[FakeNode], *methods: str) -> Counter[tuple[str, PeerId, PeerId]]:
