@@ -7,7 +7,6 @@ briefly. Spec: docs/spec/liveness.md.
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import zip_longest
 
 import msgpack
 import trio
@@ -295,7 +294,8 @@ class Probing:
                     signed = climb(nonce, path)
                 except BadRecord as error:
                     _blame(link, error)
-        for peer, proof in zip_longest(peers, proofs[: len(peers)], fillvalue=b""):
+        missing = [b""] * (len(peers) - len(proofs))
+        for peer, proof in zip(peers, proofs + missing, strict=False):
             proved = bool(proof) and verify(peer, DOMAIN, signed, proof)
             now = self._host.now()
             if proved:

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from shoal.state import defaults, probing
 from shoal.state.liveness import Liveness
+from shoal.state.membermessages import read_gather
 from shoal.state.roster import Roster
 from shoal.transport.calls import Call, Refusal, Reply
 from shoal.transport.frame import Priority
@@ -136,7 +137,7 @@ async def test_a_liar_takes_nobody_out(
 
 def sign_nothing(call: Call) -> Reply:
     """Answer for all members with signatures that are none."""
-    _, peers = probing.read_gather(call.payload)
+    _, peers = read_gather(call.payload)
     return Reply(payload=msgpack.packb([[], [bytes(64)] * len(peers)]))
 
 
@@ -354,7 +355,7 @@ async def test_an_old_signature_over_others_numbers_is_no_proof(
     silence(dead)
 
     def answer(call: Call) -> Reply:
-        _, peers = probing.read_gather(call.payload)
+        _, peers = read_gather(call.payload)
         proofs = [old if peer == dead.peer else b"" for peer in peers]
         return Reply(payload=msgpack.packb([[NONCE], proofs]))
 
