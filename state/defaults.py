@@ -95,7 +95,7 @@ PROOFS = (256.0, 32.0)  # proofs that one peer may ask of us, at once and per se
 NONCE_BYTES = 32  # as a hash has, for one signature may be over many of them
 WATCHERS = 4  # peers that watch a node closely
 WATCHERS_HEARD = 2  # watchers of a peer that must be linked here before its link may rest
-REST_S = 12.0  # seconds of silence after which a resting link is pinged
+REST_S = 20.0  # seconds of silence after which a resting link is pinged: some NATs forget at 30
 PROVE_S = 0.8  # seconds a witness waits for a proof
 
 # Feeds: docs/spec/state.md. What each kind may hold stands in kinds.py.

@@ -54,7 +54,7 @@ LATELY_S: Final = 30.0
 """Seconds until a smallest network counts as not seen lately again. A larger one does so more
 often, by its multiple."""
 HANDSHAKE_S: Final = 10.0
-IDLE_S: Final = 2.0
+IDLE_S: Final = 2.25
 SILENT_S: Final = 3.5
 QUIET_S: Final = 4.5
 GRACE_S: Final = 20.0
@@ -66,8 +66,9 @@ REORDERED_IDS: Final = 16 * KIB
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 1 * MIB
 """An acknowledgement goes out by itself after so many frames or bytes."""
-PATIENCE: Final = 1.25
-"""So many times longer than `IDLE_S` the side that was dialled waits before it pings."""
+PATIENCE: Final = 2.5 / IDLE_S
+"""So many times longer than `IDLE_S` the side that was dialled waits before it pings: each side has a
+second for a pong until `SILENT_S`, in which TCP repeats a lost ping twice."""
 PROBED_BYTES: Final = 4 * KIB
 """Bulk under way below which the queueing delay is not measured, in bytes: it fills no buffer."""
 LATER_S: Final = 1.0
@@ -101,8 +102,9 @@ LONG_RATE: Final = 1e6
 """With so many bytes per second over `LONG_LOOK_S`, a long TCP path gets a UDP one beside it."""
 LONG_AGAIN_S: Final = 300.0
 """Between two attempts to get one, in seconds."""
-STANDBY_S: Final = 10.0
-"""Seconds without a byte before a connection that carries nothing is pinged."""
+STANDBY_S: Final = 20.0
+"""Seconds without a byte before a connection that carries nothing is pinged. Some NATs forget a UDP
+port after 30 s."""
 FRAME_OVERHEAD_BYTES: Final = 64
 """What a frame costs beside its bytes, so that empty ones are bounded too."""
 

@@ -496,8 +496,9 @@ def test_a_quiet_link_pings_and_measures_its_round_trip() -> None:
     pair = Pair()
     pair.settle(now=0.25)
     assert pair.a.wire.rtt == 0.25
-    assert pair.a.wire.tick(0.5) == 2.25
-    pair.a.wire.tick(2.25)
+    idle = 0.25 + defaults.IDLE_S
+    assert pair.a.wire.tick(0.5) == idle
+    pair.a.wire.tick(idle)
     assert pair.a.take(1000) != b""
     assert not pair.a.wire.is_silent(3.7)
     assert pair.a.wire.is_silent(3.75)
@@ -508,7 +509,7 @@ def test_the_side_that_dialled_pings_for_both() -> None:
     pair = Pair()
     pair.settle()
     pings = {"a": 0, "b": 0}
-    for quarter in range(1, 37):
+    for quarter in range(1, int(16 * defaults.IDLE_S) + 5):
         now = quarter / 4
         for name, side in (("a", pair.a), ("b", pair.b)):
             side.wire.tick(now)
