@@ -459,6 +459,15 @@ def test_a_failed_check_over_a_silent_resting_link_takes_its_peer_out() -> None:
     assert node.is_live(peer) and peer in node.answering()
 
 
+def test_a_rumour_brings_about_no_check_of_a_linked_peer_whose_link_does_not_rest() -> None:
+    """The own pings show its end as soon."""
+    node = next(iter(mesh(25)[0].values()))
+    watched = min(node.answering() - node.resting())
+    for by in sorted(node.answering()):
+        node.told(by, [], [watched], 10.0, whole=False)
+    assert not is_due(node, watched, 12.0)
+
+
 def test_a_rumour_does_not_take_out_a_peer_that_is_heard() -> None:
     nodes, _ = mesh(25)
     node = next(iter(nodes.values()))

@@ -240,6 +240,33 @@ async def test_a_link_is_in_doubt_before_it_is_quiet(world: World) -> None:
     assert doubts[0] == (True, []) and doubts[-1] == (False, ["quiet", "back"])
 
 
+@pytest.mark.parametrize(("seconds", "doubted"), [(2.2, False), (8.0, True)])
+async def test_a_relayed_path_that_is_silent_for_a_moment_casts_no_doubt_on_its_peer(
+    world: World, seconds: float, doubted: bool
+) -> None:
+    """Another path is looked for meanwhile, but a doubt is told to all peers."""
+    homes = Homes(world)
+    link = await homes.meet(RELAYED)
+    doubts: list[float] = []
+    began = trio.current_time()
+
+    def note(link: Link, doubt: bool) -> None:
+        if doubt and link.peer in (homes.a.peer, homes.b.peer):
+            doubts.append(trio.current_time() - began)
+
+    for home in (homes.a, homes.b):
+        home.endpoint.on_link_doubt(note)
+    router = world.gateways["a-router"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(homes.ask, link, 1, 30)
+        await trio.sleep(0.01)
+        homes.faults.link_down(router)
+        await trio.sleep(seconds)
+        homes.faults.link_up(router)
+    assert bool(doubts) == doubted
+    assert not doubts or defaults.SILENT_S - 0.5 <= doubts[0] <= defaults.SILENT_S + 1.0
+
+
 @pytest.mark.parametrize("patience", [0.0, defaults.LAPSED_S])
 async def test_a_circuit_that_is_used_up_casts_no_doubt_on_its_peer(
     world: World, monkeypatch: pytest.MonkeyPatch, patience: float
