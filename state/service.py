@@ -367,13 +367,13 @@ class State:
             still = [peer for peer in vouched if peer in seen]
             lonely = [peer for peer, at in seen.items() if at == now and self._is_lonely(peer)]
             stale = len(still) * 2 < len(vouched)
-            few = len(vouched) < defaults.VOUCHED_ENOUGH and not seen.keys() <= set(vouched)
-            if (stale or few or not set(lonely) <= set(vouched)) and pace.take(now):
+            if (stale or not set(lonely) <= set(vouched)) and pace.take(now):
                 latest = sorted(seen, key=seen.__getitem__)[-defaults.VOUCHED_ENOUGH :]
                 some = list(dict.fromkeys([*lonely, *still, *latest]))[: defaults.AUTHOR_VOUCHED]
                 with suppress(FeedFull):  # it has forked
                     self.set("member", VOUCHES, write_vouches(map(public_key_of, some)))
                     vouched = some
+                await trio.sleep(defaults.VOUCH_PAUSE)  # meanwhile others may do so as well
 
     async def _until_vouching(self) -> None:
         """Soon after a link came up; the many peers of a node that is new look one after the other,

@@ -425,6 +425,29 @@ def test_strangers_one_after_the_other_are_told_of_slowly() -> None:
     run(body)
 
 
+def test_links_of_the_first_seconds_are_vouched_for_together() -> None:
+    """All members fetch each entry, and a node that joins gets its links one by one."""
+
+    async def body(swarm: Swarm) -> None:
+        nodes = [await swarm.node() for _ in range(8)]
+        await trio.sleep(defaults.WRITE_HOLD + 5)
+        heads = set()
+        for step in range(300):
+            if step % 10 == 0 and (number := step // 10) < len(nodes):
+                for other in nodes[:number]:
+                    swarm.connect(nodes[number], other)
+            for one in nodes:
+                heads.add(one.state.replica.head(one.identity.public_key, ("member", 0)))
+            await trio.sleep(0.1)
+        assert len(heads - {None}) <= 2 * len(nodes)
+        authors = nodes[0].state.replica.authors
+        assert all(
+            authors.vouchers(one.identity.public_key) >= defaults.VOUCHED_LEAST for one in nodes
+        )
+
+    run(body)
+
+
 def test_nobody_sets_what_has_no_room() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
