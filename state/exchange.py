@@ -9,6 +9,7 @@ waits for it or for the archive.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from math import inf
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from ..transport.identity import PeerId
@@ -32,7 +33,7 @@ from .interest import both
 from .kinds import all_parts
 from .neighbours import BucketAt, Neighbour, Neighbours, Pair
 from .replica import Admit, Replica, by_feed
-from .wanted import Place, Pull, Wanted
+from .wanted import Place, Pull, Wanted, is_patient
 
 NEWS, DIGEST, HEADS, PULL = "state.news", "state.digest", "state.heads", "state.pull"
 HAVE = "state.have"
@@ -93,6 +94,10 @@ class Exchange:
         self._round_s = defaults.GOSSIP_ROUND
         self._draw = draw
         self._rechecked = -inf
+        self._rechecking = Bucket(Rate(*defaults.RECHECKS), 0.0)
+        each, everybody = defaults.PATIENT_GIVEN
+        self._shares = Rates(Rate(*each))
+        self._giving = Bucket(Rate(*everybody), 0.0)
         self._rates = {
             NEWS: Rates(Rate(*defaults.FEED_NEWS)),
             PULL: Rates(Rate(*defaults.FEED_PULLS)),
@@ -178,7 +183,7 @@ class Exchange:
         """When `tell`, `next_pulls` or `due_rechecks` may have something to do, if nothing else
         happens."""
         waiting = self.rechecks or self.replica.newcomers
-        rechecks = self._rechecked + defaults.RECHECK if waiting else inf
+        rechecks = self._recheck_at() if waiting else inf
         return min(self._tell_at(), rechecks, self.wanted.next_at(self._network.now()))
 
     def _tell_at(self) -> float:
@@ -198,9 +203,9 @@ class Exchange:
         news, self._news = self._news, {}
         self._neighbours.turn(now)
         plots = {plot for _, plot in news}
-        # Many feeds at once mean that a cut has healed, unless they have gathered for long.
-        feeds = len(news) if now - self._news_since <= defaults.NEWS_GATHERED else 1
-        keepers = {plot: self._neighbours.keepers(plot, feeds) for plot in plots}
+        keepers = {
+            plot: self._neighbours.keepers(plot, self._told(plot, len(news), now)) for plot in plots
+        }
         lots: dict[PeerId, list[Place]] = {}
         for place, having in news.items():
             for peer in keepers[place[1]]:
@@ -208,6 +213,13 @@ class Exchange:
                     lots.setdefault(peer, []).append(place)
         for peer, places in lots.items():
             self._post(peer, self.replica.told(places))
+
+    def _told(self, plot: Plot, feeds: int, now: float) -> int:
+        """How many neighbours are told of news of this, together with those of so many feeds."""
+        if now - self._news_since <= defaults.NEWS_GATHERED:
+            many = feeds >= defaults.NEWS_MANY  # a cut has healed
+            return defaults.NEIGHBOURS_MOST if many else defaults.NEIGHBOURS
+        return defaults.NEIGHBOURS_FEW if plot[0] in defaults.NEWS_PATIENT else defaults.NEIGHBOURS
 
     def _post(self, peer: PeerId, heads: list[Told]) -> None:
         for start in range(0, len(heads), defaults.NEWS_HEADS):
@@ -239,15 +251,16 @@ class Exchange:
     async def pull(self, pull: Pull) -> None:
         """Get what is lacking of these feeds from a peer, as much as it gives at once."""
         peer, places = pull.peer, pull.places
-        vain = set(places)
+        vain, left = set(places), set[Place]()
         before = {place: self.replica.head(*place) for place in places}
         try:
             asked = encode_heads(self.replica.told(places))
             pulled = Pulled.decode(await self._network.call(peer, PULL, asked))
             seen = await self._take(pull, pulled)
             vain = {place for place in places if self.replica.head(*place) == before[place]}
-            if pulled.more and seen:  # it was cut behind the last that it gave
-                vain -= set(places[places.index(seen[-1]) + 1 :])
+            if pulled.more:  # it was cut behind the last that it gave
+                left = vain & set(places[places.index(seen[-1]) + 1 if seen else 0 :])
+                vain -= left
         except Unanswered:
             pass
         except (BadMessage, BadEntry) as error:
@@ -255,7 +268,7 @@ class Exchange:
         except StateError:
             pass  # the archive takes nothing now, and has said so
         finally:
-            self.wanted.ended(pull, vain, self._network.now())
+            self.wanted.ended(pull, vain, self._network.now(), left)
 
     async def _take(self, pull: Pull, pulled: Pulled) -> list[Place]:
         """Take in what a peer gave, and others their turn between two feeds; of which there was
@@ -283,7 +296,7 @@ class Exchange:
         """Whom to `compare` with now for the sake of new authors."""
         now = self._network.now()
         newcomers = self.replica.newcomers
-        if not (self.rechecks or newcomers) or now < self._rechecked + defaults.RECHECK:
+        if not (self.rechecks or newcomers) or now < self._recheck_at():
             return []
         if newcomers:
             # What was compared before was compared without them.
@@ -292,8 +305,12 @@ class Exchange:
             if not self.rechecks and (peer := self.somebody()) is not None:
                 self.rechecks[peer] = None
         self._rechecked = now
+        self._rechecking.take(now)
         peers, self.rechecks = list(self.rechecks), {}
         return self._neighbours.some(peers, defaults.RECHECKED)
+
+    def _recheck_at(self) -> float:
+        return max(self._rechecked + defaults.RECHECK, self._rechecking.due)
 
     async def compare(self, peer: PeerId) -> None:
         """Find out what this node and a peer lack of what the other has."""
@@ -317,16 +334,21 @@ class Exchange:
 
     async def _compare(self, peer: PeerId, known: Neighbour) -> Collection[BucketAt]:
         """Which buckets that differ are left for another time."""
-        answer = await self._ask_digest(peer, known, roots=known.differed)
+        waits = self.wanted.waits(peer, self._network.now())
+        answer = await self._ask_digest(peer, known, roots=known.differed and not waits)
         known.differed = bool(answer.roots)
+        later: dict[Plot, bytes] = {}  # roots of what is asked about once its turn has come
         if answer.roots and answer.buckets is None:
-            answer = await self._ask_digest(peer, known, roots=True)
+            if waits:
+                later = {plot: answer.roots[plot] for plot in answer.roots if is_patient(plot)}
+            answer = await self._ask_digest(peer, known, roots=True, same=later)
         pairs = dict(self._differing(known, answer.buckets or {}))
-        theirs, unasked = await self._ask_heads(peer, pairs)
+        chosen = self._chosen(pairs)
+        theirs, unasked = await self._ask_heads(peer, chosen)
         if self._neighbours.get(peer) is not known:
             raise Unanswered  # as in `_ask_own`
         self.wanted.heard(peer, theirs.values(), self._network.now())
-        asked = {at: pair for at, pair in pairs.items() if at not in unasked}
+        asked = {at: pair for at, pair in chosen.items() if at not in unasked}
         self._post(peer, await self._beyond(asked, theirs))
         lacking = {
             (head.plot, bucket_of(head.key)) for head in theirs.values() if self.replica.lacks(head)
@@ -334,12 +356,32 @@ class Exchange:
         known.pairs |= {at: pair for at, pair in asked.items() if at not in lacking}
         while len(known.pairs) > defaults.SAME_PAIRS:
             del known.pairs[next(iter(known.pairs))]
-        return unasked
+        unasked |= pairs.keys() - chosen.keys()
+        return unasked | {(plot, bucket_of(self.replica.own)) for plot in later}
 
-    async def _ask_digest(self, peer: PeerId, known: Neighbour, *, roots: bool) -> Compared:
+    def _chosen(self, pairs: Mapping[BucketAt, Pair]) -> Mapping[BucketAt, Pair]:
+        """The buckets to ask about now: while what they bring has to wait, a part by lot."""
+        if not self.wanted.spent(self._network.now()):
+            return pairs
+        first, most = self._draw(256), defaults.PATIENT_BUCKETS
+        return {
+            at: pair
+            for at, pair in pairs.items()
+            if not is_patient(at[0]) or (at[1] - first) % 256 < most
+        }
+
+    async def _ask_digest(
+        self,
+        peer: PeerId,
+        known: Neighbour,
+        *,
+        roots: bool,
+        same: Mapping[Plot, bytes] = MappingProxyType({}),
+    ) -> Compared:
+        """Compare the roots, but those that are to count as the `same`, whatever this node has."""
         digest, mine = self.replica.digest, self.replica.interest.kept
         shared = both(mine, known.keeps)
-        ask = Compare(digest.top(shared), digest.roots(shared) if roots else None, mine)
+        ask = Compare(digest.top(shared), {**digest.roots(shared), **same} if roots else None, mine)
         answer = Compared.decode(await self._network.call(peer, DIGEST, ask.encode()))
         known.keeps = answer.keeps
         return answer
@@ -432,9 +474,18 @@ class Exchange:
         return encode_heads(self.replica.told((head.key, head.plot) for head in heads))
 
     async def give(self, peer: PeerId, payload: bytes) -> bytes:
-        """Answer a PULL, perhaps from the disk. Raises as `answer`."""
+        """Answer a PULL, perhaps from the disk. Raises as `answer`.
+
+        Where many ask for feeds of patient kinds, each is given few of them, and told that there is
+        more: it can be had of others as well.
+        """
         self._admit(peer, PULL)
-        return (await self.replica.give(decode_heads(payload, defaults.PULL_FEEDS))).encode()
+        asked, now = decode_heads(payload, defaults.PULL_FEEDS), self._network.now()
+        patient = [head for head in asked if is_patient(head.plot)]
+        room = sum(self._shares.take(peer, now) or self._giving.take(now) for _ in patient)
+        held = patient[room:]
+        pulled = await self.replica.give([head for head in asked if head not in held])
+        return Pulled(pulled.items, more=pulled.more or bool(held)).encode()
 
     def _admit(self, peer: PeerId, method: str) -> None:
         if not self._rates[method].take(peer, self._network.now()):

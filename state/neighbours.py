@@ -114,12 +114,12 @@ class Neighbours:
         others = [peer for peer in self._peers if peer not in self._near]
         self._near += self.some(others, defaults.NEIGHBOURS_MOST - len(self._near))
 
-    def keepers(self, plot: Plot, feeds: int = 1) -> list[PeerId]:
-        """Whom to tell news of this, together with those of so many feeds: the neighbours that keep
-        it; where these are few, others."""
-        count = defaults.NEIGHBOURS_MOST if feeds >= defaults.NEWS_MANY else defaults.NEIGHBOURS
+    def keepers(self, plot: Plot, count: int = defaults.NEIGHBOURS) -> list[PeerId]:
+        """Whom to tell news of this: of so many neighbours those that keep it; where these are few,
+        others."""
         found = [peer for peer in self._near[:count] if self._peers[peer].shares(plot)]
-        if len(found) < defaults.COVER:
+        least = min(defaults.COVER, count)
+        if len(found) < least:
             others = [peer for peer in self.sharing((plot,)) if peer not in found]
-            found += self.some(others, defaults.COVER - len(found))
+            found += self.some(others, least - len(found))
         return found

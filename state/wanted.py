@@ -6,14 +6,20 @@ fewest of them, and was asked longest ago, comes first: a liar that promises eve
 nobody else. A second one over the same link, which keeps who is far away from waiting for each
 answer, has to leave room for first ones. An author whose entries have been many of late waits:
 rates only delay. Sans-I/O.
+
+Feeds of patient kinds, which all members write when many nodes join, are asked for by a budget:
+some at once, which is all of them in a small swarm, and then a few every few seconds. A feed counts
+as one whatever it has of bytes: were these counted, a few peers with large feeds could spend what
+there is for minutes. What brings nothing does not count.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
 from ..transport.identity import PeerId
+from ..transport.rates import Bucket, Rate
 from . import defaults
 from .digest import Plot
 from .gossip import Told
@@ -45,11 +51,26 @@ class _Asked:
 @dataclass(slots=True)
 class _Teller:
     told: dict[Place, Told] = field(default_factory=dict)  # that was lacking then
+    patient: dict[Place, Told] = field(default_factory=dict)  # the same of patient kinds
     vain: dict[Told, float] = field(default_factory=dict)  # until when it is not asked for again
     asked: float = -inf  # when last
     busy: int = 0  # pulls under way
+    rests: float = -inf  # until when it is asked for nothing of patient kinds
     asking: set[Place] = field(default_factory=set)
     """For what: over the same link again would be no sooner."""
+
+    def lot(self, place: Place) -> dict[Place, Told]:
+        """Return where it stands what this one has told of a feed."""
+        return self.patient if is_patient(place[1]) else self.told
+
+    @property
+    def count(self) -> int:
+        return len(self.told) + len(self.patient)
+
+
+def is_patient(plot: Plot) -> bool:
+    """Whether a feed is of a kind that all members write when they join, and nobody waits for."""
+    return plot[0] in defaults.NEWS_PATIENT
 
 
 class Wanted:
@@ -66,26 +87,38 @@ class Wanted:
         self._look_at = inf  # when to choose again, since not everything was looked at
         self._took = defaults.PULL_PATIENCE[1]  # seconds, a pull that brought something, of late
         self._paced: dict[bytes, None] = {}  # those of whom nothing is asked until then
+        self._budget = Bucket(Rate(*defaults.PATIENT_LOTS), 0.0)  # for feeds of patient kinds
 
     def tellers(self, place: Place) -> dict[PeerId, Told]:
         """Who has told of something lacking there, and of what."""
         return {
-            peer: teller.told[place]
+            peer: teller.lot(place)[place]
             for peer, teller in self._tellers.items()
-            if place in teller.told
+            if place in teller.lot(place)
         }
 
     def lacks_of(self, peer: PeerId, key: bytes) -> bool:
         """Whether a peer has told of something by this author that is lacking."""
         teller = self._tellers.get(peer)
         return teller is not None and any(
-            place[0] == key and self._lacks(told) for place, told in teller.told.items()
+            place[0] == key and self._lacks(told)
+            for lot in (teller.told, teller.patient)
+            for place, told in lot.items()
         )
+
+    def spent(self, now: float) -> bool:
+        """Whether feeds of patient kinds can only be asked for later."""
+        return not self._budget.has(now)
+
+    def waits(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer has told of such feeds."""
+        teller = self._tellers.get(peer)
+        return teller is not None and bool(teller.patient) and self.spent(now)
 
     def room(self, peer: PeerId) -> int:
         """How much more this peer may tell of."""
         teller = self._tellers.get(peer)
-        return defaults.TOLD if teller is None else defaults.TOLD - len(teller.told)
+        return defaults.TOLD if teller is None else defaults.TOLD - teller.count
 
     def heard(self, peer: PeerId, heads: Iterable[Told], now: float) -> None:
         """A peer has these; note what is lacking here. All whom it told ask for another part of it
@@ -95,28 +128,38 @@ class Wanted:
         for left in range(len(lacking), 0, -1):
             told = lacking.pop(self._draw(left))
             if teller.vain.get(told, now) <= now:
-                teller.told[told.key, told.plot] = told
-                if len(teller.told) > defaults.TOLD:
-                    del teller.told[next(iter(teller.told))]
-        if teller.told:
+                lot = teller.lot((told.key, told.plot))
+                lot[told.key, told.plot] = told
+                if teller.count > defaults.TOLD:
+                    del lot[next(iter(lot))]
+        if teller.count:
             self._telling[peer] = teller
 
     def next(self, now: float) -> list[Pull]:
         """Whom to ask for which feeds now; each ends with `ended`."""
         self._look_at = inf
-        self._telling = {peer: teller for peer, teller in self._telling.items() if teller.told}
+        self._telling = {peer: teller for peer, teller in self._telling.items() if teller.count}
         idle = [item for item in self._telling.items() if item[1].busy < defaults.PULLS_OF_ONE]
         if not idle:
             return []
         found: list[Pull] = []
         under_way = self._under_way(now)
-        looks = max(defaults.LOOKED_AT // len(idle), defaults.PULL_FEEDS)
+        looks = max(defaults.LOOKED_AT // 2 // len(idle), defaults.PULL_FEEDS)
+        patient = self._patient_room(now)
         for peer, teller in sorted(idle, key=lambda item: (item[1].busy, item[1].asked)):
             most = defaults.PULLS_MORE if teller.busy else defaults.PULLS
             if under_way + len(found) >= most:
                 break
-            places = self._choose(teller, looks, now)
-            if len(places) == defaults.PULL_FEEDS or (not places and len(teller.told) >= looks):
+            places = self._choose(teller, teller.told, looks, defaults.PULL_FEEDS, now)
+            room = min(patient, defaults.PULL_FEEDS - len(places))
+            some: list[Place] = []
+            if room and now >= teller.rests:
+                some = self._choose(teller, teller.patient, looks, room, now)
+            patient -= len(some)
+            self._budget.take(now, len(some) / defaults.PATIENT_LOT)
+            places += some
+            waiting = teller.count if patient else len(teller.told)
+            if len(places) == defaults.PULL_FEEDS or (not places and waiting >= looks):
                 self._look_at = now + defaults.LOOK_AGAIN
             if places:
                 found.append(self._begin(Pull(peer, tuple(places), now), teller))
@@ -139,15 +182,22 @@ class Wanted:
         late = now - self._patience()
         return sum(pull.since > late for pull in self._pulls)
 
-    def _choose(self, teller: _Teller, looks: int, now: float) -> list[Place]:
+    def _patient_room(self, now: float) -> int:
+        """How many feeds of patient kinds may be asked for now: a lot at least, or none."""
+        level = self._budget.level(now)
+        return int(level * defaults.PATIENT_LOT) if level >= 1 else 0
+
+    def _choose(
+        self, teller: _Teller, lot: dict[Place, Told], looks: int, most: int, now: float
+    ) -> list[Place]:
         """What to ask one for. So much is looked at, and the next time what has waited longest."""
         places: list[Place] = []
         patience = self._patience()
-        for place in list(islice(teller.told, looks)):
-            told = teller.told.pop(place)
+        for place in list(islice(lot, looks)):
+            told = lot.pop(place)
             if not self._lacks(told):
                 continue
-            teller.told[place] = told
+            lot[place] = told
             if place in teller.asking:
                 continue
             asked = self._asked.get(place)
@@ -155,7 +205,7 @@ class Wanted:
                 asked is None or asked.beside or asked.late(now, patience)
             ):
                 places.append(place)
-                if len(places) == defaults.PULL_FEEDS:
+                if len(places) == most:
                     break
         return places
 
@@ -165,14 +215,19 @@ class Wanted:
 
     def next_at(self, now: float) -> float:
         """When `next` may find something that it does not find now, if nothing else happens."""
+        budget = now if self._budget.has(now) else self._budget.due
+        patient = (max(budget, one.rests) for one in self._telling.values() if one.patient)
+        lots = min((when for when in patient if when > now), default=inf)
         if not self._asked and not self._paced:
-            return self._look_at
+            return min(self._look_at, lots)
         patience = self._patience()
         late = (asked.since + patience for asked in self._asked.values())
         over = now + defaults.AUTHOR_BURST_S
         self._paced = {key: None for key in self._paced if self._free_at[key] > over}
         paced = (self._free_at[key] - defaults.AUTHOR_BURST_S for key in self._paced)
-        return min((when for when in (*late, *paced, self._look_at) if when > now), default=inf)
+        return min(
+            (when for when in (*late, *paced, lots, self._look_at) if when > now), default=inf
+        )
 
     def came(self, key: bytes, size: int, now: float) -> None:
         """Entries of an author came, so many bytes in all."""
@@ -185,23 +240,30 @@ class Wanted:
             del self._free_at[oldest]
             self._paced.pop(oldest, None)
 
-    def ended(self, pull: Pull, vain: Container[Place], now: float) -> None:
-        """A pull is over; what was asked for in `vain` is not asked of this one again soon."""
+    def ended(
+        self, pull: Pull, vain: Container[Place], now: float, left: Collection[Place] = ()
+    ) -> None:
+        """A pull is over; what was asked for in `vain` is not asked of this one again soon. What is
+        `left` had no room in the answer: where that is all, the peer has given much to others."""
         for place in pull.places:
             self._asked.pop(place, None)
+        back = sum(is_patient(at[1]) and (at in vain or at in left) for at in pull.places)
+        self._budget.give(now, back / defaults.PATIENT_LOT)
         if pull not in self._pulls:
             return  # the link it was over is gone
         self._pulls.remove(pull)
         teller = self._tellers[pull.peer]
         teller.busy -= 1
         teller.asking.difference_update(pull.places)
-        if not all(place in vain for place in pull.places):
+        if len(left) == len(pull.places):
+            teller.rests = now + defaults.VAIN_S
+        if not all(place in vain or place in left for place in pull.places):
             self._took += (now - pull.since - self._took) / defaults.PULLS_TOOK
         for place in pull.places:
-            told = teller.told.get(place)
+            told = teller.lot(place).get(place)
             if told is None or not (place in vain and self._lacks(told)):
                 continue
-            del teller.told[place]
+            del teller.lot(place)[place]
             teller.vain[told] = now + defaults.VAIN_S
             if len(teller.vain) > defaults.TOLD:
                 del teller.vain[next(iter(teller.vain))]
@@ -209,9 +271,10 @@ class Wanted:
     def settle(self, place: Place) -> None:
         """Something came of that feed: forget what is not lacking any more."""
         for teller in self._tellers.values():
-            told = teller.told.get(place)
+            lot = teller.lot(place)
+            told = lot.get(place)
             if told is not None and not self._lacks(told):
-                del teller.told[place]
+                del lot[place]
 
     def lost(self, peer: PeerId) -> None:
         """The link to a peer is gone."""

@@ -31,10 +31,10 @@ class Bucket:
         self._level -= count
         return True
 
-    def give(self, now: float) -> None:
-        """One that was taken did not count after all."""
+    def give(self, now: float, count: float = 1) -> None:
+        """So many that were taken did not count after all."""
         self.has(now)
-        self._level = min(self._rate.burst, self._level + 1)
+        self._level = min(self._rate.burst, self._level + count)
 
     def has(self, now: float, count: float = 1) -> bool:
         """Whether so many more may happen."""

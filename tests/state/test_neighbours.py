@@ -46,8 +46,8 @@ def test_news_of_many_feeds_go_to_more() -> None:
     """Were as few told of them, some would hear by two or three of what a cut kept from them."""
     it = neighbours(60, range(60))
     it.turn(0.0)
-    few = it.keepers(PLOT, defaults.NEWS_MANY - 1)
-    many = it.keepers(PLOT, defaults.NEWS_MANY)
+    few = it.keepers(PLOT)
+    many = it.keepers(PLOT, defaults.NEIGHBOURS_MOST)
     assert len(set(few)) == defaults.NEIGHBOURS < len(set(many)) == defaults.NEIGHBOURS_MOST
     assert set(few) < set(many)
 

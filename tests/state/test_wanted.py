@@ -12,7 +12,7 @@ from shoal.state.wanted import Place, Pull, Wanted
 from shoal.transport.identity import PeerId
 
 A, B, C = (PeerId(name) for name in "ABC")
-PLOT = ("member", 0)
+PLOT = ("jobs", 0)
 
 
 def head(author: int, seq: int = 1) -> Told:
@@ -241,7 +241,7 @@ def test_however_much_is_told_a_choice_takes_a_moment_and_comes_to_all_of_it() -
         return lacks(told)
 
     tellers = [PeerId(f"p{number}") for number in range(7)]
-    flood = [Told((1).to_bytes(32), kind, 0, 1, 1, bytes(16)) for kind in ("member", "jobs")]
+    flood = [Told((1).to_bytes(32), kind, 0, 1, 1, bytes(16)) for kind in ("claims", "jobs")]
     for number, peer in enumerate(tellers):
         numbers = range(2 + number * 3_000, 2 + number * 3_000 + defaults.TOLD - 9)
         it.wanted.heard(peer, [head(author) for author in numbers], 0.0)
@@ -267,3 +267,100 @@ def test_no_room_is_no_reason_to_look() -> None:
     it.next(0.0)
     it.wanted._lacks = lambda told: 1 / 0 > 0
     assert it.next(0.1) == {}
+
+
+def member(author: int, seq: int = 1) -> Told:
+    return Told(author.to_bytes(32), "member", 0, 1, seq, bytes(16))
+
+
+def asked_by(it: Lacking, until: float, now: float = 0.0) -> dict[Place, float]:
+    """Pull all that may be pulled, each at once, and return when each feed was asked for."""
+    found: dict[Place, float] = {}
+    while now <= until:
+        while pulls := it.wanted.next(now):
+            for pull in pulls:
+                for at in pull.places:
+                    found[at] = now
+                    it.have[at[0]] = 10**6
+                    it.wanted.settle(at)
+                it.wanted.ended(pull, (), now)
+        after = it.wanted.next_at(now)
+        assert after > now
+        now = after
+    return found
+
+
+def test_of_many_that_join_at_once_each_is_asked_for_in_its_turn() -> None:
+    """In a small swarm that is at once; feeds of other kinds never wait."""
+    it = Lacking()
+    burst, per_s = (defaults.PATIENT_LOT * rate for rate in defaults.PATIENT_LOTS)
+    for peer in (A, B):
+        it.wanted.heard(peer, [member(number) for number in range(60)], 0.0)
+    assert set(asked_by(it, 0.1).values()) == {0.0}
+    for peer in (A, B):
+        it.wanted.heard(peer, [member(number) for number in range(100, 500)], 1000.0)
+    asked = asked_by(it, 1060.0, 1000.0)
+    assert burst + 59 * per_s <= len(asked) <= burst + 60 * per_s
+    assert len(set(asked.values())) <= 1 + 60 * per_s / defaults.PATIENT_LOT  # some together
+    it.wanted.heard(C, [head(1_000)], 1060.1)
+    assert it.next(1060.1) == {C: [place(1_000)]}
+
+
+def test_what_was_superseded_while_it_waited_is_never_asked_for() -> None:
+    it = Lacking()
+    it.wanted.heard(A, [member(number) for number in range(300)], 0.0)
+    asked = asked_by(it, 30.0)
+    waiting = {number for number in range(300) if (number.to_bytes(32), ("member", 0)) not in asked}
+    assert waiting
+    it.wanted.heard(A, [member(number, 2) for number in range(300)], 30.0)
+    assert all(told.seq == 2 for told in it.wanted._tellers[A].patient.values())
+    assert it.wanted.room(A) == defaults.TOLD - len(waiting)
+
+
+def test_promises_spend_no_budget() -> None:
+    it = Lacking()
+    it.wanted.heard(A, [member(number) for number in range(1_000)], 0.0)
+    for _ in range(100):
+        for peer in it.next(0.0):
+            it.ended(peer, True, 0.0)
+    it.wanted.heard(B, [member(number) for number in range(96)], 0.0)
+    assert len(asked_by(it, 0.0)) == 96
+
+
+def test_eight_that_spend_the_budget_leave_the_ninth_its_turn() -> None:
+    it = Lacking()
+    it.wanted.heard(A, [member(number) for number in range(100)], 0.0)
+    asked_by(it, 0.1)  # it is spent
+    liars = [PeerId(f"p{number}") for number in range(8)]
+    it.wanted.heard(B, [member(9_999)], 0.2)
+    now, seq = 0.2, 10**6
+    while now < 30:
+        seq += 1
+        for number, liar in enumerate(liars):
+            mine = range(1_000 + 16 * number, 1_016 + 16 * number)
+            it.wanted.heard(liar, [member(author, seq) for author in mine], now)
+        for pull in it.wanted.next(now):
+            if pull.peer == B:
+                return
+            for at in pull.places:
+                it.have[at[0]] = seq
+                it.wanted.settle(at)
+            it.wanted.ended(pull, (), now)
+        now = max(it.wanted.next_at(now), now + 0.01)
+    raise AssertionError("the honest one was never asked")
+
+
+def test_who_gave_much_to_others_rests_and_another_is_asked() -> None:
+    it = Lacking()
+    it.wanted.heard(A, [member(1), head(2)], 0.0)
+    (pull,) = it.wanted.next(0.0)
+    it.wanted.ended(pull, (), 0.0, pull.places)  # there is more, and it gave nothing
+    assert it.next(0.1) == {A: [place(2)]}  # of other kinds
+    it.ended(A, True, 0.1)
+    it.wanted.heard(B, [member(1)], 0.2)
+    (other,) = it.wanted.next(0.2)
+    assert other.peer == B
+    it.wanted.lost(B)
+    it.wanted.ended(other, (), 0.3)
+    assert it.next(0.3) == {} and it.wanted.next_at(0.3) == defaults.VAIN_S
+    assert it.next(defaults.VAIN_S) == {A: [(place(1)[0], ("member", 0))]}

@@ -1,0 +1,161 @@
+"""When hundreds join at once: what is told, asked and given of it at first, and what later."""
+
+from shoal.state import defaults
+from shoal.state.exchange import DIGEST, HEADS, NEWS, PULL
+from shoal.state.gossip import Pulled, encode_heads
+from shoal.transport.identity import PeerId
+from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_once, link
+
+JOBS = ("jobs", 0)
+
+
+async def joined(count: int, **nodes: int) -> tuple[FakeNetwork, list[FakeNode], list[Writer]]:
+    """Linked nodes, of which the first has the feeds of so many that have joined."""
+    net = FakeNetwork()
+    made = [FakeNode(net, number + 1) for number in range(nodes.get("nodes", 2))]
+    for index, node in enumerate(made):
+        for other in made[:index]:
+            await link(node, other)
+    writers = [Writer(number) for number in range(1_000, 1_000 + count)]
+    for node in made:
+        await node.replica.grouped(writer.peer for writer in writers)
+        node.replica.newcomers.clear()
+    await made[0].replica.take([(writer.write(a={"v": 1}).sealed,) for writer in writers])
+    return net, made, writers
+
+
+async def taken_in() -> None:
+    net, (one, two), writers = await joined(300)
+    await two.exchange.compare(one.peer)
+    net.calls.clear()
+    await two.pull()
+    while not all(two.replica.head(writer.key, MEMBER) for writer in writers):
+        net.time = two.exchange.wanted.next_at(net.time)
+        await two.pull()
+    assert net.calls.count(PULL) < 100
+    assert 30 < net.time < 300
+    assert two.replica.digest.top() == one.replica.digest.top()
+
+
+def test_many_are_taken_in_over_minutes() -> None:
+    at_once(taken_in())
+
+
+async def compared_meanwhile() -> None:
+    net, (one, two), _ = await joined(300)
+    await two.exchange.compare(one.peer)
+    await two.pull()
+    await one.write(JOBS, b={"v": 1})
+    net.calls.clear()
+    answers = []
+    real = two.call
+
+    async def call(peer: object, method: str, payload: bytes) -> bytes:
+        answer = await real(one.peer, method, payload)
+        answers.append((method, len(answer)))
+        return answer
+
+    two.call = call  # type: ignore[method-assign]
+    await two.exchange.compare(one.peer)
+    await two.pull()
+    assert two.replica.head(one.key, JOBS) is not None
+    assert [method for method, _ in answers] == [DIGEST, DIGEST, HEADS, PULL]
+    assert sum(size for _, size in answers) < 1_000, "nothing of what is known to be lacking"
+    reports: list[PeerId] = []
+    two.exchange.on_reported.append(reports.append)
+    await two.exchange.compare(one.peer)
+    assert not reports, "what the other has of this node's own feed is not known"
+
+
+def test_what_waits_is_not_compared_again_and_the_rest_is() -> None:
+    at_once(compared_meanwhile())
+
+
+async def given_to_each() -> None:
+    """One that asks for everything leaves others their part, and other kinds are given to all."""
+    net, (one, greedy, modest), writers = await joined(300, nodes=3)
+    await one.write(JOBS, b={"v": 1})
+    wanted = [(writer.key, MEMBER) for writer in writers]
+    each, everybody = defaults.PATIENT_GIVEN
+
+    async def ask(node: FakeNode, first: int, *more: FakeNode) -> Pulled:
+        places = [*((one.key, JOBS) for _ in more), *wanted[first : first + 15]]
+        asked = encode_heads(node.replica.told(places))
+        return Pulled.decode(await one.exchange.give(node.peer, asked))
+
+    pulled = [await ask(greedy, first) for first in range(0, 300, 15)]
+    assert sum(len(answer.items) for answer in pulled) == each[0] + everybody[0]
+    assert pulled[-1] == Pulled([], more=True)
+    assert len((await ask(modest, 0)).items) == each[0]
+    assert len((await ask(greedy, 0, one)).items) == 1
+    net.time += 1 / everybody[1]
+    assert len((await ask(greedy, 0)).items) == 1
+
+
+def test_one_gives_so_much_and_each_has_its_part() -> None:
+    at_once(given_to_each())
+
+
+async def had_of_others() -> None:
+    """Who is told that there is more, and given nothing, has it of another one soon."""
+    net, (one, two, three), writers = await joined(40, nodes=3)
+    await three.exchange.compare(one.peer)
+    await three.pull()
+
+    async def nothing(peer: object, payload: bytes) -> bytes:
+        return Pulled([], more=True).encode()
+
+    one.exchange.give = nothing  # type: ignore[method-assign]
+    for peer in (one, three):
+        await two.exchange.compare(peer.peer)
+    await two.pull()
+    assert all(two.replica.head(writer.key, MEMBER) for writer in writers)
+    assert not two.blamed and net.time == 0.0
+
+
+def test_what_one_has_no_room_for_comes_from_another() -> None:
+    at_once(had_of_others())
+
+
+async def gathered() -> None:
+    net, nodes, _ = await joined(0, nodes=3 * defaults.NEIGHBOURS)
+    one = nodes[0]
+
+    def told() -> int:
+        """How many peers are told now."""
+        net.posts.clear()
+        one.exchange.tell()
+        return len({to for _, to, method in net.posts if method == NEWS})
+
+    for number in range(int(defaults.NEWS_PATIENCE[0])):
+        await one.write(a={"v": number})
+        assert told() == defaults.NEIGHBOURS
+        net.time += defaults.NEWS_PAUSE
+    await one.write(a={"v": "later"})
+    assert told() == 0
+    net.time = one.exchange.due_at()
+    assert told() == defaults.NEIGHBOURS_FEW
+    await one.write(a={"v": "last"})
+    net.time += 2 * defaults.NEWS_GATHERED
+    await one.write(JOBS, b={"v": 1})
+    assert told() == defaults.NEIGHBOURS  # of other kinds
+
+
+def test_news_that_gathered_go_to_few() -> None:
+    at_once(gathered())
+
+
+async def newcomers() -> None:
+    net, (one, two) = (await joined(0))[:2]
+    times = []
+    for number in range(600):
+        two.replica.newcomers[Writer(3_000 + number).key] = None
+        two.exchange.rechecks[one.peer] = None
+        times += [net.time for _ in two.exchange.due_rechecks()]
+        net.time += 0.1
+    burst, per_s = defaults.RECHECKS
+    assert burst <= len(times) <= burst + 60 * per_s + 1
+
+
+def test_comparisons_for_the_sake_of_new_authors_are_paced() -> None:
+    at_once(newcomers())
