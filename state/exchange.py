@@ -132,7 +132,10 @@ class Exchange:
         jitter = 0.75 + self._draw(2**16) / 2**17
         self._round_at = now + self._round_s * jitter
         self._round_s = min(2 * self._round_s, defaults.GOSSIP_CALM)
-        return self.somebody()
+        peer = self.somebody()
+        if peer is not None and (known := self._neighbours.get(peer)) is not None:
+            known.turn = True
+        return peer
 
     def _stirred(self, pause: float = defaults.GOSSIP_ROUND) -> None:
         """Bring the next comparison forward, because something is new."""
@@ -334,7 +337,8 @@ class Exchange:
 
     async def _compare(self, peer: PeerId, known: Neighbour) -> Collection[BucketAt]:
         """Which buckets that differ are left for another time."""
-        waits = self.wanted.waits(peer, self._network.now())
+        waits = self.wanted.waits(peer, self._network.now(), known.turn)
+        known.turn = False
         answer = await self._ask_digest(peer, known, roots=known.differed and not waits)
         known.differed = bool(answer.roots)
         later: dict[Plot, bytes] = {}  # roots of what is asked about once its turn has come

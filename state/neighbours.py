@@ -27,6 +27,7 @@ class Neighbour:
     """What one node remembers of a peer that it exchanges feeds with."""
 
     comparing: bool = False
+    turn: bool = False  # it was drawn to be compared with: its turn among all
     differed: bool = True  # when last compared: then the roots are sent at once
     pairs: dict[BucketAt, Pair] = field(default_factory=dict)
     """Buckets that differ, with nothing in them that is lacking here."""

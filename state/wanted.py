@@ -110,10 +110,11 @@ class Wanted:
         """Whether feeds of patient kinds can only be asked for later."""
         return not self._budget.has(now)
 
-    def waits(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer has told of such feeds."""
+    def waits(self, peer: PeerId, now: float, turn: bool) -> bool:
+        """Whether a peer is not to be asked about such feeds now: unless it has told of none that
+        are lacking, and its `turn` has come."""
         teller = self._tellers.get(peer)
-        return teller is not None and bool(teller.patient) and self.spent(now)
+        return self.spent(now) and not (turn and (teller is None or not teller.patient))
 
     def room(self, peer: PeerId) -> int:
         """How much more this peer may tell of."""

@@ -20,7 +20,9 @@ async def joined(count: int, **nodes: int) -> tuple[FakeNetwork, list[FakeNode],
     for node in made:
         await node.replica.grouped(writer.peer for writer in writers)
         node.replica.newcomers.clear()
-    await made[0].replica.take([(writer.write(a={"v": 1}).sealed,) for writer in writers])
+    items = [(writer.write(a={"v": 1}).sealed,) for writer in writers]
+    for node in (made[0], *made[1:][: nodes.get("more", 0)]):
+        await node.replica.take(items)
     return net, made, writers
 
 
@@ -69,6 +71,31 @@ async def compared_meanwhile() -> None:
 
 def test_what_waits_is_not_compared_again_and_the_rest_is() -> None:
     at_once(compared_meanwhile())
+
+
+async def compared_by_turns() -> None:
+    """While the budget is used up: a peer whose turn it is tells a part of what it has."""
+    net, (one, three, two), writers = await joined(300, nodes=3, more=1)
+    await two.exchange.compare(one.peer)
+    await two.pull()
+    net.calls.clear()
+    await two.exchange.compare(three.peer)
+    assert net.calls == [DIGEST, DIGEST]
+    turns = []
+    while three.peer not in turns:
+        turns.append(two.exchange.next_round())
+    await two.exchange.compare(three.peer)
+    told = sum(three.peer in two.exchange.wanted.tellers((one.key, MEMBER)) for one in writers)
+    assert 0 < told < 100
+    net.calls.clear()
+    while turns.count(three.peer) < 2:
+        turns.append(two.exchange.next_round())
+    await two.exchange.compare(three.peer)
+    assert net.calls == [DIGEST, DIGEST], "what it has told comes first"
+
+
+def test_while_much_waits_peers_are_asked_for_a_part_by_turns() -> None:
+    at_once(compared_by_turns())
 
 
 async def given_to_each() -> None:
