@@ -22,7 +22,8 @@ from ..transport.link import Link
 from . import defaults
 from .entry import Entry
 from .errors import StateError
-from .exchange import DIGEST, HAVE, HEADS, NEWS, PULL, Exchange, Unanswered
+from .exchange import Exchange
+from .network import DIGEST, HAVE, HEADS, NEWS, PULL, Unanswered
 from .replica import Admit, Replica
 from .wanted import Pull
 

@@ -14,9 +14,9 @@ from ...state import defaults
 from ...state.digest import Plot
 from ...state.document import snapshot
 from ...state.entry import NO_PARENT, Entry, FeedName, client_of, seal_entry
-from ...state.exchange import DIGEST, HEADS, NEWS, PULL
 from ...state.gossip import Compared, Heads, Pulled, Told, decode_heads, encode_heads
 from ...state.kinds import KINDS
+from ...state.network import DIGEST, HEADS, NEWS, PULL
 from ...state.vouches import VOUCHES
 from ...transport.identity import Identity, PeerId
 from .replicanode import ReplicaNode

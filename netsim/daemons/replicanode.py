@@ -17,8 +17,9 @@ from ...state import defaults
 from ...state.archive import MemoryArchive
 from ...state.entry import Entry, open_entry
 from ...state.errors import StateError
-from ...state.exchange import Exchange, Unanswered
+from ...state.exchange import Exchange
 from ...state.interest import Interest
+from ...state.network import Unanswered
 from ...state.replica import Replica
 from ...state.roster import Roster
 from ...transport.identity import Identity, PeerId

@@ -15,9 +15,10 @@ from ...state.archive import MemoryArchive
 from ...state.digest import Plot
 from ...state.document import Document, snapshot
 from ...state.entry import MAX_EPOCH, NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
-from ...state.exchange import DIGEST, HAVE, HEADS, NEWS, PULL, Exchange
+from ...state.exchange import Exchange
 from ...state.gossip import Compared, Heads, Item, Pulled, Told, decode_heads, encode_heads, told
 from ...state.kinds import KINDS, all_parts
+from ...state.network import DIGEST, HAVE, HEADS, NEWS, PULL
 from ...state.replica import Replica, Taken
 from ...transport.identity import Identity, PeerId
 from ..packet import Addr

@@ -12,8 +12,9 @@ from shoal.state.digest import Plot
 from shoal.state.document import Document, snapshot
 from shoal.state.entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
 from shoal.state.errors import StateError
-from shoal.state.exchange import NEWS, Exchange, Unanswered
+from shoal.state.exchange import Exchange
 from shoal.state.kinds import KINDS
+from shoal.state.network import NEWS, Unanswered
 from shoal.state.replica import Replica
 from shoal.transport.identity import Identity, PeerId
 

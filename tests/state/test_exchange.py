@@ -10,10 +10,11 @@ from shoal.state import defaults
 from shoal.state.digest import HASH_BYTES, bucket_of
 from shoal.state.entry import FORKED, Entry, Head
 from shoal.state.errors import BadMessage, StateError
-from shoal.state.exchange import DIGEST, HAVE, HEADS, NEWS, PULL, Exchange
+from shoal.state.exchange import Exchange
 from shoal.state.gossip import Ask, Compare, Heads, Pulled, Told, encode_heads
 from shoal.state.interest import Interest
 from shoal.state.kinds import all_parts
+from shoal.state.network import DIGEST, HAVE, HEADS, NEWS, PULL
 from shoal.state.vouches import VOUCHES, write_vouches
 from shoal.transport.identity import PeerId
 from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_once, facts_of, link

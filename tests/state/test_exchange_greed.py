@@ -7,9 +7,10 @@ import pytest
 
 from shoal.state import defaults
 from shoal.state.entry import Entry
-from shoal.state.exchange import HAVE, PULL, Exchange
+from shoal.state.exchange import Exchange
 from shoal.state.gossip import Item, Pulled, Told, encode_heads
 from shoal.state.interest import Interest
+from shoal.state.network import HAVE, PULL
 from shoal.transport.identity import PeerId
 from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_once, link
 

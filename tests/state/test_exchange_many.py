@@ -1,8 +1,8 @@
 """When hundreds join at once: what is told, asked and given of it at first, and what later."""
 
 from shoal.state import defaults
-from shoal.state.exchange import DIGEST, HEADS, NEWS, PULL
 from shoal.state.gossip import Pulled, encode_heads
+from shoal.state.network import DIGEST, HEADS, NEWS, PULL
 from shoal.transport.identity import PeerId
 from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_once, link
 

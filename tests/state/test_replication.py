@@ -16,8 +16,8 @@ from trio.testing import MockClock
 from shoal.state import defaults
 from shoal.state.archive import MemoryArchive
 from shoal.state.errors import BadMessage
-from shoal.state.exchange import DIGEST, HAVE, HEADS, NEWS, PULL
 from shoal.state.gossip import Pulled
+from shoal.state.network import DIGEST, HAVE, HEADS, NEWS, PULL
 from shoal.state.replica import Replica
 from shoal.state.replication import Replication
 from shoal.state.views.jobs import Job, job_fact, job_id

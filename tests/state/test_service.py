@@ -18,9 +18,9 @@ from shoal.state import defaults
 from shoal.state.digest import Plot
 from shoal.state.entry import Proof
 from shoal.state.errors import StateError
-from shoal.state.exchange import PULL
 from shoal.state.gossip import encode_heads, told
 from shoal.state.keeper import DISK
+from shoal.state.network import PULL
 from shoal.state.ownfacts import Said
 from shoal.state.record import ModelName
 from shoal.state.service import OWN_FEEDS, State

@@ -1,0 +1,43 @@
+"""What the exchange of feeds needs of links and time, and the names of its messages."""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol
+
+from ..transport.identity import PeerId
+from .errors import StateError
+
+NEWS: Final = "state.news"
+DIGEST: Final = "state.digest"
+HEADS: Final = "state.heads"
+PULL: Final = "state.pull"
+HAVE: Final = "state.have"
+
+
+class Unanswered(Exception):
+    """A peer refused, went away, or took too long."""
+
+
+class Network(Protocol):
+    """The peers with a link, and the time."""
+
+    def now(self) -> float: ...
+
+    def post(self, peer: PeerId, method: str, payload: bytes, *, later: bool = False) -> None:
+        """Send something that is not answered. It may leave `later`, with something else."""
+        ...
+
+    async def call(self, peer: PeerId, method: str, payload: bytes) -> bytes:
+        """Raises Unanswered."""
+        ...
+
+    def blame(self, peer: PeerId, error: StateError) -> None:
+        """It said what nobody may: it loses the link."""
+        ...
+
+    async def pause(self) -> None:
+        """Let others run."""
+        ...
+
+    def turn(self) -> AbstractAsyncContextManager[Any]:
+        """Within it nobody else takes entries in."""
+        ...
