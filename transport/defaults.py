@@ -67,8 +67,8 @@ ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 1 * MIB
 """An acknowledgement goes out by itself after so many frames or bytes."""
 PATIENCE: Final = 2.5 / IDLE_S
-"""So many times longer than `IDLE_S` the side that was dialled waits before it pings: each side has a
-second for a pong until `SILENT_S`, in which TCP repeats a lost ping twice."""
+"""So many times longer than `IDLE_S` the side that was dialled waits before it pings: each side has
+a second for a pong until `SILENT_S`, in which TCP repeats a lost ping twice."""
 PROBED_BYTES: Final = 4 * KIB
 """Bulk under way below which the queueing delay is not measured, in bytes: it fills no buffer."""
 LATER_S: Final = 1.0
