@@ -35,6 +35,7 @@ class Liveness:
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: start, rivals
         self._missing: set[PeerId] = set()  # linked peers of which no check was answered
         self._places: dict[PeerId, int] = {}  # see `_distance`
+        self._near: dict[PeerId, set[PeerId]] = {}  # by peer: the nearest to it that it names
         self._resting: set[PeerId] | None = None  # None: not known yet
         self._rested: set[PeerId] = set()  # as it was last known
         self._questions = Bucket(Rate(*defaults.CALM_QUESTIONS), 0.0)
@@ -87,7 +88,10 @@ class Liveness:
 
     def _watchers(self, peer: PeerId) -> set[PeerId]:
         """Return the peer's watchers whose links answer here; none if this node is a watcher."""
-        near = self._nearest(peer, {*self._said.get(peer, ()), self._own})
+        near = self._near.get(peer)
+        if near is None:
+            named = {*self._said.get(peer, ()), self._own}
+            near = self._near[peer] = self._nearest(peer, named)
         if self._own in near:
             return set()
         return {by for by in near if by in self._answering and peer in self._said.get(by, ())}
@@ -188,6 +192,7 @@ class Liveness:
         """Take a peer's report of the links that answer; a `whole` one replaces all before."""
         said = self._said.setdefault(by, set())
         self._resting = None
+        self._near.pop(by, None)
         has = set(has)
         alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
         for peer in sorted(said - has if whole else said.intersection(lost)):
@@ -219,6 +224,7 @@ class Liveness:
         """Drop the reports of a peer whose link has ended."""
         self._alarms.pop(by, None)
         self._resting = None
+        self._near.pop(by, None)
         for peer in self._said.pop(by, ()):
             if watched := self._watched.get(peer):
                 self._withdraw(by, watched)

@@ -73,7 +73,7 @@ class Probing:
         host, port = link.status.address[0], link.identities.port
         rivals = [peer for peer in self._roster.at(host, port) if peer != link.peer]
         self.liveness.linked(link.peer, _place(link), self._host.now(), rivals)
-        link.rest(0.0)
+        self._resting = set()  # so that this link, too, is looked at
         self.wake()
 
     def back(self, link: Link) -> None:
@@ -134,9 +134,12 @@ class Probing:
 
     def _let_rest(self) -> None:
         """Let links rest, except those to peers that depend on this node to notice their end."""
-        self._resting = self.liveness.resting()
+        resting = self.liveness.resting()
+        if resting is self._resting:
+            return
+        self._resting = resting
         for peer, link in self._links.items():
-            link.rest(defaults.REST_S if peer in self._resting else 0.0)
+            link.rest(defaults.REST_S if peer in resting else 0.0)
 
     def wake(self) -> None:
         """Others may be known than before."""

@@ -440,6 +440,21 @@ def test_a_link_rests_only_while_the_watchers_report_it() -> None:
     assert resting not in node.resting()
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_peer_that_names_others_has_other_watchers(ended: bool) -> None:
+    """Whoever names few peers has this node among the nearest. The same once its report is gone."""
+    nodes, peers = mesh(25)
+    node = nodes[peers[0]]
+    resting = min(node.resting())
+    if ended:
+        node.forget(resting)
+    else:
+        node.told(resting, [peers[0]], [], 1.0, whole=True)
+    assert resting not in node.resting(), "this node has to watch it"
+    node.told(resting, [each for each in peers if each != resting], [], 2.0, whole=True)
+    assert resting in node.resting()
+
+
 def rumoured(node: Liveness, peer: PeerId, now: float) -> bool:
     """Withdraw a witness's report, and return whether a check is due."""
     by = min(node._watchers(peer))
