@@ -54,7 +54,7 @@ LATELY_S: Final = 30.0
 """Seconds until a smallest network counts as not seen lately again. A larger one does so more
 often, by its multiple."""
 HANDSHAKE_S: Final = 10.0
-IDLE_S: Final = 2.25
+IDLE_S: Final = 2.5
 SILENT_S: Final = 3.5
 QUIET_S: Final = 4.5
 GRACE_S: Final = 20.0
@@ -66,9 +66,9 @@ REORDERED_IDS: Final = 16 * KIB
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 1 * MIB
 """An acknowledgement goes out by itself after so many frames or bytes."""
-PATIENCE: Final = 2.5 / IDLE_S
-"""So many times longer than `IDLE_S` the side that was dialled waits before it pings: each side has
-a second for a pong until `SILENT_S`, in which TCP repeats a lost ping twice."""
+PATIENCE: Final = 1.1
+"""So many times longer than `IDLE_S` the side that was dialled waits before it pings. TCP repeats a
+lost ping after 0.2 s and 0.7 s, and both repetitions come before `SILENT_S` is over."""
 PROBED_BYTES: Final = 4 * KIB
 """Bulk under way below which the queueing delay is not measured, in bytes: it fills no buffer."""
 LATER_S: Final = 1.0

@@ -500,8 +500,9 @@ def test_a_quiet_link_pings_and_measures_its_round_trip() -> None:
     assert pair.a.wire.tick(0.5) == idle
     pair.a.wire.tick(idle)
     assert pair.a.take(1000) != b""
-    assert not pair.a.wire.is_silent(3.7)
-    assert pair.a.wire.is_silent(3.75)
+    gone = idle + defaults.DOUBT_S + defaults.DOUBT_RTTS * 0.25
+    assert not pair.a.wire.is_silent(gone - 0.05)
+    assert pair.a.wire.is_silent(gone)
 
 
 def test_the_side_that_dialled_pings_for_both() -> None:
