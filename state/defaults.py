@@ -228,7 +228,7 @@ MAX_COUNT = 2**53  # requests, tokens, milliseconds
 JOB_KIND_BYTES = 32
 JOB_KINDS = 16  # that one member does
 JOB_SPEC_BYTES = 8 * 2**10
-JOB_NONCE_BYTES = 32  # as a hash has, for one signature may be over many of them
+JOB_NONCE_BYTES = 16
 JOB_DEPENDENCIES = 16
 JOB_REFUSED = 64  # claimants that a job's author does not take
 JOB_LEASE = (1.0, 600.0, 86_400.0)  # seconds: least, where none is named, most
@@ -251,7 +251,7 @@ CLAIM_KEPT = 3600.0  # seconds that an own claim stays when its job is gone
 
 # Private groups: docs/spec/group.md.
 GROUP_IDENT_BYTES = 16
-GROUP_NONCE_BYTES = 32  # as a hash has, for one signature may be over many of them
+GROUP_NONCE_BYTES = 16
 GROUP_MEMBERS = 4_096  # who were granted a role, the revoked among them
 GROUP_OWNERS = 64
 OPERATOR_CLIENTS = 512  # that one operator lets in

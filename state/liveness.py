@@ -253,6 +253,8 @@ class Liveness:
         End each with `answered`. A witness of more members that are due is asked before others.
         """
         due: dict[PeerId, list[PeerId]] = {}
+        if not self._questions.has(now):
+            return due
         for peer, watched in self._watched.items():
             if watched.shared and self._due(peer, watched) <= now:
                 for by in watched.witnesses:
@@ -297,6 +299,12 @@ class Liveness:
             watched.doubted = now
         else:
             self.failed(peer, now)
+
+    def unanswered(self, peers: Iterable[PeerId]) -> None:
+        """Forget a question for these members, which means nothing."""
+        for peer in peers:
+            if watched := self._watched.get(peer):
+                watched.asked = False
 
     def next_checks(self, now: float) -> list[PeerId]:
         """Begin the checks that are due; end each with `proved`, `failed` or `void`."""

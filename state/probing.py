@@ -120,9 +120,11 @@ class Probing:
                     void = partial(self.liveness.void, peer)
                     self._endpoint.guard.start(nursery, peer, self._check, peer, end=void)
                 for by, peers in self.liveness.next_questions(now).items():
-                    nursery.start_soon(self._ask_for, by, peers)
+                    void = partial(self.liveness.unanswered, peers)
+                    self._endpoint.guard.start(nursery, by, self._ask_for, by, peers, end=void)
                 if gathered := self._gathering.take(now):
-                    nursery.start_soon(self._gather, gathered)
+                    end = gathered.done.set
+                    self._endpoint.guard.start(nursery, "lot", self._gather, gathered, end=end)
                 if self.liveness.version != version:
                     version = self.liveness.version
                     self._changed()

@@ -68,7 +68,7 @@ ACK_BYTES: Final = 1 * MIB
 """An acknowledgement goes out by itself after so many frames or bytes."""
 PATIENCE: Final = 1.1
 """So many times longer than `IDLE_S` the side that was dialled waits before it pings. TCP repeats a
-lost ping after 0.2 s and 0.7 s, and both repetitions come before `SILENT_S` is over."""
+lost ping after 0.2 s and 0.7 s, and both repetitions leave before `SILENT_S` ends."""
 PROBED_BYTES: Final = 4 * KIB
 """Bulk under way below which the queueing delay is not measured, in bytes: it fills no buffer."""
 LATER_S: Final = 1.0
