@@ -221,16 +221,6 @@ class Connection(QuicConnection):
             raise _fault(QuicErrorCode.FLOW_CONTROL_ERROR, frame_type)
         return stream
 
-    def _write_application(
-        self, builder: QuicPacketBuilder, network_path: QuicNetworkPath, now: float
-    ) -> None:
-        """An acknowledgement that waits leaves with bytes of the stream, not after them."""
-        stream = self._streams.get(defaults.STREAM_ID)
-        space = self._spaces[Epoch.ONE_RTT]
-        if stream is not None and not stream.sender.buffer_is_empty and space.ack_at is not None:
-            space.ack_at = min(space.ack_at, now)
-        super()._write_application(builder, network_path, now)
-
     def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
         """They never grow: the stream's own window bounds what arrives."""
 

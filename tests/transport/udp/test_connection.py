@@ -128,20 +128,6 @@ def test_a_handshake_and_bytes() -> None:
     assert two.client.fault is None and two.server.fault is None
 
 
-def test_an_answer_takes_the_acknowledgement_with_it() -> None:
-    two = Two()
-    two.client.send_stream_data(0, b"ping")
-    for data, _via in two.client.transmit(two.now):
-        two.server.receive(data, A, SOCKET, two.now)
-    assert not two.server.transmit(two.now), "an acknowledgement alone waits"
-    two.server.send_stream_data(0, b"pong")
-    for data, _via in two.server.transmit(two.now):
-        two.client.receive(data, B, SOCKET, two.now)
-    assert not two.client._spaces[Epoch.ONE_RTT].sent_packets, "all have been acknowledged"
-    two.now += 1.0
-    assert not two.server.transmit(two.now)
-
-
 def test_aioquic_asks_for_every_part_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that renames one of them would silently use its own again."""
     asked: set[str] = set()
