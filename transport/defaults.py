@@ -102,9 +102,8 @@ LONG_RATE: Final = 1e6
 """With so many bytes per second over `LONG_LOOK_S`, a long TCP path gets a UDP one beside it."""
 LONG_AGAIN_S: Final = 300.0
 """Between two attempts to get one, in seconds."""
-STANDBY_S: Final = 20.0
-"""Seconds without a byte before a connection that carries nothing is pinged. Some NATs forget a UDP
-port after 30 s."""
+STANDBY_S: Final = 10.0
+"""Seconds without a byte before a connection that carries nothing is pinged."""
 FRAME_OVERHEAD_BYTES: Final = 64
 """What a frame costs beside its bytes, so that empty ones are bounded too."""
 
