@@ -91,7 +91,7 @@ class Comparison:
         return unasked | {(plot, bucket_of(self.replica.own)) for plot in later}
 
     def _chosen(self, pairs: Mapping[BucketAt, Pair]) -> Mapping[BucketAt, Pair]:
-        """The buckets to ask about now: while what they bring has to wait, a part by lot."""
+        """Return the buckets to ask about: a random part of patient kinds while these wait."""
         if not self.wanted.spent(self._network.now()):
             return pairs
         first, most = self._draw(256), defaults.PATIENT_BUCKETS

@@ -174,7 +174,7 @@ class Exchange:
             self._post(peer, self.replica.told(places))
 
     def _told(self, plot: Plot, feeds: int, now: float) -> int:
-        """How many neighbours are told of news of this, together with those of so many feeds."""
+        """Return how many neighbours to tell news of a plot, in a batch about `feeds` feeds."""
         if now - self._news_since <= defaults.NEWS_GATHERED:
             many = feeds >= defaults.NEWS_MANY  # a cut has healed
             return defaults.NEIGHBOURS_MOST if many else defaults.NEIGHBOURS
@@ -298,8 +298,8 @@ class Exchange:
     async def give(self, peer: PeerId, payload: bytes) -> bytes:
         """Answer a PULL, perhaps from the disk. Raises as `answer`.
 
-        Where many ask for feeds of patient kinds, each is given few of them, and told that there is
-        more: it can be had of others as well.
+        Feeds of patient kinds are given within a budget. The answer says that there is more where
+        it leaves some out, and the asker has them from other peers.
         """
         self._admit(peer, PULL)
         asked, now = decode_heads(payload, defaults.PULL_FEEDS), self._network.now()

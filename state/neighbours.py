@@ -27,7 +27,7 @@ class Neighbour:
     """What one node remembers of a peer that it exchanges feeds with."""
 
     comparing: bool = False
-    turn: bool = False  # it was drawn to be compared with: its turn among all
+    turn: bool = False  # drawn by `next_round`, and not compared with since
     differed: bool = True  # when last compared: then the roots are sent at once
     pairs: dict[BucketAt, Pair] = field(default_factory=dict)
     """Buckets that differ, with nothing in them that is lacking here."""
@@ -116,8 +116,8 @@ class Neighbours:
         self._near += self.some(others, defaults.NEIGHBOURS_MOST - len(self._near))
 
     def keepers(self, plot: Plot, count: int = defaults.NEIGHBOURS) -> list[PeerId]:
-        """Whom to tell news of this: of so many neighbours those that keep it; where these are few,
-        others."""
+        """Return the peers to tell news of a plot: those of the first `count` neighbours that keep
+        it, and other peers that do where these are few."""
         found = [peer for peer in self._near[:count] if self._peers[peer].shares(plot)]
         least = min(defaults.COVER, count)
         if len(found) < least:

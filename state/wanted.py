@@ -7,10 +7,10 @@ nobody else. A second one over the same link, which keeps who is far away from w
 answer, has to leave room for first ones. An author whose entries have been many of late waits:
 rates only delay. Sans-I/O.
 
-Feeds of patient kinds, which all members write when many nodes join, are asked for by a budget:
-some at once, which is all of them in a small swarm, and then a few every few seconds. A feed counts
-as one whatever it has of bytes: were these counted, a few peers with large feeds could spend what
-there is for minutes. What brings nothing does not count.
+Feeds of patient kinds, which all members write when they join, are asked for within a budget: some
+at once, which is all of them in a small swarm, and then a few every few seconds. A feed counts as
+one whatever its size. If bytes counted, a few peers with large feeds could spend the budget for
+minutes. A feed of which nothing came does not count.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable
@@ -69,7 +69,7 @@ class _Teller:
 
 
 def is_patient(plot: Plot) -> bool:
-    """Whether a feed is of a kind that all members write when they join, and nobody waits for."""
+    """Whether a plot is of a kind that all members write on joining and no request waits for."""
     return plot[0] in defaults.NEWS_PATIENT
 
 
@@ -107,12 +107,12 @@ class Wanted:
         )
 
     def spent(self, now: float) -> bool:
-        """Whether feeds of patient kinds can only be asked for later."""
+        """Whether feeds of patient kinds can only be asked for later: the budget is used up."""
         return not self._budget.has(now)
 
     def waits(self, peer: PeerId, now: float, turn: bool) -> bool:
-        """Whether a peer is not to be asked about such feeds now: unless it has told of none that
-        are lacking, and its `turn` has come."""
+        """Whether not to ask a peer which of such feeds it has: they can only be asked for later,
+        and either the peer has told of some that are lacking or it is not its `turn`."""
         teller = self._tellers.get(peer)
         return self.spent(now) and not (turn and (teller is None or not teller.patient))
 
@@ -244,8 +244,8 @@ class Wanted:
     def ended(
         self, pull: Pull, vain: Container[Place], now: float, left: Collection[Place] = ()
     ) -> None:
-        """A pull is over; what was asked for in `vain` is not asked of this one again soon. What is
-        `left` had no room in the answer: where that is all, the peer has given much to others."""
+        """End a pull: what is in `vain` is not asked of this peer again soon. What is `left` had no
+        room in the answer. Where all is left, the peer has used up what it may give."""
         for place in pull.places:
             self._asked.pop(place, None)
         back = sum(is_patient(at[1]) and (at in vain or at in left) for at in pull.places)

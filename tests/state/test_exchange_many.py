@@ -10,7 +10,7 @@ JOBS = ("jobs", 0)
 
 
 async def joined(count: int, **nodes: int) -> tuple[FakeNetwork, list[FakeNode], list[Writer]]:
-    """Linked nodes, of which the first has the feeds of so many that have joined."""
+    """Return linked nodes, the first of which (and `more`) have feeds of `count` authors."""
     net = FakeNetwork()
     made = [FakeNode(net, number + 1) for number in range(nodes.get("nodes", 2))]
     for index, node in enumerate(made):
@@ -92,6 +92,10 @@ async def compared_by_turns() -> None:
         turns.append(two.exchange.next_round())
     await two.exchange.compare(three.peer)
     assert net.calls == [DIGEST, DIGEST], "what it has told comes first"
+    two.exchange.wanted.lost(three.peer)
+    net.calls.clear()
+    await two.exchange.compare(three.peer)
+    assert net.calls == [DIGEST, DIGEST], "it had its turn"
 
 
 def test_while_much_waits_peers_are_asked_for_a_part_by_turns() -> None:
@@ -124,7 +128,7 @@ def test_one_gives_so_much_and_each_has_its_part() -> None:
 
 
 async def had_of_others() -> None:
-    """Who is told that there is more, and given nothing, has it of another one soon."""
+    """A node whose teller gives nothing, and says that there is more, asks another at once."""
     net, (one, two, three), writers = await joined(40, nodes=3)
     await three.exchange.compare(one.peer)
     await three.pull()
@@ -133,8 +137,11 @@ async def had_of_others() -> None:
         return Pulled([], more=True).encode()
 
     one.exchange.give = nothing  # type: ignore[method-assign]
-    for peer in (one, three):
-        await two.exchange.compare(peer.peer)
+    await two.exchange.compare(one.peer)
+    await two.pull()
+    tellers = two.exchange.wanted.tellers
+    assert all(one.peer in tellers((writer.key, MEMBER)) for writer in writers)
+    await two.exchange.compare(three.peer)
     await two.pull()
     assert all(two.replica.head(writer.key, MEMBER) for writer in writers)
     assert not two.blamed and net.time == 0.0

@@ -302,8 +302,8 @@ def test_of_many_that_join_at_once_each_is_asked_for_in_its_turn() -> None:
     asked = asked_by(it, 1060.0, 1000.0)
     assert burst + 59 * per_s <= len(asked) <= burst + 60 * per_s
     assert len(set(asked.values())) <= 1 + 60 * per_s / defaults.PATIENT_LOT  # some together
-    it.wanted.heard(C, [head(1_000)], 1060.1)
-    assert it.next(1060.1) == {C: [place(1_000)]}
+    it.wanted.heard(C, [head(1_000)], 1061.0)
+    assert it.next(1061.0) == {C: [place(1_000)]}  # the others wait until they are a lot
 
 
 def test_what_was_superseded_while_it_waited_is_never_asked_for() -> None:
