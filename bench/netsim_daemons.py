@@ -37,7 +37,7 @@ DIALLED = 12, 16  # links up to which a daemon of that commit dials, of many hos
 # third host dials one more. It dials them all at once, and so the mean comes to `LINKS`. Today's
 # daemons dial one after the other, and peers' dials add to them: with TOLD each, the mean is about
 # the same. A swarm idles from when none of them dials any more.
-TOLD = 22
+TOLD = 24
 GOALS = {"virtual_per_real_over_base": 0.8, "mib_per_host": 4.0, "boot_cpu_over_base": 1.5}
 HOME = LinkSpec(
     PipeSpec(0.008, jitter=0.004, rate=2.5e6, loss=0.0005),

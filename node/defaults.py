@@ -59,8 +59,8 @@ STALL = 0.05  # seconds a step of a task may hold the event loop before it is co
 
 # The DHT.
 ASK_TIMEOUT = 4.0  # seconds for a link to somebody who is asked a few questions
-DIAL_PAUSE = 20.0  # seconds between two dials for background work of the DHT: a dial between homes
-# takes some hundred packets, and member records say the same as records there
+DIAL_PAUSE = 60.0  # seconds between two dials for background work of the DHT: a dial between homes
+# takes some hundred packets, and member records say the same as records there (ADR 0027)
 SAY_PAUSE = 1.0  # seconds between two looks at what this node says of itself
 LEAVE_TIME = 1.5  # seconds in which a node that ends takes back what it said
 PEER_ADDRESSES = 8  # addresses of this node in a record of the DHT
