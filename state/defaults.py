@@ -185,6 +185,7 @@ ENTRY_COST = 2**10  # bytes that an entry counts besides its own
 # Documents in memory.
 DOCUMENTS = 64
 DOCUMENTS_BYTES = 64 * 2**20
+TURN_BYTES = 8 * 2**10  # bytes of small feeds of one peer that are taken in together
 TAKEN_BYTES = 256 * 2**10  # bytes of entries taken in or read at once
 SETTLED_AT_ONCE = 32  # authors in one step whose voucher went, or who make room
 DROPPED_AT_ONCE = 256  # authors of whom all goes

@@ -6,7 +6,7 @@ Only the author's own signed bytes travel. The network is asked through `Network
 waits for it or for the archive.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from ..transport.identity import PeerId
@@ -16,7 +16,18 @@ from .comparison import Comparison
 from .digest import Plot, bucket_of
 from .entry import Entry, Head
 from .errors import BadEntry, BadMessage, StateError
-from .gossip import Ask, Compare, Compared, Heads, Pulled, Told, decode_heads, encode_heads, told
+from .gossip import (
+    Ask,
+    Compare,
+    Compared,
+    Heads,
+    Item,
+    Pulled,
+    Told,
+    decode_heads,
+    encode_heads,
+    told,
+)
 from .interest import both
 from .kinds import all_parts
 from .neighbours import Neighbours
@@ -230,12 +241,12 @@ class Exchange:
             self.wanted.ended(pull, vain, self._network.now(), left)
 
     async def _take(self, pull: Pull, pulled: Pulled) -> list[Place]:
-        """Take in what a peer gave, and others their turn between two feeds; of which there was
-        anything, in the order in which they were asked for."""
+        """Take in what a peer gave, some feeds at a time, and others their turn in between; of
+        which there was anything, in the order in which they were asked for."""
         news: dict[Place, Head] = {}
         lots = by_feed(pulled.items, pull.places)
         try:
-            for items in filter(None, lots.values()):
+            for items in _turns(lots.values()):
                 async with self._network.turn():
                     taken = await self.replica.take(items)
                 for key, size in taken.bytes.items():
@@ -348,3 +359,16 @@ class Exchange:
                 found += (told(key, plot, heads[key]) for key in keys)
                 after = b""
         return Heads(found)
+
+
+def _turns(lots: Iterable[Sequence[Item]]) -> Iterator[list[Item]]:
+    """Join the items of feeds to some KiB: each turn is a transaction of the archive, and most
+    feeds are a few hundred bytes."""
+    turn: list[Item] = []
+    for items in filter(None, lots):
+        turn += items
+        if sum(len(sealed) for item in turn for sealed in item) >= defaults.TURN_BYTES:
+            yield turn
+            turn = []
+    if turn:
+        yield turn

@@ -1,6 +1,10 @@
 """When hundreds join at once: what is told, asked and given of it at first, and what later."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from shoal.state import defaults
+from shoal.state.entry import Entry
 from shoal.state.gossip import Pulled, encode_heads
 from shoal.state.network import DIGEST, HEADS, NEWS, PULL
 from shoal.transport.identity import PeerId
@@ -193,3 +197,28 @@ async def newcomers() -> None:
 
 def test_comparisons_for_the_sake_of_new_authors_are_paced() -> None:
     at_once(newcomers())
+
+
+async def taken_together() -> None:
+    """Each transaction is a write to the disk; a large feed still has one of its own."""
+    _, (one, two), writers = await joined(64)
+    large = Writer(9_000)
+    await two.replica.grouped([large.peer])
+    await one.replica.grouped([large.peer])
+    await one.replica.take([(large.write(a={"v": "x" * defaults.TURN_BYTES}).sealed,)])
+    puts: list[int] = []
+    put = two.replica.archive.put
+
+    async def counted(entries: Sequence[Entry], *args: Any) -> None:
+        puts.append(len(entries))
+        await put(entries, *args)
+
+    two.replica.archive.put = counted  # type: ignore[method-assign]
+    await two.exchange.compare(one.peer)
+    await two.pull()
+    assert all(two.replica.head(writer.key, MEMBER) for writer in (*writers, large))
+    assert sum(puts) == 65 and len(puts) <= 65 / 4
+
+
+def test_small_feeds_are_taken_in_together() -> None:
+    at_once(taken_together())
