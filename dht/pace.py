@@ -6,10 +6,15 @@ or an application do not use it. Sans-I/O; times are seconds of the host's monot
 
 
 class Pace:
-    """One dial each `pause` seconds, the first of them after the first pause."""
+    """One dial each `pause` seconds, the first of them after the first pause.
 
-    def __init__(self, pause: float, now: float) -> None:
+    Each pause is half as long again as the one before, up to `most`: after a start there is most to
+    find out and to announce.
+    """
+
+    def __init__(self, pause: float, now: float, most: float = 0.0) -> None:
         self.pause = pause
+        self._most = max(pause, most)
         self.at = now + pause
         """Time of the next dial."""
 
@@ -17,6 +22,7 @@ class Pace:
         """Return whether a dial may begin now, and count it if so."""
         if now < self.at:
             return False
+        self.pause = min(1.5 * self.pause, self._most)
         self.at = now + self.pause
         return True
 

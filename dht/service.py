@@ -51,8 +51,8 @@ class DhtSettings:
     """How many of one public network the table takes."""
     store_bytes: int = defaults.STORE_BYTES
     """Of records of others."""
-    dial_pause: float = 0.0
-    """Seconds between two dials for background work; 0: no pause."""
+    dial_pauses: tuple[float, float] | None = None
+    """Seconds between two dials for background work: the first, and the longest. None: no pause."""
 
 
 def _nowhere(peer: PeerId) -> Sequence[Address]:
@@ -94,7 +94,8 @@ class Dht:
         self._store = RecordStore(own, host.entropy, limit=settings.store_bytes)
         self._links = BriefLinks(host, endpoint, connect)
         self._asking = Asking(host, self._links, self._table, self._contact, endpoint.guard)
-        pace = Pace(settings.dial_pause, host.now()) if settings.dial_pause else None
+        pauses = settings.dial_pauses
+        pace = None if pauses is None else Pace(pauses[0], host.now(), pauses[1])
         self._searching = Searching(
             host, self.peer, self._asking, self._table, settings.lookups, pace
         )

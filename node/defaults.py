@@ -59,8 +59,9 @@ STALL = 0.05  # seconds a step of a task may hold the event loop before it is co
 
 # The DHT.
 ASK_TIMEOUT = 4.0  # seconds for a link to somebody who is asked a few questions
-DIAL_PAUSE = 60.0  # seconds between two dials for background work of the DHT: a dial between homes
-# takes some hundred packets, and member records say the same as records there (ADR 0027)
+DIAL_PAUSES = (20.0, 60.0)  # seconds between two dials for the DHT's background work: first, most.
+# A dial between homes takes some hundred packets, and member records say the same as records there
+# (ADR 0027)
 SAY_PAUSE = 1.0  # seconds between two looks at what this node says of itself
 LEAVE_TIME = 1.5  # seconds in which a node that ends takes back what it said
 PEER_ADDRESSES = 8  # addresses of this node in a record of the DHT

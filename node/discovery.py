@@ -56,7 +56,7 @@ class Discovery:
             addresses=self._addresses,
             reachable=ladder.whereabouts.reachable,
             book=ladder.book,
-            settings=DhtSettings(folder=config.folder.dht, dial_pause=defaults.DIAL_PAUSE),
+            settings=DhtSettings(folder=config.folder.dht, dial_pauses=defaults.DIAL_PAUSES),
             trouble=self._trouble,
         )
         self.dht.second_path = self.told_by_members

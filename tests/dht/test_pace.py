@@ -15,3 +15,11 @@ def test_many_dials_end_within_their_time() -> None:
     assert pace.within(1_200.0, 60, now=0.0) is pace
     fast = pace.within(1_200.0, 20_000, now=5.0)
     assert fast.pause == 0.06 and fast.at == 5.06 and pace.pause == 20.0
+
+
+def test_pauses_grow_to_the_longest() -> None:
+    pace, times = Pace(20.0, now=0.0, most=60.0), []
+    for second in range(400):
+        if pace.take(float(second)):
+            times.append(second)
+    assert times == [20, 50, 95, 155, 215, 275, 335, 395]
