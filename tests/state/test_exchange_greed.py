@@ -131,6 +131,7 @@ async def interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(one.replica, "_load", counted)
     monkeypatch.setattr(one, "turn", Turn)
+    monkeypatch.setattr(defaults, "TURN_BYTES", 1)  # no feed is small
     await asked(one, two, [item for entries in later for item in sealed(entries)])
     for author, last in zip(authors, later[-1], strict=True):
         assert one.replica.head(author.key, MEMBER) == last.head
