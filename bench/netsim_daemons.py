@@ -99,7 +99,7 @@ class Swarm:
         return sum(len(known_to(daemon.node)) >= others for daemon in self.daemons)
 
     def linked(self) -> bool:
-        """Whether there are as many links as there shall be, and nobody looks for more."""
+        """Return whether all links are there, so that no daemon dials members any more."""
         most = TOLD if find_spec("shoal.dht.pace") is not None else 0
         links = [len(daemon.node.endpoint.links()) for daemon in self.daemons]
         return sum(links) >= LINKS * len(links) and min(links) >= most

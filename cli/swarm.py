@@ -115,8 +115,8 @@ class LocalSwarm:
         return self
 
     def start(self, args: Sequence[str]) -> LocalNode:
-        """One more daemon with these arguments. Ctrl-C waits until it is known who is to be
-        stopped."""
+        """Start one more daemon with these arguments. Ctrl-C waits until the swarm knows it, and
+        so can stop it."""
         with _undisturbed(later=True):
             node = LocalNode(len(self.nodes) + 1, self.folder, args)
             self.nodes.append(node)

@@ -8,8 +8,8 @@ or an application do not use it. Sans-I/O; times are seconds of the host's monot
 class Pace:
     """One dial each `pause` seconds, the first of them after the first pause.
 
-    Each pause is half as long again as the one before, up to `most`: after a start there is most to
-    find out and to announce.
+    Each pause is 1.5 times as long as the one before, up to `most` seconds, because a node sends
+    most such requests soon after its start.
     """
 
     def __init__(self, pause: float, now: float, most: float = 0.0) -> None:

@@ -248,7 +248,7 @@ class Liveness:
     # Checks.
 
     def next_questions(self, now: float) -> dict[PeerId, list[PeerId]]:
-        """Return the questions for many members that are due: for whom to ask each witness.
+        """Return the questions for many members that are due: members by the witness to ask.
 
         End each with `answered`. A witness of more members that are due is asked before others.
         """

@@ -77,7 +77,7 @@ def encode_tags(tags: Iterable[Tag]) -> bytes:
 
 
 def read_tags(payload: bytes | memoryview) -> list[Tag]:
-    """Whose records a peer asks for. Raises BadRecord."""
+    """Return the tags of the authors whose records a peer asks for. Raises BadRecord."""
     count, rest = divmod(len(payload), defaults.TAG_BYTES)
     if rest or count > defaults.BATCH:
         raise BadRecord("a question for records has a wrong size")

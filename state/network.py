@@ -1,4 +1,4 @@
-"""What the exchange of feeds needs of links and time, and the names of its messages."""
+"""The interface of the exchange of feeds to links and time, and the names of its messages."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
@@ -31,7 +31,7 @@ class Network(Protocol):
         ...
 
     def blame(self, peer: PeerId, error: StateError) -> None:
-        """It said what nobody may: it loses the link."""
+        """End the link of a peer that broke the protocol."""
         ...
 
     async def pause(self) -> None:
@@ -39,5 +39,5 @@ class Network(Protocol):
         ...
 
     def turn(self) -> AbstractAsyncContextManager[Any]:
-        """Within it nobody else takes entries in."""
+        """Return a context within which no other task takes entries in."""
         ...

@@ -67,7 +67,7 @@ def mark_of(sealed: bytes) -> int:
 
 Tag = bytes
 """The first 8 bytes of SHA-256 of a peer id. Messages name the author of a record by it, since peer
-ids would be most of them. Whoever makes two identities with one tag confuses only those."""
+ids would be most of them. Two identities with one tag delay each other's records, and no others."""
 
 
 def tag_of(peer: PeerId) -> Tag:

@@ -244,8 +244,8 @@ class Wanted:
     def ended(
         self, pull: Pull, vain: Container[Place], now: float, left: Collection[Place] = ()
     ) -> None:
-        """End a pull: what is in `vain` is not asked of this peer again soon. What is `left` had no
-        room in the answer. Where all is left, the peer has used up what it may give."""
+        """End a pull. Feeds in `vain` are not asked of this peer again soon; those `left` had no
+        room in the answer. If all are left, the peer has used up its budget for giving."""
         for place in pull.places:
             self._asked.pop(place, None)
         back = sum(is_patient(at[1]) and (at in vain or at in left) for at in pull.places)

@@ -1,4 +1,4 @@
-"""What a node knows of a member besides its own link with it."""
+"""A node's knowledge of a member besides its own link with it."""
 
 from dataclasses import dataclass, field
 from math import inf

@@ -379,9 +379,9 @@ class Link:
     async def _doubt(self) -> None:
         """Tell that the peer is in doubt: at once where the last path is lost.
 
-        A path that merely may be gone has as long as any that falls silent, since relays are slow
-        at times. Where a relay has ended a circuit that was used up, the peer is most likely well,
-        and a new circuit is open within a second.
+        If there is a path, but no answer over it, the peer is doubted once any other path would
+        count as silent, because relays are slow at times. If a relay has ended a circuit that was
+        used up, the peer most likely answers, and a new circuit is open within a second.
         """
         if not self._legs.missing:
             silence = self._host.now() - self._lane.heard

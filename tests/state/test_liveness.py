@@ -26,7 +26,7 @@ def node() -> Liveness:
 
 
 def asked_for(node: Liveness, now: float) -> list[PeerId]:
-    """Whom the questions for many that are due ask for."""
+    """Return the members named in the questions for many that are due."""
     return [peer for peers in node.next_questions(now).values() for peer in peers]
 
 
@@ -42,7 +42,7 @@ def prove(node: Liveness, now: float, *peers: PeerId) -> None:
 
 
 def due(node: Liveness, now: float) -> set[PeerId]:
-    """Who is asked for or checked now."""
+    """Return the members that are asked for or checked now."""
     return {*asked_for(node, now), *node.next_checks(now)}
 
 
@@ -442,7 +442,7 @@ def test_a_link_rests_only_while_the_watchers_report_it() -> None:
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_peer_that_names_others_has_other_watchers(ended: bool) -> None:
-    """Whoever names few peers has this node among the nearest. The same once its report is gone."""
+    """If a peer names few others, this node is among the nearest; also once its report is gone."""
     nodes, peers = mesh(25)
     node = nodes[peers[0]]
     resting = min(node.resting())

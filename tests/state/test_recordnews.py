@@ -110,7 +110,7 @@ def test_who_has_just_joined_is_announced_with_the_addresses_that_it_finds_out()
     news.add(AUTHOR, LINKS[:1], 0.0, new=True)
     news.add(AUTHOR, LINKS[:1], 2.0, new=True)
     news.add(OTHER, LINKS[:1], 2.0)
-    assert news.take(2.0) == [(LINKS[0], [OTHER])], "whom others announce waited there"
+    assert news.take(2.0) == [(LINKS[0], [OTHER])], "the other waited elsewhere"
     assert news.next_at() == defaults.HAND_ON_NEW
     assert news.take(defaults.HAND_ON_NEW) == [(LINKS[0], [AUTHOR])]
 

@@ -178,7 +178,7 @@ def test_an_offer_says_how_near_and_how_alive(roster: Roster) -> None:
     tag = tag_of(two)
     assert roster.offers(500.5) == {tag: Offer(WALL, Nearness.PUBLIC, 501)}
     roster.lacking({tag: Offer(WALL, Nearness.LOOPBACK, 20)}, Nearness.PUBLIC, 500.0, own_seq=5)
-    assert roster.offers(500.5)[tag].age == 21  # somebody had a link 20 s ago
+    assert roster.offers(500.5)[tag].age == 21  # another node had a link 20 s ago
     roster.linked(two, Nearness.PUBLIC)
     assert roster.offers(900.0)[tag].age == 0
 

@@ -244,7 +244,7 @@ async def test_a_link_is_in_doubt_before_it_is_quiet(world: World) -> None:
 async def test_a_relayed_path_that_is_silent_for_a_moment_casts_no_doubt_on_its_peer(
     world: World, seconds: float, doubted: bool
 ) -> None:
-    """Another path is looked for meanwhile, but a doubt is told to all peers."""
+    """The node searches for another path meanwhile, but tells a doubt to all peers."""
     homes = Homes(world)
     link = await homes.meet(RELAYED)
     doubts: list[float] = []

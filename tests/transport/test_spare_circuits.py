@@ -1,4 +1,4 @@
-"""Which circuits are opened to the end though nobody waits for them any more."""
+"""Openings of circuits for which no caller waits any more."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -58,6 +58,6 @@ async def test_an_opening_that_nobody_waits_for(carried: bool, autojump_clock: M
 
 
 async def later(links: list[Any]) -> None:
-    """Another circuit to the peer, of which its dialer learns just before it gives up."""
+    """Add another circuit to the peer just before the dialer gives up."""
     await trio.sleep(0.4)
     links.append(SimpleNamespace(way=Way.RELAYED, connected=True))
