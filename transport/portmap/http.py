@@ -1,4 +1,4 @@
-"""The little of HTTP/1.1 that a home router speaks: one request, one bounded answer."""
+"""HTTP/1.1 with a home router: one request, one bounded response, parsed by h11."""
 
 import re
 from collections.abc import Mapping
@@ -7,13 +7,14 @@ from enum import StrEnum
 from ipaddress import IPv4Address
 from typing import Final
 
+import h11
+
 from .defaults import BODY_BYTES, HEAD_BYTES, URL_LETTERS
 
 _URL: Final = re.compile(r"http://([0-9.]{7,15})(?::([0-9]{1,5}))?(/[!-~]*)?", re.IGNORECASE)
 _PATH: Final = re.compile(r"[!-~]+")
-_STATUS: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: [^\r\n]*)?")
-_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,6})(?:[ \t]*;[^\r\n]*)?")
 _HTTP_PORT: Final = 80
+_HEAD_TOO_LARGE: Final = 431
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,94 +81,46 @@ class Bad(StrEnum):
 
 
 class ResponseReader:
-    """Takes the bytes of one answer; keeps at most `HEAD_BYTES` and `BODY_BYTES` of them."""
+    """Parser of one response. h11 bounds its head by `HEAD_BYTES`; the body is bounded here."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
-        self._body: bytearray | None = None  # None while the head is read
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
+        # h11 reads a response only after a request; the bytes of ours come from `encode_request`.
+        self._http.send(h11.Request(method="GET", target="/", headers=[("Host", "router")]))
+        self._http.send(h11.EndOfMessage())
         self._status = 0
-        self._rest: int | None = None  # bytes of the body or chunk still to come; None: to the end
-        self._chunked = False
+        self._body = bytearray()
 
     def feed(self, data: bytes) -> Response | Bad | None:
-        """The response or its fault, as soon as either is known."""
-        self._data += data
-        if self._body is None:
-            fault = self._head()
-            if fault is not None or self._body is None:
-                return fault
-        return self._chunks() if self._chunked else self._plain()
+        """Take bytes of the response; return it or its fault as soon as either is known."""
+        if not data:  # to h11 it would be the end
+            return None
+        try:
+            self._http.receive_data(data)
+            return self._read()
+        except h11.RemoteProtocolError as error:
+            return Bad.TOO_LARGE if error.error_status_hint == _HEAD_TOO_LARGE else Bad.MALFORMED
 
     def end(self) -> Response | Bad:
-        """Nothing more comes."""
-        if self._body is None or self._chunked or self._rest is not None:
+        """Return the response, or its fault, at the end of the connection."""
+        try:
+            self._http.receive_data(b"")
+            return self._read() or Bad.CUT_OFF
+        except h11.RemoteProtocolError:
             return Bad.CUT_OFF
-        return Response(self._status, bytes(self._body))
 
-    def _head(self) -> Bad | None:
-        end = self._data.find(b"\r\n\r\n", 0, HEAD_BYTES)
-        if end < 0:
-            return Bad.TOO_LARGE if len(self._data) >= HEAD_BYTES else None
-        first, *lines = bytes(self._data[:end]).split(b"\r\n")
-        del self._data[: end + 4]
-        found = _STATUS.fullmatch(first)
-        if found is None:
-            return Bad.MALFORMED
-        self._status, self._body = int(found[1]), bytearray()
-        return self._framing(_fields(lines))
-
-    def _framing(self, fields: Mapping[bytes, bytes]) -> Bad | None:
-        self._chunked = b"chunked" in fields.get(b"transfer-encoding", b"").lower()
-        length = fields.get(b"content-length")
-        if self._chunked or length is None:
-            return None
-        if not length.isdigit():
-            return Bad.MALFORMED
-        if len(length) > 9 or int(length) > BODY_BYTES:
-            return Bad.TOO_LARGE
-        self._rest = int(length)
-        return None
-
-    def _plain(self) -> Response | Bad | None:
-        assert self._body is not None
-        taken = self._data if self._rest is None else self._data[: self._rest]
-        self._body += taken
-        self._data.clear()
-        if len(self._body) > BODY_BYTES:
-            return Bad.TOO_LARGE
-        if self._rest is not None:
-            self._rest -= len(taken)
-            if not self._rest:
-                return Response(self._status, bytes(self._body))
-        return None
-
-    def _chunks(self) -> Response | Bad | None:
-        """RFC 9112, section 7.1; trailers are not waited for."""
-        assert self._body is not None
+    def _read(self) -> Response | Bad | None:
         while True:
-            if self._rest is None:
-                end = self._data.find(b"\r\n", 0, 256)
-                if end < 0:
-                    return Bad.MALFORMED if len(self._data) >= 256 else None
-                found = _SIZE.fullmatch(self._data[:end])
-                if found is None:
-                    return Bad.MALFORMED
-                del self._data[: end + 2]
-                self._rest = int(found[1], 16)
-                if not self._rest:
-                    return Response(self._status, bytes(self._body))
-                if len(self._body) + self._rest > BODY_BYTES:
+            event = self._http.next_event()
+            if isinstance(event, h11.Response):
+                self._status = event.status_code
+                if int(dict(event.headers).get(b"content-length", b"0")) > BODY_BYTES:
                     return Bad.TOO_LARGE
-            if len(self._data) < self._rest + 2:
+            elif isinstance(event, h11.Data):
+                self._body += event.data
+                if len(self._body) > BODY_BYTES:
+                    return Bad.TOO_LARGE
+            elif isinstance(event, h11.EndOfMessage):
+                return Response(self._status, bytes(self._body))
+            elif not isinstance(event, h11.InformationalResponse):
                 return None
-            if self._data[self._rest : self._rest + 2] != b"\r\n":
-                return Bad.MALFORMED
-            self._body += self._data[: self._rest]
-            del self._data[: self._rest + 2]
-            self._rest = None
-
-
-def _fields(lines: list[bytes]) -> dict[bytes, bytes]:
-    """Fields by lower-case name; of repeated ones the last."""
-    pairs = (line.partition(b":") for line in lines)
-    return {name.strip().lower(): value.strip() for name, colon, value in pairs if colon}
