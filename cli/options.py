@@ -204,14 +204,11 @@ def node_config(
     **more: Any,
 ) -> "NodeConfig":
     """The daemon's settings out of what the person typed."""
-    import tempfile
-
     from ..node.config import NodeConfig
     from ..node.defaults import LISTEN_ADDRESS
     from ..transport.ladder import Rungs
 
     host, port = listen or (LISTEN_ADDRESS, None)
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
     rungs = Rungs(udp=not no_udp, lan=not no_lan, mapping=not no_port_mapping)
     return NodeConfig(
         data=data,
@@ -219,6 +216,5 @@ def node_config(
         port=port,
         bootstrap=bootstrap,
         rungs=rungs,
-        runtime=runtime,
         **more,
     )

@@ -51,7 +51,6 @@ class NodeConfig:
     state: Literal["auto", "all", "needed"] = "auto"  # what is kept of the swarm's state
     jobs: bool | None = None  # do others' jobs; None: while this node serves layers
     private: bool = False  # found a group: only its members are let in
-    runtime: Path | None = None  # where the control socket goes when `data` is too long for it
 
     @property
     def folder(self) -> "DataFolder":
@@ -123,10 +122,6 @@ class DataFolder:
     @property
     def control_socket(self) -> Path:
         return self.path / "control.sock"
-
-    @property
-    def control_path(self) -> Path:
-        return self.path / "control.path"
 
 
 def parse_model(text: str) -> str:

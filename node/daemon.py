@@ -331,9 +331,7 @@ class Node:
             **GroupOperations(self).table(),
             **JobOperations(self).table(),
         }
-        self.control = ControlServer(
-            host, config.folder, config.runtime, operations, guard=self.endpoint.guard
-        )
+        self.control = ControlServer(host, config.folder, operations, guard=self.endpoint.guard)
 
     # Life.
 

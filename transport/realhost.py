@@ -25,6 +25,7 @@ from .allocator import give_back, keep_freed_memory
 from .datagrams import Datagrams, datagrams
 from .errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from .host import Entry, FileLock, Group, Interface, Machine, T, Ts
+from .localname import short_name
 
 if TYPE_CHECKING:
     from .database import Database
@@ -383,7 +384,8 @@ class RealHost(TrioHost):
             os.unlink(path)
         sock = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
         try:
-            await sock.bind(str(path))
+            with short_name(path) as name:
+                await sock.bind(name)
             os.chmod(path, 0o600)  # the folder is 0700, so nobody connects in between
             sock.listen(32)
         except BaseException:

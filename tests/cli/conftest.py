@@ -24,7 +24,7 @@ def _daemon(data: Path, operations: Mapping[str, Operation]) -> Iterator[None]:
 
     async def main() -> None:
         tokens.append(trio.lowlevel.current_trio_token())
-        server = ControlServer(RealHost(), DataFolder(data), None, operations)
+        server = ControlServer(RealHost(), DataFolder(data), operations)
         with scope:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.run)
