@@ -1,4 +1,5 @@
-"""Runs a daemon in this process until it is told to stop: Ctrl-C, SIGTERM, or its parent's end."""
+"""Runs a daemon in this process until it is told to stop: Ctrl-C, SIGTERM, SIGHUP, which a closed
+terminal sends, or its parent's end."""
 
 import os
 import resource
@@ -14,6 +15,7 @@ from trio import TaskStatus
 from ..node.daemon import Node, run_node
 from ..transport.realhost import RealHost
 from . import render
+from .endings import heeded
 from .lifecycle import STAY
 from .progress import Bar
 
@@ -78,7 +80,7 @@ class _Foreground:
         say("stopped")
 
     async def _run(self) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*heeded()) as signals:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
                 nursery.start_soon(self._watch_signals, signals)
@@ -95,8 +97,10 @@ class _Foreground:
         self._scope.cancel()
 
     async def _watch_signals(self, signals: AsyncIterator[int]) -> None:
-        async for _ in signals:
-            self._stop()
+        async for number in signals:
+            repeated = self._node is not None and self._node.stopping
+            if number != signal.SIGHUP or not repeated:  # a closed terminal sends it several times
+                self._stop()
 
     def _stop(self) -> None:
         """The first time drains, the second cuts off; before the node is up there is no drain."""

@@ -421,6 +421,7 @@ class RealHost(TrioHost):
                 stdout=2,  # a print must not reach the daemon's own output
                 env={**os.environ, **env},
                 pass_fds=(descriptor,),
+                process_group=0,  # Ctrl-C and a closed terminal are for us: we end it
             )
         except BaseException:
             ours.close()
