@@ -5,7 +5,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 FILES = 8192  # open files that a daemon may want
 
 
-def run_foreground(config: "NodeConfig", parent_fd: int | None) -> None:
+def run_foreground(config: "NodeConfig", options: Mapping[str, str], parent_fd: int | None) -> None:
     """Blocks until the daemon has stopped; raises what it failed with."""
     allow_sockets()
-    trio.run(_Foreground(config, parent_fd).run)
+    trio.run(_Foreground(config, options, parent_fd).run)
 
 
 def allow_sockets() -> None:
@@ -65,8 +65,11 @@ class FetchBar:
 
 
 class _Foreground:
-    def __init__(self, config: "NodeConfig", parent_fd: int | None) -> None:
+    def __init__(
+        self, config: "NodeConfig", options: Mapping[str, str], parent_fd: int | None
+    ) -> None:
         self._config = config
+        self._options = options
         self._parent_fd = parent_fd
         self._node: Node | None = None
         self._bar = FetchBar()
@@ -91,7 +94,9 @@ class _Foreground:
     async def _run_node(self, *, task_status: TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
             bar = self._bar.show if sys.stderr.isatty() else None
-            start = partial(run_node, RealHost(), self._config, say=say, bar=bar)
+            start = partial(
+                run_node, RealHost(), self._config, options=self._options, say=say, bar=bar
+            )
             self._node = await nursery.start(start)
             task_status.started()
         self._scope.cancel()

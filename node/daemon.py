@@ -3,7 +3,7 @@
 `run_node` is the public entry, for `shoal node` and for the simulator alike.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -75,6 +75,7 @@ from .operations import Operations
 from .providers import Providers
 from .remembering import Remembering
 from .seeking import Seeking
+from .settings import Settings, remember
 from .stall import StallGuard
 from .stateoperations import StateOperations
 from .working import Working
@@ -121,6 +122,7 @@ async def run_node(
     host: Host,
     config: NodeConfig,
     *,
+    options: Mapping[str, str] | None = None,
     engine_factory: EngineFactory | None = None,
     say: Say = lambda line: None,
     bar: ShowFetch | None = None,
@@ -128,12 +130,18 @@ async def run_node(
 ) -> None:
     """One daemon, until `Node.stop` or cancellation; started when it answers on its sockets.
 
+    `options` are settings by key, as a person gave them; with them, the settings file counts as
+    well and remembers them. None: `config` says everything.
     `say` gets lines for a person; without a `bar` also about how far a fetch is. Raises
     DataFolderInUse, NodeError, HostError, TransportError.
     """
     lock = await open_folder(host, config.folder)
     try:
-        node = await Node.prepare(host, config, say)
+        settings = Settings()
+        if options is not None:
+            settings = await host.offload(remember, host, config.folder, options)
+        node = await Node.prepare(host, settings.applied(config), say)
+        node.settings = settings
         node.show_fetches(bar)
         node.compute(engine_factory)
         await node.run(task_status=task_status)
@@ -165,6 +173,8 @@ class Node:
         self.stalls = StallGuard(host, defaults.STALL)
         self.inviter: PeerId | None = None
         """By whose code it joined."""
+        self.settings = Settings()
+        """Those that are in force, of which `config` was made."""
         self._say = say
         self._bar: ShowFetch | None = None
         self._stop = trio.Event()

@@ -27,6 +27,8 @@ REDEEMED = 256  # joins by a code that are under way at once
 JOINED = 4096  # members that are remembered to have come in by a code
 
 SMALL_FILE_LIMIT = 8192  # bytes of the port, pid, and peers files
+SETTINGS_FILE_LIMIT = 64 << 10  # bytes
+SETTING_LIMIT = 2000  # characters of one value
 EMBEDDED_MODEL = "tiny"
 EMBEDDED_ROOT = "3c9fb63286f9ac5cb688ca64b92f7a15ecada07d32c2ccc1b35e4ae1deee98dc"
 EMBEDDED_PAUSE = 30.0  # seconds until it is tried again where there was no room for it

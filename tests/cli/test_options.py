@@ -8,7 +8,9 @@ import pytest
 from shoal.cli import foreground
 from shoal.cli.main import invoke
 from shoal.node.config import NodeConfig
+from shoal.node.settings import remember
 from shoal.transport.ladder import ALL_RUNGS, Rungs
+from shoal.transport.realhost import RealHost
 
 PEER = "12D3KooWCP6VZQiJUdnH7Wz6YoTWUQgVgC95rqWidK7U325vkzsS"
 
@@ -17,7 +19,11 @@ PEER = "12D3KooWCP6VZQiJUdnH7Wz6YoTWUQgVgC95rqWidK7U325vkzsS"
 def given(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
     """The settings of every daemon that would have been run."""
     found: list[NodeConfig] = []
-    monkeypatch.setattr(foreground, "run_foreground", lambda config, _: found.append(config))
+
+    def run(config: NodeConfig, options: dict[str, str], _parent_fd: int | None) -> None:
+        found.append(remember(RealHost(), config.folder, options).applied(config))
+
+    monkeypatch.setattr(foreground, "run_foreground", run)
     return found
 
 
