@@ -17,6 +17,7 @@ from .. import __version__
 from ..transport.errors import ShoalError
 from . import (
     blob,
+    config,
     demo,
     dht,
     doctor,
@@ -55,7 +56,7 @@ def shoal(context: click.Context) -> None:
 for _command in (
     node.node, node.join, node.invite, node.stop, group.group, model.model, blob.blob, run.run,
     status.status, status.peers, doctor.doctor, find.find, dht.dht, state.state,
-    job.job, usage.usage,
+    job.job, usage.usage, config.config,
     demo.demo, sim.sim,
 ):  # fmt: skip
     shoal.add_command(_command)

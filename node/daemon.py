@@ -75,6 +75,7 @@ from .operations import Operations
 from .providers import Providers
 from .remembering import Remembering
 from .seeking import Seeking
+from .settingoperations import SettingOperations
 from .settings import Settings, remember
 from .stall import StallGuard
 from .stateoperations import StateOperations
@@ -100,10 +101,8 @@ def _relaying(config: NodeConfig) -> RelayLimits:
     return RelayLimits(volunteer=config.relay > 0, rate=config.relay)
 
 
-def _capped(config: NodeConfig, now: float) -> Shaper | None:
-    if config.up is None and config.down is None:
-        return None
-    return Shaper(Caps(up=Cap(node=config.up), down=Cap(node=config.down)), now)
+def _caps(config: NodeConfig) -> Caps:
+    return Caps(up=Cap(node=config.up), down=Cap(node=config.down))
 
 
 def _allowed(host: Host, config: NodeConfig, library: Library) -> Allowance:
@@ -179,11 +178,12 @@ class Node:
         self._bar: ShowFetch | None = None
         self._stop = trio.Event()
         self._restarts = 0  # of the engine's worker
+        self._shaper = Shaper(_caps(config), host.now())
         self.endpoint = Endpoint(
             host,
             identity,
             admission=credentials.admission(config.invitation),
-            shaper=_capped(config, host.now()),
+            shaper=self._shaper,
         )
         guard = self.endpoint.guard
         guard.report = Mishaps(self.health).add
@@ -340,6 +340,7 @@ class Node:
             **StateOperations(self).table(),
             **GroupOperations(self).table(),
             **JobOperations(self).table(),
+            **SettingOperations(self).table(),
         }
         self.control = ControlServer(host, config.folder, operations, guard=self.endpoint.guard)
 
@@ -452,6 +453,20 @@ class Node:
         with trio.move_on_after(defaults.MEETING_TIME):
             while not self.directory.has_met():  # noqa: ASYNC110
                 await trio.sleep(defaults.MEETING_LOOK)
+
+    # Settings that change while it runs: `config` has the new ones.
+
+    def apply_caps(self) -> None:
+        """Send and receive at the rates of the settings from now on."""
+        self._shaper.change(_caps(self.config), self.host.now())
+
+    def apply_links(self) -> None:
+        """Dial members up to the links of the settings; those that are there stay."""
+        self.membership.most_links = self.config.links
+
+    def apply_disk(self) -> None:
+        """Let the library take what the settings say; it is emptied when room is next needed."""
+        self.quota.allow(_allowed(self.host, self.config, self.library))
 
     # What a person should know.
 
