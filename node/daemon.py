@@ -16,7 +16,7 @@ from ..dht.exchange import Exchange
 from ..dht.kvindex import KvIndex
 from ..dht.library import Library
 from ..dht.proving import Proving
-from ..dht.quota import Allowance, Quota, allowance_of
+from ..dht.quota import Quota
 from ..dht.scrub import Scrub
 from ..state.errors import StateError, StoreRefused
 from ..state.group.sealing import box_of
@@ -39,9 +39,9 @@ from ..transport.host import Host
 from ..transport.identity import IDENTITY_FILE, Identity, PeerId, load_or_create_identity
 from ..transport.ladder import Ladder
 from ..transport.link import Link
-from ..transport.relay.defaults import RelayLimits
-from ..transport.shaper import Cap, Caps, Shaper
+from ..transport.shaper import Shaper
 from . import defaults
+from .applying import caps_of, disk_of, relaying_of
 from .bloboperations import BlobOperations
 from .bootstrap import Bootstrap, join
 from .browsers import serve_browsers
@@ -61,13 +61,16 @@ from .folder import (
     remember_inviter,
     remembered_inviter,
 )
+from .giving import giving_lines
 from .grouping import Grouping
 from .groupoperations import GroupOperations
 from .health import Condition, Health
 from .holdings import Holdings
 from .joboperations import JobOperations
+from .journal import keep_journal
 from .keeping import Keeping, keeps_all
 from .listening import Listening
+from .memory import check_memory
 from .mishaps import Mishaps
 from .modeloperations import ModelOperations
 from .naming import names_of
@@ -85,6 +88,11 @@ from .working import Working
 class ManagedEngine(RestartingEngine, Protocol):
     """An engine with a life: the worker process, or the simulator's own."""
 
+    @property
+    def pid(self) -> int | None:
+        """Of the worker process, while it lives."""
+        ...
+
     async def run(self, *, task_status: TaskStatus[None] = ...) -> None: ...
 
 
@@ -93,23 +101,6 @@ Say = Callable[[str], None]
 ShowFetch = Callable[[tuple[int, int] | None], None]  # bytes done, and of how many; None: none runs
 NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
-
-
-def _relaying(config: NodeConfig) -> RelayLimits:
-    if config.relay is None:
-        return RelayLimits()
-    return RelayLimits(volunteer=config.relay > 0, rate=config.relay)
-
-
-def _caps(config: NodeConfig) -> Caps:
-    return Caps(up=Cap(node=config.up), down=Cap(node=config.down))
-
-
-def _allowed(host: Host, config: NodeConfig, library: Library) -> Allowance:
-    if config.disk != "auto":
-        return Allowance(config.disk)
-    free = host.files.free_space(config.data)
-    return allowance_of(free, library.store.used_bytes, defaults.DISK_LEAST)
 
 
 def worker_process(host: Host, threads: int, memory: int) -> ManagedEngine:
@@ -141,6 +132,7 @@ async def run_node(
             settings = await host.offload(remember, host, config.folder, options)
         node = await Node.prepare(host, settings.applied(config), say)
         node.settings = settings
+        node.keeps_journal = options is not None
         node.show_fetches(bar)
         node.compute(engine_factory)
         await node.run(task_status=task_status)
@@ -174,16 +166,17 @@ class Node:
         """By whose code it joined."""
         self.settings = Settings()
         """Those that are in force, of which `config` was made."""
-        self._say = say
+        self.say = say
+        self.keeps_journal = False  # in `say`: of peers and answers, for a person
         self._bar: ShowFetch | None = None
         self._stop = trio.Event()
         self._restarts = 0  # of the engine's worker
-        self._shaper = Shaper(_caps(config), host.now())
+        self.shaper = Shaper(caps_of(config), host.now())
         self.endpoint = Endpoint(
             host,
             identity,
             admission=credentials.admission(config.invitation),
-            shaper=self._shaper,
+            shaper=self.shaper,
         )
         guard = self.endpoint.guard
         guard.report = Mishaps(self.health).add
@@ -194,7 +187,7 @@ class Node:
             host,
             self.endpoint,
             rungs=config.rungs,
-            relaying=_relaying(config),
+            relaying=relaying_of(config),
             web_port=config.port_443 is None,
             key=identity.seed,
             book=lambda peer: self.directory.where(peer) or self.discovery.dht.where(peer),
@@ -235,7 +228,7 @@ class Node:
         self.exchange.quota = self.quota = Quota(
             host,
             library,
-            _allowed(host, config, library),
+            disk_of(host, config, library),
             claims=self.holdings.claims,
             proof=Proving(
                 host, library, self.exchange.holder, connect=self.providers.connect, guard=guard
@@ -402,11 +395,16 @@ class Node:
             start = partial(serve_browsers, self.host, self.endpoint, self.config.browsers)
             page = await nursery.start(start)
         await nursery.start(self.control.run)
-        self._say(f"shoal {__version__}, peer {self.identity.peer}")
+        self.say(f"shoal {__version__}, peer {self.identity.peer}")
         for address in self.listening.addresses:
-            self._say(f"address {address}")
+            self.say(f"address {address}")
         if page:
-            self._say(f"browsers {page}")
+            self.say(f"browsers {page}")
+        for line in giving_lines(self):
+            self.say(line)
+        check_memory(self)
+        if self.keeps_journal:
+            nursery.start_soon(keep_journal, self)
 
     async def _run_engine(self, engine: ManagedEngine) -> None:
         """A node whose engine cannot be had stays a member."""
@@ -432,7 +430,7 @@ class Node:
             self.inviter = link.peer
             with disk_errors(config.folder):
                 await remember_inviter(self.host, config.folder, link.peer)
-            self._say(f"joined the swarm of {link.peer}")
+            self.say(f"joined the swarm of {link.peer}")
         known = await self.remembering.known()
         bootstrap = Bootstrap(self.host, self.ladder, self.health)
         nursery.start_soon(bootstrap.run, config.bootstrap, known)
@@ -454,20 +452,6 @@ class Node:
             while not self.directory.has_met():  # noqa: ASYNC110
                 await trio.sleep(defaults.MEETING_LOOK)
 
-    # Settings that change while it runs: `config` has the new ones.
-
-    def apply_caps(self) -> None:
-        """Send and receive at the rates of the settings from now on."""
-        self._shaper.change(_caps(self.config), self.host.now())
-
-    def apply_links(self) -> None:
-        """Dial members up to the links of the settings; those that are there stay."""
-        self.membership.most_links = self.config.links
-
-    def apply_disk(self) -> None:
-        """Let the library take what the settings say; it is emptied when room is next needed."""
-        self.quota.allow(_allowed(self.host, self.config, self.library))
-
     # What a person should know.
 
     def _state_trouble(self, condition: str, error: StateError | None) -> None:
@@ -480,9 +464,9 @@ class Node:
             self.health.report(condition, error.message, hint=error.hint)
 
     def _tell(self, condition: Condition) -> None:
-        self._say(f"warning: {condition.sentence}")
+        self.say(f"warning: {condition.sentence}")
         if condition.hint:
-            self._say(f"hint: {condition.hint}")
+            self.say(f"hint: {condition.hint}")
 
     async def _watch_serving(self) -> None:
         """Says what serving comes to, and keeps its condition in the registry."""
@@ -491,7 +475,7 @@ class Node:
             status = self.serving.status()
             if status["why"] != chosen:
                 chosen = status["why"]
-                self._say(f"chose {chosen}")
+                self.say(f"chose {chosen}")
             if status["phase"] == "failed":
                 self.health.report("serving", status["text"], hint=status["hint"])
             elif status["text"] == NO_TORCH:
@@ -501,11 +485,11 @@ class Node:
                     self.health.clear("serving")
                 if status["text"] != said:
                     said = status["text"]
-                    self._say(said)
+                    self.say(said)
                 if self._bar is not None:
                     fetching = status["phase"] == "fetching" and bool(status["total_bytes"])
                     self._bar((status["done_bytes"], status["total_bytes"]) if fetching else None)
                 elif line := progress.line(status):
-                    self._say(line)
+                    self.say(line)
             await self.serving.changed()
             await trio.sleep(defaults.WATCH)

@@ -1,10 +1,11 @@
 """What the control socket can be asked about settings, and how a change reaches the parts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import trio
 
+from .applying import LIVE
 from .control import Emit, Operation
 from .defaults import SETTING_LIMIT
 from .operations import maybe, text_of
@@ -45,12 +46,3 @@ class SettingOperations:
         node.settings = node.settings.with_(setting)
         node.config = setting.key.change(node.config, setting.value)
         LIVE[setting.key.name](node)
-
-
-LIVE: dict[str, Callable[["Node"], None]] = {
-    "up": lambda node: node.apply_caps(),
-    "down": lambda node: node.apply_caps(),
-    "disk": lambda node: node.apply_disk(),
-    "links": lambda node: node.apply_links(),
-}
-"""What tells the parts of a running daemon about a key, for every key that is `live`."""

@@ -196,6 +196,11 @@ class Host(Protocol):
 
     def machine(self) -> Machine: ...
 
+    def resident(self, pid: int) -> int | None:
+        """Bytes of memory that a process of this user has resident; None where it is gone, or where
+        memory is simulated."""
+        ...
+
     def interfaces(self) -> list[Interface]:
         """Addresses of this machine that are up, loopback included."""
         ...

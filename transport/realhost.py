@@ -351,6 +351,12 @@ class RealHost(TrioHost):
     def pid(self) -> int:
         return os.getpid()
 
+    def resident(self, pid: int) -> int | None:
+        try:
+            return int(psutil.Process(pid).memory_info().rss)
+        except psutil.Error:
+            return None
+
     def machine(self) -> Machine:
         memory = psutil.virtual_memory()
         uname = os.uname()

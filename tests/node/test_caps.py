@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.applying import caps_of
 from shoal.node.config import NodeConfig
-from shoal.node.daemon import _caps
 from shoal.transport.shaper import Cap, Caps, Shaper
 
 
@@ -18,8 +18,8 @@ from shoal.transport.shaper import Cap, Caps, Shaper
     ],
 )
 def test_caps_of_the_settings(up: int | None, down: int | None, caps: Caps) -> None:
-    assert _caps(NodeConfig(Path("/x"), up=up, down=down)) == caps
+    assert caps_of(NodeConfig(Path("/x"), up=up, down=down)) == caps
 
 
 def test_without_settings_nothing_is_counted() -> None:
-    assert Shaper(_caps(NodeConfig(Path("/x"))), 0.0).capped == (False, False)
+    assert Shaper(caps_of(NodeConfig(Path("/x"))), 0.0).capped == (False, False)

@@ -28,6 +28,8 @@ HOST = RealHost()
 class FakeEngine:
     """Loads anything at once, and answers every span with the next token id."""
 
+    pid: int | None = None
+
     def __init__(self, _host: Host, _threads: int, _memory: int) -> None:
         self.loaded: list[LoadShard] = []
         self.events: dict[SessionId, Callable[[EngineEvent], None]] = {}
