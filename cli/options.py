@@ -138,7 +138,7 @@ def node_options(command: Command) -> Command:
                  "Precision of the layers held (default: auto)."),
         _setting("state", "[auto|all|needed]", "Keep all that the nodes say of themselves, or what "
                  "this one needs; auto, the default: all with 4 GiB of memory and of free disk."),
-        _setting("links", "N", "Dial members of the swarm up to so many links (default: 16)."),
+        _setting("links", "N", "Dial members of the swarm until there are N links (default: 16)."),
         _setting("relay", "RATE", "Relay traffic of other nodes at up to RATE bytes per second, "
                  "e.g. 1MB, or none (default: 64kB while other nodes can reach this one)."),
         _switch("port-443", "Also listen on TCP port 443, which nearly every network lets out "
@@ -154,9 +154,9 @@ def node_options(command: Command) -> Command:
                  "well; may be repeated.", multiple=True),
         _setting("browsers", "IP:PORT", "Let browsers in there (default: none): a page to join "
                  "by, and WebRTC."),
-        _switch("jobs", "Do jobs that anybody in the swarm submits, one at a time and only while "
-                "nobody waits for an answer of this node; they cost its computing time, its "
-                "electricity and some traffic (default: while it serves layers)."),
+        _switch("jobs", "Do jobs of any node of the swarm, one at a time and only while no request "
+                "waits for this node; they cost its computing time, its electricity and some "
+                "traffic (default: while it serves layers)."),
         click.option("--private", is_flag=True,
                      help="Found a private swarm: only invited nodes are let in."),
         click.option("--parent-fd", type=int, hidden=True),

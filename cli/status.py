@@ -159,7 +159,7 @@ def shard_line(shard: dict[str, Any]) -> str:
 
 
 def memory_rows(memory: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """What the processes take of the computer's memory, and what layers take of the offer."""
+    """Return the resident memory of the processes, and the part of the offer in use."""
     if memory is None:
         return []
     shown = [(each["name"], each["resident_bytes"]) for each in memory["processes"]]

@@ -1,4 +1,4 @@
-"""What the daemon's parts make of its settings, and which of them take a change while it runs."""
+"""Applies settings to the daemon's parts: at its start, and, for some keys, while it runs."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def relaying_of(config: NodeConfig) -> RelayLimits:
-    """What this node lends as a relay."""
+    """Return the limits of relaying."""
     if config.relay is None:
         return RelayLimits()
     return RelayLimits(volunteer=config.relay > 0, rate=config.relay)
 
 
 def caps_of(config: NodeConfig) -> Caps:
-    """How much it sends and receives."""
+    """Return the limits of sending and receiving."""
     return Caps(up=Cap(node=config.up), down=Cap(node=config.down))
 
 
 def disk_of(host: Host, config: NodeConfig, library: Library) -> Allowance:
-    """How much of the disk the library may take."""
+    """Return the limit of the library."""
     if config.disk != "auto":
         return Allowance(config.disk)
     free = host.files.free_space(config.data)
@@ -40,12 +40,12 @@ def _apply_caps(node: "Node") -> None:
 
 
 def _apply_disk(node: "Node") -> None:
-    """The library is emptied when it next needs room."""
+    """Limit the library; it evicts when it next needs room."""
     node.quota.allow(disk_of(node.host, node.config, node.library))
 
 
 def _apply_links(node: "Node") -> None:
-    """Links that are there stay."""
+    """Limit the dials; existing links stay."""
     node.membership.most_links = node.config.links
 
 
@@ -55,5 +55,4 @@ LIVE: dict[str, Callable[["Node"], None]] = {
     "disk": _apply_disk,
     "links": _apply_links,
 }
-"""What tells the parts about a key whose value in `Node.config` has changed, for every key that is
-`live`."""
+"""Tells the parts of a new value in `Node.config`, for every key that is `live`."""

@@ -90,7 +90,7 @@ class ManagedEngine(RestartingEngine, Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Of the worker process, while it lives."""
+        """Process id of the worker, while it lives."""
         ...
 
     async def run(self, *, task_status: TaskStatus[None] = ...) -> None: ...
@@ -165,7 +165,7 @@ class Node:
         self.inviter: PeerId | None = None
         """By whose code it joined."""
         self.settings = Settings()
-        """Those that are in force, of which `config` was made."""
+        """The settings in force; `config` was made of them."""
         self.say = say
         self.keeps_journal = False  # in `say`: of peers and answers, for a person
         self._bar: ShowFetch | None = None

@@ -1,4 +1,4 @@
-"""What a node gives, as lines at its start, each with the option that changes it."""
+"""Lines at a node's start that say what it gives, each with the option that changes it."""
 
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ def shown_rate(count: int) -> str:
 
 
 def giving_lines(node: "Node") -> list[str]:
-    """One line for each thing that is given, and one for the settings that are kept."""
+    """Return a line for each thing that is given, and one for the settings that are kept."""
     rows = {
         "memory": _memory(node),
         "cores": _cores(node),
@@ -69,7 +69,7 @@ def _jobs(node: "Node") -> str:
     if not node.working.does_jobs:
         return "none of other nodes (--jobs)"
     whose = "members of the group" if node.credentials.private else "any node of the swarm"
-    return f"of {whose}, while nothing else is asked of this node (--no-jobs)"
+    return f"of {whose}, while no other request waits (--no-jobs)"
 
 
 def _relaying(node: "Node") -> str:

@@ -18,28 +18,28 @@ LETTERS = 12  # the last of a peer id: the first are the same for all
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a line is about, as it stands at one moment."""
+    """The figures that the log compares, at one moment."""
 
     peers: frozenset[PeerId] = frozenset()
-    """Those that answer, without this node."""
+    """The live peers."""
     answers: int = 0
-    """Since the start: prompts that this node's clients had answered, and the tokens of them."""
+    """Prompts answered for clients of this node since its start, and their tokens."""
     tokens: int = 0
     served: Count = field(default_factory=Count)
-    """Since the start: what other nodes had of this one."""
+    """Work done for other nodes since the start."""
 
 
 class Journal:
     """Lines of what has changed since the last look. No I/O.
 
-    However much peers come and go, there are at most four lines a look, of bounded length.
+    There are at most four lines a look, of bounded length, however many peers come and go.
     """
 
     def __init__(self) -> None:
         self._before = Standing()
 
     def lines(self, now: Standing) -> list[str]:
-        """What to say, oldest matter first."""
+        """Return the lines of one look."""
         before, self._before = self._before, now
         found = []
         if joined := now.peers - before.peers:

@@ -1,4 +1,4 @@
-"""What this node's processes take of the computer's memory, beside what its owner offers."""
+"""Memory of this node's processes, beside the memory that its owner offers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def memory_view(node: "Node") -> dict[str, Any]:
-    """Resident bytes of every process, and of the offered bytes those in use."""
+    """Return the resident bytes of every process, and how many of the offered bytes are in use."""
     pids = {"daemon": node.host.pid()}
     if node.engine is not None and node.engine.pid is not None:
         pids["engine"] = node.engine.pid
@@ -39,8 +39,8 @@ def check_memory(node: "Node") -> None:
 
 
 def memory_condition(asked: int, machine: Machine) -> Condition | None:
-    """What is wrong with the memory that an owner asks for, in bytes, on a machine before the
-    engine has started; None where nothing is."""
+    """Return a warning about the `asked` bytes of memory, or None. `machine` is from before the
+    engine's start."""
     needed, free = asked + PROGRAMS_MEMORY, machine.memory_available
     programs = f"the programs take about {shown_size(PROGRAMS_MEMORY)} beside it"
     if asked < LAYER_MEMORY:

@@ -1,4 +1,4 @@
-"""What the control socket can be asked about settings, and how a change reaches the parts."""
+"""The control socket's operations on settings."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

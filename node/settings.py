@@ -45,13 +45,13 @@ class Key:
 
     name: str
     unit: str
-    """What it takes, for a person."""
+    """The unit or form of its values, for a person."""
     read: Callable[[str], Any]
     """The value of a text. Raises BadSetting and TransportError."""
     change: Change
     """The daemon's settings with this value."""
     usual: str
-    """What holds by default, for a person."""
+    """The default in words."""
     default: Any = None
     live: bool = False
     """Whether a running daemon takes a change at once, and not at its next start."""
@@ -159,7 +159,7 @@ class Settings:
         return Settings({name: each for name, each in after.items() if each.text is not None})
 
     def applied(self, config: NodeConfig) -> NodeConfig:
-        """What the daemon's parts read. Keys that are at their default change nothing."""
+        """Return `config` with these values. Keys at their default change nothing."""
         for each in self.given.values():
             config = each.key.change(config, each.value)
         return config
@@ -189,7 +189,7 @@ class SettingsFile:
         return found
 
     def settings(self) -> Settings:
-        """What the file says, checked. Raises BadSetting with file, line and key."""
+        """Check and return the settings of the file. Raises BadSetting with file, line and key."""
         checked = []
         for name, (number, text) in self.texts().items():
             try:
@@ -245,8 +245,8 @@ def write_file(host: Host, folder: DataFolder, file: SettingsFile) -> None:
 
 
 def remember(host: Host, folder: DataFolder, options: Mapping[str, str]) -> Settings:
-    """What holds for this start: the options, and the file for the rest, which remembers the
-    options from now on. Blocking; the folder's lock is held. Raises BadSetting, NodeError."""
+    """Return the settings of this start, options before the file, and write the options into the
+    file. Blocking; the folder's lock is held. Raises BadSetting, NodeError."""
     file = read_file(host, folder)
     given = [Setting.of(key_named(name), text, "option") for name, text in options.items()]
     after = file

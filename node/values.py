@@ -148,7 +148,7 @@ def parse_count(text: str, least: int, most: int) -> int:
 
 
 def parse_word(text: str, words: tuple[str, ...]) -> str:
-    """One of these words. Raises BadSetting."""
+    """Return the text if it is one of these words. Raises BadSetting."""
     if text not in words:
         raise BadSetting(f"`{text}` is none of {', '.join(f'`{word}`' for word in words)}")
     return text

@@ -19,7 +19,7 @@ class Meter:
         self._own = own
         self._counts: dict[User, Count] = {}
         self.total = Count()
-        """Of all users since the start."""
+        """The sum over all users since the start."""
 
     def opened(self, user: User) -> None:
         """A session."""

@@ -197,8 +197,8 @@ class Host(Protocol):
     def machine(self) -> Machine: ...
 
     def resident(self, pid: int) -> int | None:
-        """Bytes of memory that a process of this user has resident; None where it is gone, or where
-        memory is simulated."""
+        """Return the resident memory of a process in bytes; None after its end, or where memory is
+        simulated."""
         ...
 
     def interfaces(self) -> list[Interface]:

@@ -79,7 +79,7 @@ def is_up(data: Path) -> bool:
 
 
 def test_a_node_ends_cleanly_when_its_terminal_is_closed(start: Start, tmp_path: Path) -> None:
-    """Red without SIGHUP; and red where it then writes to the terminal that is gone."""
+    """It fails where SIGHUP kills the node, and where writing to the closed terminal does."""
     ours, theirs = pty.openpty()
     process = start("-c", NODE, tty=theirs)
     os.close(theirs)
