@@ -1,12 +1,12 @@
 """The commands' end of the control socket (docs/spec/control.md). Blocking; no trio."""
 
 import json
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..transport.localname import short_name
 from . import defaults
 from .errors import CommandError
 from .options import data_flag
@@ -45,11 +45,12 @@ def _connect(data: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(defaults.CONNECT_TIMEOUT)
     try:
-        connection.connect(_socket_path(data))
+        with short_name(data / "control.sock") as name:
+            connection.connect(name)
     except TimeoutError:
         connection.close()
         raise _silent(data) from None
-    except OSError as error:  # absent, stale, or a path too long for any daemon to listen on
+    except OSError as error:  # absent, or left behind by a daemon that was killed
         connection.close()
         if isinstance(error, PermissionError):
             raise CommandError(
@@ -59,13 +60,6 @@ def _connect(data: Path) -> socket.socket:
             ) from None
         raise not_running(data) from None
     return connection
-
-
-def _socket_path(data: Path) -> str:
-    try:
-        return os.fsdecode((data / "control.path").read_bytes()[:4096])
-    except OSError:
-        return str(data / "control.sock")
 
 
 def not_running(data: Path) -> CommandError:

@@ -39,9 +39,9 @@ def demo(nodes: int, prompt: str, max_tokens: int, seed: int, keep: bool, as_jso
     `--keep` is given.
     """
     _need_engine()
-    from .swarm import LocalSwarm, endings_as_interrupt
+    from .swarm import LocalSwarm
 
-    with endings_as_interrupt(), LocalSwarm() as swarm:
+    with LocalSwarm() as swarm:
         statuses = _start(swarm, nodes)
         if not as_json:
             _print_nodes(statuses)

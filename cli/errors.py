@@ -21,7 +21,7 @@ EXIT_CODES = {
     NOT_AUTHORISED: "the swarm or the invitation does not let this node in",
     CANNOT_SERVE: "the swarm cannot serve the model now: layers or memory are missing",
     CANNOT_SIMULATE: "a scenario is wrong, or this machine lacks what its run needs",
-    INTERRUPTED: "interrupted (Ctrl-C)",
+    INTERRUPTED: "interrupted: Ctrl-C, SIGTERM, or a closed terminal",
 }
 
 # Codes of errors (NodeError.code, TransportError.code, the control protocol) -> exit code.

@@ -1,10 +1,11 @@
-"""Runs a daemon in this process until it is told to stop: Ctrl-C, SIGTERM, or its parent's end."""
+"""Runs a daemon in this process until it is told to stop: Ctrl-C, SIGTERM, SIGHUP, which a closed
+terminal sends, or its parent's end."""
 
 import os
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from trio import TaskStatus
 from ..node.daemon import Node, run_node
 from ..transport.realhost import RealHost
 from . import render
+from .endings import heeded
 from .lifecycle import STAY
 from .progress import Bar
 
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
 FILES = 8192  # open files that a daemon may want
 
 
-def run_foreground(config: "NodeConfig", parent_fd: int | None) -> None:
+def run_foreground(config: "NodeConfig", options: Mapping[str, str], parent_fd: int | None) -> None:
     """Blocks until the daemon has stopped; raises what it failed with."""
     allow_sockets()
-    trio.run(_Foreground(config, parent_fd).run)
+    trio.run(_Foreground(config, options, parent_fd).run)
 
 
 def allow_sockets() -> None:
@@ -63,8 +65,11 @@ class FetchBar:
 
 
 class _Foreground:
-    def __init__(self, config: "NodeConfig", parent_fd: int | None) -> None:
+    def __init__(
+        self, config: "NodeConfig", options: Mapping[str, str], parent_fd: int | None
+    ) -> None:
         self._config = config
+        self._options = options
         self._parent_fd = parent_fd
         self._node: Node | None = None
         self._bar = FetchBar()
@@ -78,7 +83,7 @@ class _Foreground:
         say("stopped")
 
     async def _run(self) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*heeded()) as signals:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
                 nursery.start_soon(self._watch_signals, signals)
@@ -89,14 +94,18 @@ class _Foreground:
     async def _run_node(self, *, task_status: TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
             bar = self._bar.show if sys.stderr.isatty() else None
-            start = partial(run_node, RealHost(), self._config, say=say, bar=bar)
+            start = partial(
+                run_node, RealHost(), self._config, options=self._options, say=say, bar=bar
+            )
             self._node = await nursery.start(start)
             task_status.started()
         self._scope.cancel()
 
     async def _watch_signals(self, signals: AsyncIterator[int]) -> None:
-        async for _ in signals:
-            self._stop()
+        async for number in signals:
+            repeated = self._node is not None and self._node.stopping
+            if number != signal.SIGHUP or not repeated:  # a closed terminal sends it several times
+                self._stop()
 
     def _stop(self) -> None:
         """The first time drains, the second cuts off; before the node is up there is no drain."""

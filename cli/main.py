@@ -17,9 +17,11 @@ from .. import __version__
 from ..transport.errors import ShoalError
 from . import (
     blob,
+    config,
     demo,
     dht,
     doctor,
+    endings,
     errors,
     find,
     group,
@@ -54,7 +56,7 @@ def shoal(context: click.Context) -> None:
 for _command in (
     node.node, node.join, node.invite, node.stop, group.group, model.model, blob.blob, run.run,
     status.status, status.peers, doctor.doctor, find.find, dht.dht, state.state,
-    job.job, usage.usage,
+    job.job, usage.usage, config.config,
     demo.demo, sim.sim,
 ):  # fmt: skip
     shoal.add_command(_command)
@@ -62,7 +64,10 @@ for _command in (
 
 def main() -> None:
     """The console script."""
-    sys.exit(invoke(sys.argv[1:]))
+    endings.outlive_terminal()
+    with endings.endings_as_interrupt():
+        code = invoke(sys.argv[1:])
+    sys.exit(code)
 
 
 def invoke(args: Sequence[str]) -> int:
@@ -76,7 +81,7 @@ def invoke(args: Sequence[str]) -> int:
             print(file=sys.stderr)  # what was being written may not have ended its line
         return errors.INTERRUPTED
     except BrokenPipeError:
-        _forget_output()
+        endings.discard(1)
         return errors.OK  # whoever read us has read enough
     except ShoalError as error:
         render.report_error(error.message, error.hint or errors.OTHER_HINT)
@@ -150,13 +155,6 @@ def _os_hint(error: OSError) -> str:
         errno.ENOTDIR: "it is no folder: choose another with `--data DIR`",
         errno.EROFS: "choose a folder that can be written with `--data DIR`",
     }.get(error.errno or 0, errors.OTHER_HINT)
-
-
-def _forget_output() -> None:
-    """Let the interpreter's last flush go nowhere instead of failing again."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
 
 
 def _report_internal(error: Exception, args: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Final, TextIO
 import click
 
 from . import render
-from .options import data_flag, data_option, example, json_option, node_config, node_options
+from .options import data_flag, data_option, example, given_settings, json_option, node_options
 
 _CODE_LETTERS: Final = 1024  # upper bound for a code with spaces and a line break
 
@@ -22,15 +22,20 @@ _CODE_LETTERS: Final = 1024  # upper bound for a code with spaces and a line bre
     ),
 )
 @node_options
-def node(parent_fd: int | None, **options: Any) -> None:
+def node(data: Path, private: bool, parent_fd: int | None, **options: Any) -> None:
     """Run the daemon.
 
     Makes an identity on its first start, measures the machine, finds the other nodes, fetches
     the layers it can carry and serves them until it is stopped (Ctrl-C, or `shoal stop`).
+
+    Options are remembered in the data folder for later starts, but for --private. The value
+    `default` forgets one: `--memory default`. `shoal config` shows and changes them.
     """
+    from ..node.config import NodeConfig
     from .foreground import run_foreground
 
-    run_foreground(node_config(**options), parent_fd)
+    config = NodeConfig(data=data, private=private)
+    run_foreground(config, given_settings(options), parent_fd)
 
 
 @click.command(
@@ -45,19 +50,25 @@ def node(parent_fd: int | None, **options: Any) -> None:
 @click.option("--file", "source", type=click.File(), metavar="FILE",
               help="Read the code from a file (-: standard input).")  # fmt: skip
 @node_options
-def join(code: str | None, source: TextIO | None, parent_fd: int | None, **options: Any) -> None:
+def join(
+    code: str | None, source: TextIO | None, data: Path, private: bool, parent_fd: int | None,
+    **options: Any,
+) -> None:  # fmt: skip
     """Run the daemon and join a swarm by an invitation CODE.
 
     The code comes from `shoal invite` on any node of the swarm. It is used once; later,
     `shoal node` is enough. Without CODE, the command prompts for it or reads standard input. Prefer
     that: command lines are visible to other users and stay in the shell's history.
+
+    The other options are remembered for later starts, as those of `shoal node` are.
     """
+    from ..node.config import NodeConfig
     from ..node.invite import decode
 
-    config = node_config(invitation=decode(_code(code, source)), **options)
+    config = NodeConfig(data=data, private=private, invitation=decode(_code(code, source)))
     from .foreground import run_foreground
 
-    run_foreground(config, parent_fd)
+    run_foreground(config, given_settings(options), parent_fd)
 
 
 def _code(code: str | None, source: TextIO | None) -> str:

@@ -4,13 +4,9 @@ import difflib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
-
-if TYPE_CHECKING:
-    from ..node.config import NodeConfig
-    from ..transport.address import Address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -89,101 +85,78 @@ class Misused(click.BadParameter):
         self.hint = hint
 
 
-class _Parsed(click.ParamType[Any]):
-    """A value read by one of our parsers, whose errors become usage errors."""
+class _Value(click.ParamType[str]):
+    """The text of a setting, checked by the setting's own reader."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
-    ) -> Any:
-        if not isinstance(value, str):
-            return value
+    ) -> str:
+        from ..node.settings import KEYS, Setting
         from ..transport.errors import ShoalError
 
         try:
-            return self.parse(value)
+            return Setting.of(KEYS[self.name], value, "option").text or DEFAULT
         except ShoalError as error:
             raise Misused(error.message, error.hint, context, parameter) from None
 
-    def parse(self, text: str) -> Any:
-        from ..node import config
-        from ..transport.address import Address
 
-        parsers: dict[str, Callable[[str], Any]] = {
-            "model": config.parse_model,
-            "layers": config.parse_layers,
-            "memory": config.parse_memory,
-            "disk": config.parse_disk,
-            "rate": config.parse_rate,
-            "relay": config.parse_relay,
-            "listen": config.parse_listen,
-            "browsers": config.parse_browsers,
-            "address": Address.parse,
-            "libp2p": config.parse_libp2p_relay,
-        }
-        return parsers[self.name](text)
+DEFAULT = "default"  # as a value: forget what was kept
+
+
+def _setting(name: str, metavar: str, help: str, **more: Any) -> Callable[[Command], Command]:
+    return click.option(f"--{name}", type=_Value(name), metavar=metavar, help=help, **more)
+
+
+def _switch(name: str, help: str) -> Callable[[Command], Command]:
+    return click.option(f"--{name}/--no-{name}", default=None, help=help)
 
 
 def node_options(command: Command) -> Command:
     """What `shoal node` and `shoal join` both take."""
     options = [
         data_option,
-        click.option("--listen", type=_Parsed("listen"), metavar="ADDR",
-                     help="Listen there: IP:PORT, IP, or :PORT (default: all addresses, "
-                     "a free port that is remembered)."),
-        click.option("--bootstrap", type=_Parsed("address"), metavar="ADDR", multiple=True,
-                     help="A node to learn of the others from; may be repeated."),
-        click.option("--model", type=_Parsed("model"), metavar="NAME",
-                     help="Serve this model: a name, NAME@HASH "
-                     "or a root (default: what the swarm needs; alone, the embedded one)."),
-        click.option("--layers", type=_Parsed("layers"), metavar="A:B",
-                     help="Serve layers A to B-1 (default: chosen by memory and need)."),
-        click.option("--memory", type=_Parsed("memory"), metavar="SIZE",
-                     help="Memory to offer, e.g. 4GiB (default: measured)."),
-        click.option("--disk", type=_Parsed("disk"), metavar="SIZE", default="auto",
-                     show_default=True,
-                     help="Let models and blobs take so much of the disk, e.g. 200GiB; what was "
-                     "fetched and is not used is evicted. none: no limit. auto: half of what is "
-                     "free, at most 100 GiB, and 5 % or 1 GiB stay free; what you add or ask for "
-                     "by name may take more."),
-        click.option("--threads", type=click.IntRange(1, 1024), metavar="N",
-                     help="Threads of the engine (default: one a core)."),
-        click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]),
-                     default="auto", show_default=True, help="Precision of the layers held."),
-        click.option("--state", type=click.Choice(["auto", "all", "needed"]),
-                     default="auto", show_default=True,
-                     help="Keep all that the nodes say of themselves, or what this one needs; "
-                     "auto: all with 4 GiB of memory and of free disk."),
-        click.option("--links", type=click.IntRange(2, 512), metavar="N", default=64,
-                     show_default=True,
-                     help="Dial members of the swarm up to so many links."),
-        click.option("--relay", type=_Parsed("relay"), metavar="RATE",
-                     help="Relay traffic of other nodes at up to RATE bytes per second, e.g. "
-                     "1MB, or none (default: 64kB while other nodes can reach this one)."),
-        click.option("--port-443/--no-port-443", "port_443", default=None,
-                     help="Also listen on TCP port 443, which nearly every network lets out "
-                     "(default: while other nodes can reach this one and the port is free)."),
-        click.option("--up", type=_Parsed("rate"), metavar="RATE",
-                     help="Send at most so many bytes a second, e.g. 500kB or 4Mbit "
-                     "(default: no limit)."),
-        click.option("--down", type=_Parsed("rate"), metavar="RATE",
-                     help="Receive at most so many bytes a second (default: no limit)."),
-        click.option("--no-lan", is_flag=True,
-                     help="Neither announce this node on the own network nor look for others."),
-        click.option("--no-port-mapping", is_flag=True,
-                     help="Do not ask the router to open a port (UPnP, NAT-PMP, PCP)."),
-        click.option("--no-udp", is_flag=True, help="Use TCP only."),
-        click.option("--libp2p-relay", "libp2p_relays", type=_Parsed("libp2p"), metavar="ADDR",
-                     multiple=True, help="Be reached through this relay of the libp2p kind as "
-                     "well; may be repeated."),
-        click.option("--browsers", type=_Parsed("browsers"), metavar="IP:PORT",
-                     help="Let browsers in there (default: none): a page to join by, and WebRTC."),
-        click.option("--jobs/--no-jobs", "jobs", default=None,
-                     help="Do jobs that anybody in the swarm submits, one at a time and only while "
-                     "nobody waits for an answer of this node; they cost its computing time, its "
-                     "electricity and some traffic (default: while it serves layers)."),
+        _setting("listen", "ADDR", "Listen there: IP:PORT, IP, or :PORT (default: all addresses, "
+                 "a free port that is remembered)."),
+        _setting("bootstrap", "ADDR", "A node to learn of the others from; may be repeated.",
+                 multiple=True),
+        _setting("model", "NAME", "Serve this model: a name, NAME@HASH or a root (default: what "
+                 "the swarm needs; alone, the embedded one)."),
+        _setting("layers", "A:B", "Serve layers A to B-1 (default: chosen by memory and need)."),
+        _setting("memory", "SIZE", "Memory for layers and the state of answers, e.g. 4GiB "
+                 "(default: half of what is free). The programs take about 450 MiB beside it; "
+                 "`shoal status` counts them. A layer of a model of 1 billion parameters needs "
+                 "about 150MiB."),
+        _setting("disk", "SIZE", "Let models and blobs take so much of the disk, e.g. 200GiB; "
+                 "what was fetched and is not used is evicted. none: no limit. auto, the default: "
+                 "half of what is free, at most 100 GiB, and 5 % or 1 GiB stay free; what you add "
+                 "or ask for by name may take more."),
+        _setting("threads", "N", "Threads of the engine (default: one a core)."),
+        _setting("dtype", "[auto|float32|bfloat16]",
+                 "Precision of the layers held (default: auto)."),
+        _setting("state", "[auto|all|needed]", "Keep all that the nodes say of themselves, or what "
+                 "this one needs; auto, the default: all with 4 GiB of memory and of free disk."),
+        _setting("links", "N", "Dial members of the swarm until there are N links (default: 16)."),
+        _setting("relay", "RATE", "Relay traffic of other nodes at up to RATE bytes per second, "
+                 "e.g. 1MB, or none (default: 64kB while other nodes can reach this one)."),
+        _switch("port-443", "Also listen on TCP port 443, which nearly every network lets out "
+                "(default: while other nodes can reach this one and the port is free)."),
+        _setting("up", "RATE", "Send at most so many bytes a second, e.g. 500kB or 4Mbit "
+                 "(default: no limit)."),
+        _setting("down", "RATE", "Receive at most so many bytes a second (default: no limit)."),
+        _switch("lan", "Announce this node on the own network and look for others (default: yes)."),
+        _switch("port-mapping", "Ask the router to open a port: UPnP, NAT-PMP, PCP (default: "
+                "yes)."),
+        _switch("udp", "Use UDP beside TCP (default: yes)."),
+        _setting("libp2p-relay", "ADDR", "Be reached through this relay of the libp2p kind as "
+                 "well; may be repeated.", multiple=True),
+        _setting("browsers", "IP:PORT", "Let browsers in there (default: none): a page to join "
+                 "by, and WebRTC."),
+        _switch("jobs", "Do jobs of any node of the swarm, one at a time and only while no request "
+                "waits for this node; they cost its computing time, its electricity and some "
+                "traffic (default: while it serves layers)."),
         click.option("--private", is_flag=True,
                      help="Found a private swarm: only invited nodes are let in."),
         click.option("--parent-fd", type=int, hidden=True),
@@ -193,32 +166,14 @@ def node_options(command: Command) -> Command:
     return command
 
 
-def node_config(
-    *,
-    data: Path,
-    listen: tuple[str, int | None] | None,
-    bootstrap: "tuple[Address, ...]",
-    no_lan: bool,
-    no_port_mapping: bool,
-    no_udp: bool,
-    **more: Any,
-) -> "NodeConfig":
-    """The daemon's settings out of what the person typed."""
-    import tempfile
-
-    from ..node.config import NodeConfig
-    from ..node.defaults import LISTEN_ADDRESS
-    from ..transport.ladder import Rungs
-
-    host, port = listen or (LISTEN_ADDRESS, None)
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
-    rungs = Rungs(udp=not no_udp, lan=not no_lan, mapping=not no_port_mapping)
-    return NodeConfig(
-        data=data,
-        listen=host,
-        port=port,
-        bootstrap=bootstrap,
-        rungs=rungs,
-        runtime=runtime,
-        **more,
-    )
+def given_settings(options: dict[str, Any]) -> dict[str, str]:
+    """The settings among the options that a person typed, as texts by key."""
+    given = {}
+    for name, value in options.items():
+        if isinstance(value, bool):
+            value = "yes" if value else "no"
+        elif isinstance(value, tuple):
+            value = " ".join(value)
+        if value:
+            given[name.replace("_", "-")] = value
+    return given

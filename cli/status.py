@@ -48,6 +48,7 @@ def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("serving", serving_line(answer["serving"])),
         *(("chosen", safe(why, 200)) for why in [answer["serving"].get("why")] if why),
         *(("models", model_line(model)) for model in answer["models"]),
+        *memory_rows(answer.get("memory")),
         ("disk", disk_line(answer["disk"])),
         ("machine", _machine_line(answer["capacity"])),
     ]
@@ -155,6 +156,19 @@ def shard_line(shard: dict[str, Any]) -> str:
         f"{render.name(shard['model'])} layers {render.safe(shard['layers'], 16)} "
         f"({render.safe(shard['dtype'], 16)})"
     )
+
+
+def memory_rows(memory: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the resident memory of the processes, and the part of the offer in use."""
+    if memory is None:
+        return []
+    shown = [(each["name"], each["resident_bytes"]) for each in memory["processes"]]
+    each_one = ", ".join(f"{render.safe(name)} {render.size(size)}" for name, size in shown)
+    loaded, offered = render.size(memory["loaded_bytes"]), render.size(memory["offered_bytes"])
+    return [
+        ("memory", f"{render.size(sum(size for _, size in shown))} resident: {each_one}"),
+        ("offered", f"{loaded} set aside for layers and answers, of {offered} (`--memory`)"),
+    ]
 
 
 def disk_line(disk: dict[str, Any]) -> str:

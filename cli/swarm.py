@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from . import defaults
 from .client import request
+from .endings import ENDINGS
 from .errors import CommandError
 from .lifecycle import DEMO_FILE, STAY
 
@@ -186,24 +186,6 @@ def _behind(found: list[dict[str, Any] | None]) -> str:
         if status["serving"]["phase"] != "serving":
             return f"node {number}: {status['serving']['state']}"
     return "they do not all know each other"
-
-
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def endings_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end us as Ctrl-C does, so that `with` blocks clean up."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in ENDINGS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -76,7 +76,7 @@ class QuotaFull(DiskFull):
             "quota-full",
             f"the library's limit of {mebibytes(limit)} is reached: {mebibytes(needed)} needed, "
             f"{mebibytes(used)} used by what was added here or is in use",
-            hint="allow more: `shoal node --disk SIZE`; or stop serving something",
+            hint="allow more: `shoal config set disk SIZE`; or stop serving something",
         )
         self.needed = needed
         self.free = max(0, limit - used)

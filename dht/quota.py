@@ -106,8 +106,12 @@ class Quota:
         self._in_use = in_use
         self._withdraw = withdraw
         self._deciding = trio.Lock()
+        self.allow(allowance)
+
+    def allow(self, allowance: Allowance) -> None:
+        """Keep the library within another allowance, from the next time room is needed."""
         self.allowance = allowance
-        library.store.limit = allowance.limit if allowance.firm else None
+        self._library.store.limit = allowance.limit if allowance.firm else None
 
     async def run(self) -> None:
         """Keep when things were used, so that the next start knows."""

@@ -5,7 +5,6 @@ is specified in docs/spec/control.md.
 """
 
 import json
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -35,14 +34,12 @@ class ControlServer:
         self,
         host: Host,
         folder: DataFolder,
-        runtime: Path | None,
         operations: Mapping[str, Operation],
         guard: Guard | None = None,
     ) -> None:
         self._guard = guard or Guard()
         self._host = host
         self._folder = folder
-        self._runtime = runtime
         self._operations = operations
         self.clients = 0  # connected now
 
@@ -51,8 +48,8 @@ class ControlServer:
 
         Raises NodeError `disk`.
         """
+        path = self._folder.control_socket
         with disk_errors(self._folder):
-            path = await self._choose_path()
             listener = await self._host.listen_local(path)
         try:
             async with trio.open_nursery() as nursery:
@@ -60,24 +57,8 @@ class ControlServer:
                 task_status.started(path)
         finally:
             with trio.CancelScope(shield=True):
-                for name in (path, self._folder.control_path):
-                    with suppress(OSError):  # the next start replaces what stays behind
-                        await self._host.offload(self._host.files.remove, name)
-
-    async def _choose_path(self) -> Path:
-        """The usual place, or a fresh name elsewhere where that path is too long for a socket.
-
-        A shared place does: nobody can connect before the socket's mode is 0600
-        (`Host.listen_local` listens only then), and nobody can guess its name.
-        """
-        files = self._host.files
-        usual = self._folder.control_socket
-        if len(os.fsencode(usual)) <= defaults.CONTROL_PATH_LIMIT:
-            await self._host.offload(files.remove, self._folder.control_path)
-            return usual
-        path = (self._runtime or Path("/tmp")) / f"shoal-{self._host.entropy(12).hex()}.sock"
-        await self._host.offload(files.write, self._folder.control_path, os.fsencode(path))
-        return path
+                with suppress(OSError):  # the next start replaces what stays behind
+                    await self._host.offload(self._host.files.remove, path)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         self.clients += 1

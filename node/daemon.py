@@ -3,7 +3,7 @@
 `run_node` is the public entry, for `shoal node` and for the simulator alike.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -16,7 +16,7 @@ from ..dht.exchange import Exchange
 from ..dht.kvindex import KvIndex
 from ..dht.library import Library
 from ..dht.proving import Proving
-from ..dht.quota import Allowance, Quota, allowance_of
+from ..dht.quota import Quota
 from ..dht.scrub import Scrub
 from ..state.errors import StateError, StoreRefused
 from ..state.group.sealing import box_of
@@ -39,9 +39,9 @@ from ..transport.host import Host
 from ..transport.identity import IDENTITY_FILE, Identity, PeerId, load_or_create_identity
 from ..transport.ladder import Ladder
 from ..transport.link import Link
-from ..transport.relay.defaults import RelayLimits
-from ..transport.shaper import Cap, Caps, Shaper
+from ..transport.shaper import Shaper
 from . import defaults
+from .applying import caps_of, disk_of, relaying_of
 from .bloboperations import BlobOperations
 from .bootstrap import Bootstrap, join
 from .browsers import serve_browsers
@@ -61,13 +61,16 @@ from .folder import (
     remember_inviter,
     remembered_inviter,
 )
+from .giving import giving_lines
 from .grouping import Grouping
 from .groupoperations import GroupOperations
 from .health import Condition, Health
 from .holdings import Holdings
 from .joboperations import JobOperations
+from .journal import keep_journal
 from .keeping import Keeping, keeps_all
 from .listening import Listening
+from .memory import check_memory
 from .mishaps import Mishaps
 from .modeloperations import ModelOperations
 from .naming import names_of
@@ -75,6 +78,8 @@ from .operations import Operations
 from .providers import Providers
 from .remembering import Remembering
 from .seeking import Seeking
+from .settingoperations import SettingOperations
+from .settings import Settings, remember
 from .stall import StallGuard
 from .stateoperations import StateOperations
 from .working import Working
@@ -82,6 +87,11 @@ from .working import Working
 
 class ManagedEngine(RestartingEngine, Protocol):
     """An engine with a life: the worker process, or the simulator's own."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the worker, while it lives."""
+        ...
 
     async def run(self, *, task_status: TaskStatus[None] = ...) -> None: ...
 
@@ -93,25 +103,6 @@ NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 
 
-def _relaying(config: NodeConfig) -> RelayLimits:
-    if config.relay is None:
-        return RelayLimits()
-    return RelayLimits(volunteer=config.relay > 0, rate=config.relay)
-
-
-def _capped(config: NodeConfig, now: float) -> Shaper | None:
-    if config.up is None and config.down is None:
-        return None
-    return Shaper(Caps(up=Cap(node=config.up), down=Cap(node=config.down)), now)
-
-
-def _allowed(host: Host, config: NodeConfig, library: Library) -> Allowance:
-    if config.disk != "auto":
-        return Allowance(config.disk)
-    free = host.files.free_space(config.data)
-    return allowance_of(free, library.store.used_bytes, defaults.DISK_LEAST)
-
-
 def worker_process(host: Host, threads: int, memory: int) -> ManagedEngine:
     """The real engine: a worker process of this daemon."""
     return EngineProcess(host, threads=threads, memory_bytes=memory)
@@ -121,6 +112,7 @@ async def run_node(
     host: Host,
     config: NodeConfig,
     *,
+    options: Mapping[str, str] | None = None,
     engine_factory: EngineFactory | None = None,
     say: Say = lambda line: None,
     bar: ShowFetch | None = None,
@@ -128,12 +120,19 @@ async def run_node(
 ) -> None:
     """One daemon, until `Node.stop` or cancellation; started when it answers on its sockets.
 
+    `options` are settings by key, as a person gave them; with them, the settings file counts as
+    well and remembers them. None: `config` says everything.
     `say` gets lines for a person; without a `bar` also about how far a fetch is. Raises
     DataFolderInUse, NodeError, HostError, TransportError.
     """
     lock = await open_folder(host, config.folder)
     try:
-        node = await Node.prepare(host, config, say)
+        settings = Settings()
+        if options is not None:
+            settings = await host.offload(remember, host, config.folder, options)
+        node = await Node.prepare(host, settings.applied(config), say)
+        node.settings = settings
+        node.keeps_journal = options is not None
         node.show_fetches(bar)
         node.compute(engine_factory)
         await node.run(task_status=task_status)
@@ -165,15 +164,19 @@ class Node:
         self.stalls = StallGuard(host, defaults.STALL)
         self.inviter: PeerId | None = None
         """By whose code it joined."""
-        self._say = say
+        self.settings = Settings()
+        """The settings in force; `config` was made of them."""
+        self.say = say
+        self.keeps_journal = False  # in `say`: of peers and answers, for a person
         self._bar: ShowFetch | None = None
         self._stop = trio.Event()
         self._restarts = 0  # of the engine's worker
+        self.shaper = Shaper(caps_of(config), host.now())
         self.endpoint = Endpoint(
             host,
             identity,
             admission=credentials.admission(config.invitation),
-            shaper=_capped(config, host.now()),
+            shaper=self.shaper,
         )
         guard = self.endpoint.guard
         guard.report = Mishaps(self.health).add
@@ -184,7 +187,7 @@ class Node:
             host,
             self.endpoint,
             rungs=config.rungs,
-            relaying=_relaying(config),
+            relaying=relaying_of(config),
             web_port=config.port_443 is None,
             key=identity.seed,
             book=lambda peer: self.directory.where(peer) or self.discovery.dht.where(peer),
@@ -225,7 +228,7 @@ class Node:
         self.exchange.quota = self.quota = Quota(
             host,
             library,
-            _allowed(host, config, library),
+            disk_of(host, config, library),
             claims=self.holdings.claims,
             proof=Proving(
                 host, library, self.exchange.holder, connect=self.providers.connect, guard=guard
@@ -330,10 +333,9 @@ class Node:
             **StateOperations(self).table(),
             **GroupOperations(self).table(),
             **JobOperations(self).table(),
+            **SettingOperations(self).table(),
         }
-        self.control = ControlServer(
-            host, config.folder, config.runtime, operations, guard=self.endpoint.guard
-        )
+        self.control = ControlServer(host, config.folder, operations, guard=self.endpoint.guard)
 
     # Life.
 
@@ -393,11 +395,16 @@ class Node:
             start = partial(serve_browsers, self.host, self.endpoint, self.config.browsers)
             page = await nursery.start(start)
         await nursery.start(self.control.run)
-        self._say(f"shoal {__version__}, peer {self.identity.peer}")
+        self.say(f"shoal {__version__}, peer {self.identity.peer}")
         for address in self.listening.addresses:
-            self._say(f"address {address}")
+            self.say(f"address {address}")
         if page:
-            self._say(f"browsers {page}")
+            self.say(f"browsers {page}")
+        for line in giving_lines(self):
+            self.say(line)
+        check_memory(self)
+        if self.keeps_journal:
+            nursery.start_soon(keep_journal, self)
 
     async def _run_engine(self, engine: ManagedEngine) -> None:
         """A node whose engine cannot be had stays a member."""
@@ -423,7 +430,7 @@ class Node:
             self.inviter = link.peer
             with disk_errors(config.folder):
                 await remember_inviter(self.host, config.folder, link.peer)
-            self._say(f"joined the swarm of {link.peer}")
+            self.say(f"joined the swarm of {link.peer}")
         known = await self.remembering.known()
         bootstrap = Bootstrap(self.host, self.ladder, self.health)
         nursery.start_soon(bootstrap.run, config.bootstrap, known)
@@ -457,9 +464,9 @@ class Node:
             self.health.report(condition, error.message, hint=error.hint)
 
     def _tell(self, condition: Condition) -> None:
-        self._say(f"warning: {condition.sentence}")
+        self.say(f"warning: {condition.sentence}")
         if condition.hint:
-            self._say(f"hint: {condition.hint}")
+            self.say(f"hint: {condition.hint}")
 
     async def _watch_serving(self) -> None:
         """Says what serving comes to, and keeps its condition in the registry."""
@@ -468,7 +475,7 @@ class Node:
             status = self.serving.status()
             if status["why"] != chosen:
                 chosen = status["why"]
-                self._say(f"chose {chosen}")
+                self.say(f"chose {chosen}")
             if status["phase"] == "failed":
                 self.health.report("serving", status["text"], hint=status["hint"])
             elif status["text"] == NO_TORCH:
@@ -478,11 +485,11 @@ class Node:
                     self.health.clear("serving")
                 if status["text"] != said:
                     said = status["text"]
-                    self._say(said)
+                    self.say(said)
                 if self._bar is not None:
                     fetching = status["phase"] == "fetching" and bool(status["total_bytes"])
                     self._bar((status["done_bytes"], status["total_bytes"]) if fetching else None)
                 elif line := progress.line(status):
-                    self._say(line)
+                    self.say(line)
             await self.serving.changed()
             await trio.sleep(defaults.WATCH)

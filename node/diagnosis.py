@@ -162,7 +162,7 @@ class Diagnosis:
         """Everything worth saying, the most important first."""
         if self.local:
             words = f"this node listens on {self._listen}, which other computers cannot reach"
-            hint = f"start it without `--listen {self._listen}`"
+            hint = "start it with `--listen default`: it listens on all addresses then"
             return [Finding("loopback", words, hint)]
         if self._offline():
             words = "no network interface of this computer is up and has an address"
@@ -271,7 +271,7 @@ class Diagnosis:
             yield Finding(
                 "could-relay",
                 "this node could relay for peers behind strict routers, but its owner forbids it",
-                "start it without `--relay none`",
+                "`shoal config unset relay`, then start it again",
             )
 
     def _switched_off(self, rungs: list[Finding]) -> Iterator[Finding]:

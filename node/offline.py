@@ -9,6 +9,7 @@ from ..tasks.engine.families import check_model
 from ..transport.host import Host
 from .config import DataFolder
 from .folder import open_folder
+from .settings import set_key, view
 from .views import added_entry, model_entry, model_view
 
 
@@ -50,6 +51,24 @@ async def show_model(host: Host, data: Path, name: str) -> dict[str, Any]:
     root = library.resolve(name)
     shown = next((n for n, r in library.names().items() if r == root), name)
     return model_view(shown, await library.manifest(root), {}, local=True)
+
+
+async def show_settings(host: Host, data: Path) -> dict[str, Any]:
+    """The settings of the next start. Raises BadSetting."""
+    return await host.offload(view, host, DataFolder(data), None)
+
+
+async def change_setting(host: Host, data: Path, key: str, text: str | None) -> dict[str, Any]:
+    """Keep a setting for the next start, or forget it, holding the data folder's lock meanwhile.
+
+    Raises DataFolderInUse, BadSetting, TransportError, NodeError.
+    """
+    lock = await open_folder(host, DataFolder(data))
+    try:
+        setting = await host.offload(set_key, host, DataFolder(data), key, text)
+    finally:
+        lock.release()
+    return {"key": key, "text": setting and setting.text, "applied": False}
 
 
 async def _library(host: Host, data: Path) -> Library:

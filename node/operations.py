@@ -22,6 +22,7 @@ from .diagnosis import finding_view
 from .errors import ControlError
 from .groupoperations import invited_role, may_invite, status_view
 from .lookups import Lookups
+from .memory import memory_view
 
 if TYPE_CHECKING:
     from .daemon import Node
@@ -80,6 +81,7 @@ class Operations:
             "serving": views.serving_view(node.serving.status(), shard, names),
             "models": views.swarm_models(node.directory, node.library),
             "capacity": views.capacity_view(own.capacity),
+            "memory": memory_view(node),
             "disk": views.disk_view(node.quota.allowance, node.library.store.used_bytes),
             "sessions": {"stage": node.stage.sessions, "gateway": node.gateway.sessions},
             "stalls": views.stall_view(node.stalls),

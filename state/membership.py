@@ -57,7 +57,8 @@ class Membership:
         """`links`: members are dialled while there are fewer. `connect` knows more ways to them
         than dialling one address after the other."""
         self._connect = connect or self._dial_each
-        self._links = links
+        self.most_links = links
+        """Members are dialled while there are fewer."""
         self._host = host
         self._endpoint = endpoint
         self._identity = identity
@@ -430,7 +431,7 @@ class Membership:
         """
         now = self._host.now()
         lost = min(defaults.LOST_LINKS - self._at_hand, defaults.DIALS - self._dialling)
-        if not self._links:  # a node with this setting dials no members
+        if not self.most_links:  # a node with this setting dials no members
             lost = 0
         for peer, addresses in self._roster.next_dials(now, self._room(now), lost):
             self._dialling += 1
@@ -439,7 +440,7 @@ class Membership:
         wait = defaults.MEMBERS_LOOK
         if self._dialling < defaults.DIALS:
             wait = self._roster.next_due(lost=True) - now
-            if self._at_hand < self._links:
+            if self._at_hand < self.most_links:
                 first = self._at_hand < defaults.FIRST_LINKS
                 paced = max(self._roster.next_due(), -inf if first else self._next_dial)
                 wait = min(wait, paced - now)
@@ -455,9 +456,11 @@ class Membership:
     def _room(self, now: float) -> int:
         """Return how many members to dial now: the first links at once, later ones one by one."""
         links = self._at_hand
-        if links >= min(self._links, defaults.FIRST_LINKS):
-            return int(links < self._links and now >= self._next_dial)
-        return min(min(self._links, defaults.FIRST_LINKS) - links, defaults.DIALS - self._dialling)
+        if links >= min(self.most_links, defaults.FIRST_LINKS):
+            return int(links < self.most_links and now >= self._next_dial)
+        return min(
+            min(self.most_links, defaults.FIRST_LINKS) - links, defaults.DIALS - self._dialling
+        )
 
     def where(self, peer: PeerId) -> list[Address]:
         """Where a peer says that it can be reached, as far as that may be dialled."""

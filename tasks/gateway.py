@@ -119,6 +119,8 @@ class Gateway:
         self._runs: dict[SessionId, tuple[Run, Model]] = {}
         self._chains = Chains(host, courier)
         self._waited_for = 0
+        self.answers = 0  # since the start
+        self.answer_tokens = 0
         courier.handle("session.token", self._on_token)
         courier.handle("session.progress", self._on_progress)
         courier.handle("session.failed", self._on_failed)
@@ -148,7 +150,10 @@ class Gateway:
         self._waited_for += request.turn is None
         try:
             async with self._models.use(request.model) as model:
-                return await self._generate(model, request, emit, began)
+                summary = await self._generate(model, request, emit, began)
+            self.answers += 1
+            self.answer_tokens += summary.tokens
+            return summary
         finally:
             self._waited_for -= request.turn is None
 

@@ -18,6 +18,8 @@ class Meter:
     def __init__(self, own: PeerId) -> None:
         self._own = own
         self._counts: dict[User, Count] = {}
+        self.total = Count()
+        """The sum over all users since the start."""
 
     def opened(self, user: User) -> None:
         """A session."""
@@ -40,11 +42,15 @@ class Meter:
     def put_back(self, counts: Mapping[User, Count]) -> None:
         """These could not be written."""
         for user, count in counts.items():
-            self._add(user, count)
+            self._put(user, count)
 
     def _add(self, user: User, count: Count) -> None:
         if user[0] != self._own:
-            self._counts[user] = self._counts.get(user, _NOTHING) + count
+            self.total += count
+            self._put(user, count)
+
+    def _put(self, user: User, count: Count) -> None:
+        self._counts[user] = self._counts.get(user, _NOTHING) + count
 
 
 _NOTHING = Count()

@@ -161,6 +161,11 @@ class Models:
             task_status.started()
             await trio.sleep_forever()
 
+    def processes(self) -> dict[str, int]:
+        """The process of each model's texts, by the name that the model was first asked by."""
+        found = ((each.name, each.text) for each in self._loaded.values())
+        return {name: text.pid for name, text in found if text is not None and text.pid is not None}
+
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Model]:
         """A model by name or root, while the block lasts; raises ModelError, TextError,

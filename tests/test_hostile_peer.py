@@ -54,6 +54,8 @@ LOOPBACK = "127.0.0.1"
 class Parrot:
     """An engine that answers every span for a token with tokens at once."""
 
+    pid: int | None = None
+
     def __init__(self, _host: Host, _threads: int, _memory: int) -> None:
         self._events: dict[SessionId, Callable[[EngineEvent], None]] = {}
         self.mute = False

@@ -62,6 +62,7 @@ ENGINE_WORKER = {
 BEYOND_THE_SEAM = {
     "transport/realhost.py",
     "transport/datagrams.py",  # the real host's UDP sockets
+    "transport/localname.py",  # and the names of its Unix sockets, which the commands need too
     "transport/database.py",  # SQLite, whose system calls the host names
     "transport/browser/bridge.py",  # asyncio inside trio, for aiortc
     "tasks/engine/wire.py",  # both ends of the worker's socket

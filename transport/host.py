@@ -196,6 +196,11 @@ class Host(Protocol):
 
     def machine(self) -> Machine: ...
 
+    def resident(self, pid: int) -> int | None:
+        """Return the resident memory of a process in bytes; None after its end, or where memory is
+        simulated."""
+        ...
+
     def interfaces(self) -> list[Interface]:
         """Addresses of this machine that are up, loopback included."""
         ...

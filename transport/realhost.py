@@ -25,6 +25,7 @@ from .allocator import give_back, keep_freed_memory
 from .datagrams import Datagrams, datagrams
 from .errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from .host import Entry, FileLock, Group, Interface, Machine, T, Ts
+from .localname import short_name
 
 if TYPE_CHECKING:
     from .database import Database
@@ -350,6 +351,12 @@ class RealHost(TrioHost):
     def pid(self) -> int:
         return os.getpid()
 
+    def resident(self, pid: int) -> int | None:
+        try:
+            return int(psutil.Process(pid).memory_info().rss)
+        except psutil.Error:
+            return None
+
     def machine(self) -> Machine:
         memory = psutil.virtual_memory()
         uname = os.uname()
@@ -383,7 +390,8 @@ class RealHost(TrioHost):
             os.unlink(path)
         sock = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
         try:
-            await sock.bind(str(path))
+            with short_name(path) as name:
+                await sock.bind(name)
             os.chmod(path, 0o600)  # the folder is 0700, so nobody connects in between
             sock.listen(32)
         except BaseException:
@@ -419,6 +427,7 @@ class RealHost(TrioHost):
                 stdout=2,  # a print must not reach the daemon's own output
                 env={**os.environ, **env},
                 pass_fds=(descriptor,),
+                process_group=0,  # Ctrl-C and a closed terminal are for us: we end it
             )
         except BaseException:
             ours.close()

@@ -8,10 +8,11 @@ from typing import Any
 
 import trio
 
-from ...node.config import NodeConfig, parse_memory
+from ...node.config import NodeConfig
 from ...node.daemon import EngineFactory, Node, run_node
 from ...node.errors import ControlError
 from ...node.folder import disk_errors
+from ...node.values import parse_memory
 from ...tasks.defaults import PROBE_FILE
 from ...tasks.probe import keep_speed
 from ...transport.address import Address

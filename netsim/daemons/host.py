@@ -105,6 +105,9 @@ class SimulatedHost(TrioHost):
         self._last_pid += 1
         return self._last_pid
 
+    def resident(self, pid: int) -> int | None:
+        return None
+
     def machine(self) -> Machine:
         return self.profile.machine
 

@@ -98,7 +98,7 @@ class KernelHost:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
             channel.settimeout(ANSWER_S)
             try:
-                channel.connect(self._control())
+                self._connect(channel)
             except (FileNotFoundError, ConnectionRefusedError):
                 return None
             try:
@@ -109,11 +109,13 @@ class KernelHost:
             except OSError as error:
                 raise KernelRefused(f"`{op}` on {self.name}: {error}") from None
 
-    def _control(self) -> str:
-        """The control socket's path; elsewhere than usual where that is too long."""
-        with suppress(FileNotFoundError):
-            return (self.data / "control.path").read_text()
-        return str(self.data / "control.sock")
+    def _connect(self, channel: socket.socket) -> None:
+        """By the folder's descriptor: its path may be too long for a socket's address."""
+        folder = os.open(self.data, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            channel.connect(f"/proc/self/fd/{folder}/control.sock")
+        finally:
+            os.close(folder)
 
     def _answer(self, op: str, lines: Any) -> dict[str, Any]:
         for line in lines:

@@ -119,6 +119,7 @@ class TextProcess:
         self._writable = trio.Event()
         self._clock = trio.CancelScope()  # of the child's current request
         self._info: TextInfo | None = None
+        self.pid: int | None = None  # of the child, while it lives
         self._status: trio.TaskStatus[TextInfo] = trio.TASK_STATUS_IGNORED
         self._broken: TextError | None = TextError("text-closed", "the text process is not running")
 
@@ -236,6 +237,7 @@ class TextProcess:
     async def _run_child(self, loading: _Request) -> None:
         """One child's life: load, then whatever is queued, until it ends or is too slow."""
         child = await self._host.spawn(CHILD, [], ENVIRONMENT)
+        self.pid = child.pid
         self._queue.appendleft(loading)
         self._outgoing = bytearray().join(request.frame for request in self._queue)
         try:
@@ -244,6 +246,7 @@ class TextProcess:
                 error = await self._read(child)
                 nursery.cancel_scope.cancel()
         finally:
+            self.pid = None
             await child.stop(0)
         if error is not None and self._queue:
             guilty = self._queue.popleft()

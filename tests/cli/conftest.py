@@ -24,7 +24,7 @@ def _daemon(data: Path, operations: Mapping[str, Operation]) -> Iterator[None]:
 
     async def main() -> None:
         tokens.append(trio.lowlevel.current_trio_token())
-        server = ControlServer(RealHost(), DataFolder(data), None, operations)
+        server = ControlServer(RealHost(), DataFolder(data), operations)
         with scope:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.run)
@@ -91,6 +91,9 @@ STATUS: dict[str, Any] = {
     "models": [{"name": "tiny", "root": "ab" * 32, "layers": 6, "weight_bytes": 8 << 20,
                 "local": True, "complete": False, "missing": "no node holds layers 2:6",
                 "vouchers": [{"peer": "12D3KooWNode", "source": "here", "age_s": 0.0}]}],
+    "memory": {"offered_bytes": 1 << 30, "loaded_bytes": 8 << 20, "processes": [
+        {"name": "daemon", "pid": 1, "resident_bytes": 80 << 20},
+        {"name": "text of tiny", "pid": 2, "resident_bytes": 30 << 20}]},
     "disk": {"used_bytes": 5 << 20, "limit_bytes": 50 << 30, "set": False},
     "capacity": {"cores": 2, "memory_bytes": 1 << 30, "engine": True, "flops": 1e11,
                  "bandwidth": 1e10},

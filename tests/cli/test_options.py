@@ -8,7 +8,9 @@ import pytest
 from shoal.cli import foreground
 from shoal.cli.main import invoke
 from shoal.node.config import NodeConfig
+from shoal.node.settings import remember
 from shoal.transport.ladder import ALL_RUNGS, Rungs
+from shoal.transport.realhost import RealHost
 
 PEER = "12D3KooWCP6VZQiJUdnH7Wz6YoTWUQgVgC95rqWidK7U325vkzsS"
 
@@ -17,7 +19,11 @@ PEER = "12D3KooWCP6VZQiJUdnH7Wz6YoTWUQgVgC95rqWidK7U325vkzsS"
 def given(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
     """The settings of every daemon that would have been run."""
     found: list[NodeConfig] = []
-    monkeypatch.setattr(foreground, "run_foreground", lambda config, _: found.append(config))
+
+    def run(config: NodeConfig, options: dict[str, str], _parent_fd: int | None) -> None:
+        found.append(remember(RealHost(), config.folder, options).applied(config))
+
+    monkeypatch.setattr(foreground, "run_foreground", run)
     return found
 
 
@@ -61,3 +67,11 @@ def test_relays_of_the_libp2p_kind(given: list[NodeConfig]) -> None:
     text = f"/ip4/192.0.2.7/tcp/4001/p2p/{PEER}"
     (relay,) = typed(given, f"--libp2p-relay {text}").libp2p_relays
     assert str(relay) == text
+
+
+def test_options_hold_at_later_starts_until_taken_back(given: list[NodeConfig]) -> None:
+    first = typed(given, "--memory 1GiB --no-lan --bootstrap 1.2.3.4:5 --bootstrap [::1]:6")
+    assert typed(given, "") == first and len(first.bootstrap) == 2
+    assert typed(given, "--memory 2GiB").memory == 2 << 30
+    again = typed(given, "--lan --bootstrap default --memory default")
+    assert again == typed(given, "") == NodeConfig(first.data)

@@ -11,6 +11,12 @@ from shoal.cli.status import disk_line, link_row, links_text, relaying_line, sta
 from .conftest import LINK, STATUS
 
 
+def test_memory_counts_every_process() -> None:
+    rows = dict(status_rows(STATUS))
+    assert rows["memory"] == "110.0 MiB resident: daemon 80.0 MiB, text of tiny 30.0 MiB"
+    assert rows["offered"] == "8.0 MiB set aside for layers and answers, of 1.0 GiB (`--memory`)"
+
+
 def test_reach_and_relays_stand_in_the_status() -> None:
     rows = dict(status_rows(STATUS))
     assert rows["reachable"] == "through 1 relay"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.applying import caps_of
 from shoal.node.config import NodeConfig
-from shoal.node.daemon import _capped
-from shoal.transport.shaper import Cap, Caps
+from shoal.transport.shaper import Cap, Caps, Shaper
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,8 @@ from shoal.transport.shaper import Cap, Caps
     ],
 )
 def test_caps_of_the_settings(up: int | None, down: int | None, caps: Caps) -> None:
-    shaper = _capped(NodeConfig(Path("/x"), up=up, down=down), 0.0)
-    assert shaper is not None and shaper.caps == caps
+    assert caps_of(NodeConfig(Path("/x"), up=up, down=down)) == caps
 
 
 def test_without_settings_nothing_is_counted() -> None:
-    assert _capped(NodeConfig(Path("/x")), 0.0) is None
+    assert Shaper(caps_of(NodeConfig(Path("/x"))), 0.0).capped == (False, False)

@@ -2,18 +2,23 @@
 
 import json
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from shoal.cli.client import request
+from shoal.cli.errors import CommandError
 from shoal.node import defaults
 from shoal.node.config import DataFolder
 from shoal.node.control import ControlServer, Emit
 from shoal.node.errors import ControlError
+from shoal.transport import localname
 from shoal.transport.realhost import RealHost
 
 HOST = RealHost()
@@ -62,10 +67,10 @@ class Operations:
 
 @asynccontextmanager
 async def serving(
-    data: Path, runtime: Path | None = None
+    data: Path,
 ) -> AsyncIterator[tuple[Path, Operations]]:
     operations = Operations()
-    server = ControlServer(HOST, DataFolder(data), runtime, operations.table())
+    server = ControlServer(HOST, DataFolder(data), operations.table())
     async with trio.open_nursery() as nursery:
         path = await nursery.start(server.run)
         yield path, operations
@@ -205,12 +210,29 @@ async def test_clients_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.trio
-async def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
-    data = tmp_path / ("d" * 120)
-    data.mkdir()
-    async with serving(data, Path("/tmp")) as (path, _):
-        assert len(str(path)) < defaults.CONTROL_PATH_LIMIT
-        assert path.stat().st_mode & 0o777 == 0o600
-        assert (data / "control.path").read_text() == str(path)
+@pytest.mark.parametrize("proc", [True, False])
+async def test_a_folder_with_a_long_path_has_its_socket_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proc: bool
+) -> None:
+    """On Linux by the folder's descriptor, elsewhere by a symbolic link that goes again."""
+    if not proc:
+        monkeypatch.setattr(localname, "DESCRIPTORS", tmp_path / "no-proc")
+    data = tmp_path / ("d" * 120) / ("e" * 120)
+    data.mkdir(parents=True)
+    async with serving(data) as (path, _):
+        assert path == data / "control.sock" and path.stat().st_mode & 0o777 == 0o600
+        answer = await trio.to_thread.run_sync(partial(request, data, "echo", x=1))
+        assert answer == {"request": {"op": "echo", "x": 1}}
+    assert not path.exists()
+
+
+@pytest.mark.trio
+async def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
+    """A daemon that was killed removes nothing."""
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(tmp_path / "control.sock"))
+        killed.listen()
+    with pytest.raises(CommandError, match="no daemon is running"):
+        await trio.to_thread.run_sync(request, tmp_path, "echo")
+    async with serving(tmp_path) as (path, _):
         assert "ok" in (await ask(path, b'{"op": "echo"}\n'))[-1]
-    assert not path.exists() and not (data / "control.path").exists()

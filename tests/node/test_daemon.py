@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio import TaskStatus
 
+from shoal.node import journal
 from shoal.node.config import NodeConfig
 from shoal.node.daemon import Node, run_node
 from shoal.node.errors import DataFolderInUse, NodeError
@@ -27,6 +28,8 @@ HOST = RealHost()
 
 class FakeEngine:
     """Loads anything at once, and answers every span with the next token id."""
+
+    pid: int | None = None
 
     def __init__(self, _host: Host, _threads: int, _memory: int) -> None:
         self.loaded: list[LoadShard] = []
@@ -104,11 +107,16 @@ def config(data: Path, **more: Any) -> NodeConfig:
 
 
 @asynccontextmanager
-async def running(settings: NodeConfig) -> AsyncIterator[Running]:
+async def running(
+    settings: NodeConfig, options: dict[str, str] | None = None
+) -> AsyncIterator[Running]:
     said: list[str] = []
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            start = partial(run_node, HOST, settings, engine_factory=FakeEngine, say=said.append)
+            start = partial(
+                run_node, HOST, settings, options=options, engine_factory=FakeEngine,
+                say=said.append,
+            )  # fmt: skip
             node = await nursery.start(start)
             yield Running(node, said)
             node.stop()
@@ -153,6 +161,81 @@ async def test_two_nodes_meet_and_remember(tmp_path: Path) -> None:
             assert peer["peer"] == first.node.identity.peer and peer["bytes_in"] > 0
         async with running(config(tmp_path / "b")) as again:
             await again.until(lambda status: status["peers"] == 1)
+
+
+@pytest.mark.trio
+async def test_a_start_says_what_is_given_and_which_settings_hold(tmp_path: Path) -> None:
+    options = {"memory": "120MiB", "up": "4Mbit", "relay": "none", "port-mapping": "no"}
+    async with running(config(tmp_path), options) as node:
+        pass
+    said = "\n".join(node.said)
+    for line in (
+        "memory     120 MiB for layers and answers (--memory), and about 400 MiB for the programs",
+        "disk       at most ",
+        "bandwidth  up 500 kB/s (--up), down no limit (--down)",
+        "jobs       of any node of the swarm, while no other request waits (--no-jobs)",
+        "relaying   none (--relay)",
+        "router     not asked to open a port (--port-mapping)",
+        "settings   memory 120MiB (option), up 4Mbit (option), relay none (option), "
+        "port-mapping no (option); `shoal config` changes them",
+        "warning: 120 MiB of memory is less than one layer",
+    ):
+        assert f"\n{line}" in said, said
+    async with running(config(tmp_path), {"jobs": "no"}) as node:
+        pass
+    assert any(line.startswith("jobs       none of other nodes (--jobs)") for line in node.said)
+    assert any("up 4Mbit (file)" in line and "jobs no (option)" in line for line in node.said)
+
+
+@pytest.mark.trio
+async def test_settings_change_while_a_daemon_runs(tmp_path: Path) -> None:
+    async with running(config(tmp_path), {"up": "4Mbit"}) as node:
+        part = node.node
+        assert (await node.ask("config_set", key="up", text="1MB"))["ok"]["applied"]
+        assert part.endpoint.shaper is not None and part.endpoint.shaper.caps.up.node == 10**6
+        await node.ask("config_set", key="up", text=None)
+        await node.ask("config_set", key="down", text="2MB")
+        caps = part.endpoint.shaper.caps
+        assert (caps.up.node, caps.down.node) == (None, 2 * 10**6)
+        await node.ask("config_set", key="disk", text="300MiB")
+        assert part.quota.allowance.limit == part.library.store.limit == 300 << 20
+        await node.ask("config_set", key="links", text="20")
+        assert part.membership.most_links == 20
+        later = (await node.ask("config_set", key="memory", text="2GiB"))["ok"]
+        assert later == {"key": "memory", "text": "2GiB", "applied": False}
+        shown = {each["key"]: each for each in (await node.ask("config"))["ok"]["settings"]}
+        assert (shown["links"]["text"], shown["links"]["origin"]) == ("20", "command")
+        assert (shown["memory"]["text"], shown["memory"]["next"]) == (None, "2GiB")
+        assert (shown["up"]["text"], shown["up"]["next"]) == (None, None)
+        for key, text in (("memory", "4"), ("memroy", "4GiB"), ("lan", "perhaps"), ("", "x")):
+            assert "error" in await node.ask("config_set", key=key, text=text)
+        assert "error" in await node.ask("config_set", key="memory", text=["4GiB"])
+    text = (tmp_path / "settings.conf").read_text()
+    assert text.endswith("down = 2MB\ndisk = 300MiB\nlinks = 20\nmemory = 2GiB\n")
+
+
+@pytest.mark.trio
+async def test_a_log_tells_of_peers_and_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "JOURNAL_PAUSE", 0.02)
+    async with running(config(tmp_path / "a"), {}) as first:
+        bootstrap = (Address.parse((await first.ask("status"))["ok"]["addresses"][0]),)
+        async with running(config(tmp_path / "b", bootstrap=bootstrap)) as second:
+            await second.until(lambda status: status["serving"]["phase"] == "serving")
+            await first.until(lambda status: status["serving"]["phase"] == "serving")
+            stream = await first.stream("run", model="tiny", prompt="x", raw=True)
+            status = await first.until(lambda status: len(status["memory"]["processes"]) == 2)
+            await stream.aclose()
+            first.node.gateway.answers, first.node.gateway.answer_tokens = 1, 3
+            short = second.node.identity.peer[-12:]
+        await first.until(lambda status: f"lost: …{short}; 0 other nodes now" in first.said)
+    assert f"joined: …{short}; 1 other node now" in first.said
+    assert "answered 1 prompt, 3 tokens" in first.said
+    assert not any(line.startswith("joined: …") for line in second.said), "it keeps no log"
+    names = [each["name"] for each in status["memory"]["processes"]]
+    assert names == ["daemon", "text of tiny"]
+    assert all(each["resident_bytes"] > 2**20 for each in status["memory"]["processes"])
 
 
 @pytest.mark.trio

@@ -115,8 +115,10 @@ async def test_one_stage_runs_the_loop_itself(autojump_clock: object) -> None:
     swarm = FakeSwarm((3,))
 
     async def body(_: FakeSwarm) -> None:
-        await _generate(swarm)
+        summary = await _generate(swarm)
         assert [(span.count, span.steps) for span in swarm.stages[0].engine.spans] == [(5, 8)]
+        gateway = swarm.client.gateway
+        assert (gateway.answers, gateway.answer_tokens) == (1, summary.tokens)
 
     await _run(swarm, body)
 

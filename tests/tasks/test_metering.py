@@ -24,13 +24,14 @@ def test_counts_are_by_user_and_taken_once() -> None:
     assert meter.take() == {}
     meter.put_back(counts)
     assert meter.take() == counts
+    assert meter.total == Count(2, 7, 1, 750), "what is put back is not counted again"
 
 
 def test_the_owner_s_own_use_is_not_counted() -> None:
     meter = Meter(OWN)
     meter.opened((OWN, ROOT))
     meter.read((OWN, ROOT), 5)
-    assert meter.take() == {}
+    assert meter.take() == {} and meter.total == Count()
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan, 1e9])

@@ -2,16 +2,20 @@
 
 import pytest
 
-from shoal.node.config import (
+from shoal.node.errors import BadSetting
+from shoal.node.values import (
     parse_browsers,
+    parse_count,
     parse_disk,
     parse_layers,
     parse_libp2p_relay,
     parse_listen,
     parse_memory,
     parse_rate,
+    parse_relay,
+    parse_word,
+    parse_yes,
 )
-from shoal.node.errors import BadSetting
 
 
 def test_layers() -> None:
@@ -34,7 +38,6 @@ def test_bad_layers(text: str) -> None:
         ("4G", 4 * 10**9),
         ("1.5KiB", 1536),
         ("512MB", 512 * 10**6),
-        ("1000", 1000),
         ("7b", 7),
     ],
 )
@@ -54,9 +57,42 @@ def test_disk() -> None:
     assert parse_disk("none") is None
 
 
-@pytest.mark.parametrize("text", ["", "255MiB", "0", "unlimited"])
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("4", "4GiB"), ("511.5", "511.5GiB"), ("4096", "4096MiB"), ("4294967296", "4294967296B")],
+)
+def test_a_size_without_a_unit_is_refused(text: str, hint: str) -> None:
+    """`--memory 4` was four bytes."""
+    for option, read in (("memory", parse_memory), ("disk", parse_disk)):
+        with pytest.raises(BadSetting, match="has no unit") as raised:
+            read(text)
+        assert f"`--{option} {hint}`" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("text", ["5", "10000", "0.5", "1000/s"])
+def test_a_rate_without_a_unit_is_refused(text: str) -> None:
+    with pytest.raises(BadSetting, match="has no unit") as raised:
+        parse_rate(text, "down")
+    assert "`--down 8Mbit`" in str(raised.value.hint)
+    with pytest.raises(BadSetting, match="has no unit"):
+        parse_relay(text)
+
+
+def test_other_values() -> None:
+    assert (parse_yes("yes"), parse_yes("No"), parse_count("64", 2, 512)) == (True, False, 64)
+    for wrong in ("maybe", "", "1", "true"):
+        with pytest.raises(BadSetting, match="neither"):
+            parse_yes(wrong)
+    for wrong in ("1", "513", "-5", "6.4", "\u0663", "9" * 30, ""):
+        with pytest.raises(BadSetting, match="from 2 to 512"):
+            parse_count(wrong, 2, 512)
+    with pytest.raises(BadSetting, match="none of `a`, `b`"):
+        parse_word("c", ("a", "b"))
+
+
+@pytest.mark.parametrize("text", ["", "255MiB", "0B", "unlimited"])
 def test_bad_disk(text: str) -> None:
-    with pytest.raises(BadSetting, match="at least 256 MiB") as raised:
+    with pytest.raises(BadSetting, match=r"at least 256 MiB|not a size") as raised:
         parse_disk(text)
     assert "--disk none" in (raised.value.hint or "")
 
@@ -70,7 +106,7 @@ def test_bad_disk(text: str) -> None:
         ("500k", 500_000),
         ("8Mbit", 10**6),
         ("8mbit/s", 10**6),
-        ("10000", 10_000),
+        ("10000B", 10_000),
     ],
 )
 def test_rate(text: str, rate: int) -> None:
@@ -84,7 +120,7 @@ def test_bad_rate(text: str) -> None:
     assert raised.value.hint
 
 
-@pytest.mark.parametrize("text", ["0", "5", "9.9kB", "79999bit"])
+@pytest.mark.parametrize("text", ["0B", "5b/s", "9.9kB", "79999bit"])
 def test_a_rate_that_nothing_could_work_with(text: str) -> None:
     with pytest.raises(BadSetting, match="too little"):
         parse_rate(text)

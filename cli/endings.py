@@ -1,0 +1,85 @@
+"""The signals that end a command: Ctrl-C, a polite `kill`, and a terminal that was closed."""
+
+import errno
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def heeded() -> tuple[signal.Signals, ...]:
+    """The endings that this process heeds: all, but SIGHUP under `nohup`, which ignores it.
+
+    A shell without job control has its background commands ignore SIGINT as well. That is not
+    meant for a program that has something to put in order, so SIGINT counts there too.
+    """
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return ENDINGS[:2] if ignored else ENDINGS
+
+
+@contextmanager
+def endings_as_interrupt() -> Iterator[None]:
+    """Every ending raises KeyboardInterrupt as Ctrl-C does, so that `with` blocks clean up.
+
+    SIGTERM and SIGHUP count once, together: a closed terminal sends SIGHUP several times, and the
+    second one would interrupt the cleaning up.
+    """
+    before = {number: signal.getsignal(number) for number in ENDINGS}
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in heeded()[1:]:
+            signal.signal(number, lambda _number, _frame: None)
+        signal.raise_signal(signal.SIGINT)  # trio may stand in there, and knows when it may raise
+
+    for number in heeded():
+        of_python = number == signal.SIGINT
+        signal.signal(number, signal.default_int_handler if of_python else interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Terminal(io.FileIO):
+    """An open terminal. After it is closed, what is written to it goes nowhere.
+
+    Without this the first line of a clean end fails with EIO, and the end is no longer clean.
+    """
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            discard(self.fileno())
+            return memoryview(data).nbytes
+
+
+def outlive_terminal() -> None:
+    """Write standard output and error through `Terminal` where they are terminals."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and stream.isatty():
+            raw = Terminal(stream.fileno(), "w", closefd=False)
+            buffered = io.BufferedWriter(raw)
+            text = io.TextIOWrapper(buffered, stream.encoding, stream.errors, line_buffering=True)
+            setattr(sys, name, text)
+
+
+def discard(descriptor: int) -> None:
+    """From now on, what is written to this descriptor goes nowhere."""
+    with suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, descriptor)
+        os.close(null)
