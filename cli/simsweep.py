@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import render
 from .errors import CommandError
-from .simrun import figures_of_time, unwritable, versions, write_text
+from .simfolder import free, unwritable, write_text
+from .simrun import figures_of_time, versions
 
 if TYPE_CHECKING:
     from ..netsim.scenario.tables import Scenario
@@ -34,7 +35,10 @@ Line = dict[str, Any]
 class SweepFile:
     """The lines of a sweep on disk."""
 
-    def __init__(self, folder: Path, scenario: "Scenario", hosts: int | None) -> None:
+    def __init__(
+        self, folder: Path, scenario: "Scenario", hosts: int | None, *, force: bool = False
+    ) -> None:
+        """`force` begins anew where the folder holds another sweep. Raises CommandError."""
         self.path = folder / LINES
         digest = hashlib.sha256(scenario.text.encode())
         for name, text in sorted(scenario.files.items()):
@@ -44,29 +48,48 @@ class SweepFile:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise unwritable(folder, error) from None
-        self.lines = self._read()
+        try:
+            self.lines = self._read()
+        except CommandError:
+            if not force:
+                raise
+            self.lines = self._begin()
+
+    def _begin(self) -> dict[int, Line]:
+        write_text(self.path, json.dumps(self._head) + "\n")
+        return {}
 
     def _read(self) -> dict[int, Line]:
-        """What an earlier call has done; a line that was cut short is cut off."""
+        """Return the lines of an earlier call; one that was cut short is cut off."""
         data = self.path.read_bytes() if self.path.exists() else b""
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and (json.dumps(self._head) + "\n").encode().startswith(data):
-            write_text(self.path, json.dumps(self._head) + "\n")
-            return {}
+            return self._begin()
         if len(whole) < len(data):
             os.truncate(self.path, len(whole))
         try:
             head, *lines = [json.loads(line) for line in whole.splitlines()]
-            if head != self._head:
+            if other := self._other(head):
                 raise CommandError(
-                    "failed", f"`{self.path}` is of another scenario, or of another version",
-                    hint="choose another folder with `--out DIR`, or delete that one",
+                    "failed", f"`{self.path}` holds another sweep: {other}",
+                    hint=f"`--out {free(self.path.parent)}` keeps both, `--force` replaces it",
                 )  # fmt: skip
             return {line["seed"]: line for line in lines}
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise CommandError(
-                "failed", f"`{self.path}` is damaged", hint="delete it to begin anew"
+                "failed", f"`{self.path}` is damaged", hint="`--force` replaces it"
             ) from None
+
+    def _other(self, head: dict[str, Any]) -> str:
+        """Say in what the sweep on disk differs; empty where it is this one."""
+        if head["scenario"] != self._head["scenario"]:
+            return "its scenario, or a file beside it, differs"
+        if head["hosts"] != self._head["hosts"]:
+            return f"its `--hosts` is {head['hosts'] or 'not given'}"
+        for name, ours in versions().items():
+            if head["versions"].get(name) != ours:
+                return f"it ran with {name} {head['versions'].get(name)}, here is {ours}"
+        return ""
 
     def add(self, line: Line) -> None:
         """Keep a seed's line."""

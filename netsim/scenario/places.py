@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import BadScenario
-from ..population.latency import Matrix
+from ..population.latency import WITH_UNIT, Matrix
 from . import units, vocabulary
 from .links import pipe_spec
 from .positions import Path
@@ -62,6 +62,10 @@ class Places:
         data = self.one("world")
         world = self.source.read(WorldTable, ("world",), data, "[world]")
         self.latency(world)
+        form = world.latency.partition(":")[0]
+        if world.latency_unit and form not in WITH_UNIT:
+            why = "is of a `planetlab:FILE`; the other forms say their unit"
+            self.without_effect(("world", "latency_unit"), why, "leave it out")
         for key in ("hosts", "relays"):
             if getattr(world, key) > MOST_HOSTS:
                 self.source.refuse(("world", key), f"{key}: at most {MOST_HOSTS}")
@@ -89,12 +93,12 @@ class Places:
             self.source.value(path, world.latency, units.duration)
         else:
             try:
-                self.matrix = self.matrix_of(world.latency)
+                self.matrix = self.matrix_of(world.latency, world.latency_unit)
             except BadScenario as problem:
                 self.source.refuse(path, problem.message, problem.hint)
             self.sites = len(self.matrix)
 
-    def matrix_of(self, latency: str) -> Matrix:
+    def matrix_of(self, latency: str, unit: str) -> Matrix:
         """One of the package by name, or `FORM:FILE` with a file beside the scenario."""
         form, colon, name = latency.partition(":")
         if not colon:
@@ -105,7 +109,7 @@ class Places:
         text = self.beside(name)
         self.files[name] = text
         try:
-            return vocabulary.latency_of(form, text)
+            return vocabulary.latency_of(form, text, unit)
         except BadScenario as problem:
             where = f"{name}:{problem.line}: " if problem.line else ""
             raise BadScenario(f"{where}{problem.message}", hint=problem.hint) from None

@@ -9,6 +9,7 @@ docs/spec/scenario.md is the format for people; a test compares the two.
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..population import latency
 from ..population.latency import Matrix
 from . import metrics, units
 from .source import knob
@@ -41,6 +42,10 @@ class WorldTable:
     latency: str = knob(
         units.text, "20ms", says="between two sites: a time, a matrix, or FORM:FILE beside this one"
     )
+    latency_unit: str = knob(
+        units.text, "", says="unit of a `planetlab:FILE`: `ms` or `s`",
+        known=lambda: latency.UNITS_MS,
+    )  # fmt: skip
     relays: int = knob(units.whole, 0, says="public hosts where `punch` hosts meet")
     program: str = knob(
         units.text, "daemon", says="what the population's hosts run", known=lambda: PROGRAMS

@@ -285,7 +285,7 @@ def test_latencies_beside_a_scenario_travel_with_it(
     (here / "sub" / "rtt.txt").write_text("0 90\n90 0\n")
     run("replay", "out")  # with what it ran with
     run("sweep", "sub/places.toml", "--seeds", "1", "-j", "1", code=FAILED)
-    assert "another scenario" in capsys.readouterr().err
+    assert "its scenario, or a file beside it, differs" in capsys.readouterr().err
 
 
 def test_a_file_beside_a_scenario_lies_there(
