@@ -15,6 +15,7 @@ from .options import Misused, example, json_option
 if TYPE_CHECKING:
     from ..netsim.scenario.result import Result
     from ..netsim.scenario.tables import Scenario
+    from .simfolder import RunFolder
 
 
 class _Value(click.ParamType[Any]):
@@ -68,10 +69,12 @@ def sim() -> None:
 @click.option("--trace", is_flag=True, help="Keep every packet, as `trace = true` does.")
 @_FORCE
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
+@click.option("--csv", "as_csv", is_flag=True,
+              help="Write the figures as CSV too, as `shoal sim export` does.")  # fmt: skip
 @json_option
 def run(
     file: Path, seed: int | None, out: Path | None, backend: str, hosts: int | None, trace: bool,
-    force: bool, no_report: bool, as_json: bool,
+    force: bool, no_report: bool, as_csv: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a scenario with one seed; leave a folder with its figures and a report.
 
@@ -89,7 +92,7 @@ def run(
     folder.claim(Inputs(scenario, number, hosts, backend), force=force)
 
     def keep(found: "Result") -> None:
-        _keep(folder, found, hosts, backend, report=not no_report)
+        _keep(folder, found, hosts, backend, report=not no_report, as_csv=as_csv)
 
     if backend == "netns":
         from .simkernel import run_in_kernel
@@ -115,10 +118,22 @@ def run(
     _exit_unless_met(result.met)
 
 
-def _keep(folder: Any, result: "Result", hosts: int | None, backend: str, *, report: bool) -> None:
+def _keep(
+    folder: "RunFolder",
+    result: "Result",
+    hosts: int | None,
+    backend: str,
+    *,
+    report: bool,
+    as_csv: bool,
+) -> None:
     folder.write(result, {"hosts_given": hosts, "backend": backend})
     if report:
         folder.report(result)
+    if as_csv:
+        from .simexport import export_run
+
+        export_run(result, folder.place)
     note = folder.settle(result)
     if note:
         click.echo(f"note: {note}", err=True)
@@ -178,7 +193,7 @@ def sweep(
     Called again, it runs the seeds that are missing. A folder that holds the sweep of another
     scenario is refused: give `--out` or `--force`. The exit code is 1 if a seed failed.
     """
-    from . import simfolder, simrun, simsweep
+    from . import simfolder, simrun, simsummary, simsweep
 
     if ray is not None and jobs is not None:
         raise click.UsageError("`-j` is for this machine: a Ray cluster knows its own cores")
@@ -204,10 +219,10 @@ def sweep(
         for line in lines:
             kept.add(line)
             done += 1
-            simsweep.print_line(line, done, len(wanted), lambda text: click.echo(text, err=True))
-    found = simsweep.summary([kept.lines[seed] for seed in wanted])
+            simsummary.print_line(line, done, len(wanted), lambda text: click.echo(text, err=True))
+    found = simsummary.summary([kept.lines[seed] for seed in wanted])
     simfolder.write_text(folder / simsweep.SUMMARY, json.dumps(found, indent=1) + "\n")
-    click.echo(json.dumps(found) if as_json else simsweep.print_summary(found))
+    click.echo(json.dumps(found) if as_json else simsummary.print_summary(found))
     if found["failed"]:
         first = found["failed"][0]
         more = "" if hosts is None else f" --hosts {hosts}"
@@ -287,3 +302,21 @@ def report(folder: Path) -> None:
 
     if not available():
         click.echo(f"hint: `{sys.executable} -m pip install matplotlib` adds plots", err=True)
+
+
+@sim.command(
+    short_help="Write the figures of a run as CSV.",
+    epilog=example("shoal sim export runs/first-1", "shoal sim export runs/punch-home-sweep"),
+)
+@click.argument("folder", metavar="DIR", type=_FILE)
+def export(folder: Path) -> None:
+    """Write the figures of a run or a sweep as CSV files into its folder.
+
+    Of a run: metrics.csv, series.csv (over time), samples.csv (behind the distributions) and
+    hosts.csv. Of a sweep: sweep.csv, with one row for each seed. Values are in seconds, bytes per
+    second and shares of one.
+    """
+    from .simexport import export as write
+
+    for path in write(folder):
+        click.echo(f"written: {path}")

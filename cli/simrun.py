@@ -42,7 +42,7 @@ def read_scenario(path: Path, hosts: int | None = None) -> "Scenario":
         try:
             return read_text(file, MOST_BYTES_BESIDE)
         except CommandError as error:  # with the scenario's line
-            hint = error.hint if file.exists() else "put it beside the scenario"
+            hint = (error.hint or "") if file.exists() else "put it beside the scenario"
             raise BadScenario(error.message, hint=hint) from None
 
     try:

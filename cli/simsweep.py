@@ -12,15 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import render
 from .errors import CommandError
 from .simfolder import free, unwritable, write_text
-from .simrun import figures_of_time, versions
+from .simrun import versions
 
 if TYPE_CHECKING:
     from ..netsim.scenario.tables import Scenario
@@ -99,6 +98,18 @@ class SweepFile:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             raise unwritable(self.path, error) from None
+
+
+def lines_of(path: Path) -> list[Line]:
+    """The lines of a sweep on disk, by seed. Raises CommandError."""
+    try:
+        data = path.read_bytes()
+        _, *lines = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+        return sorted({line["seed"]: line for line in lines}.values(), key=lambda one: one["seed"])
+    except (ValueError, TypeError, KeyError):
+        raise CommandError(
+            "failed", f"`{path}` is damaged", hint="`shoal sim sweep FILE --force` makes it again"
+        ) from None
 
 
 def task_of(scenario: "Scenario", hosts: int | None) -> dict[str, Any]:
@@ -279,62 +290,3 @@ def _answer(ray: Any, done: Any, seed: int) -> Line:
                 hint="install the same everywhere: other versions may give other packets",
             )
     return line
-
-
-def summary(lines: Sequence[Line]) -> dict[str, Any]:
-    """Quantiles of each figure over the seeds, and the seeds that failed."""
-    from ..netsim.scenario.metrics import summary as statistics
-
-    reasons = sorted({key for line in lines for key in line.get("metrics", {}).get("drops", {})})
-    values: dict[str, list[float]] = {}
-    for line in lines:
-        for name, value in _flat(line.get("metrics", {}), reasons):
-            values.setdefault(name, []).append(value)
-    failed = sorted(line["seed"] for line in lines if not line["met"])
-    keys = ("count", "min", "p5", "p50", "p95", "max")
-    return {
-        "seeds": len(lines),
-        "failed": failed,
-        "metrics": {
-            name: {key: found[key] for key in keys}
-            for name, found in ((name, statistics(items)) for name, items in values.items())
-        },
-    }
-
-
-def _flat(metrics: dict[str, Any], reasons: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Figures by name; of distributions the median and the 95th percentile."""
-    for name, value in metrics.items():
-        if name == "drops":
-            yield from ((f"drops.{reason}", value.get(reason, 0)) for reason in reasons)
-        elif isinstance(value, dict):
-            yield from ((f"{name}.{key}", value[key]) for key in ("p50", "p95") if key in value)
-        elif value is not None:
-            yield name, value
-
-
-def print_line(line: Line, done: int, total: int, say: Callable[[str], None]) -> None:
-    """A seed has ended."""
-    failed = [item["text"] for item in line.get("verdicts", ()) if not item["met"]]
-    ended = line["ended"].removeprefix("failed: ")
-    why = "" if ended == "done" else render.safe(ended, 200)
-    word = "met" if line["met"] else "failed"
-    real = figures_of_time(line["virtual"], line["real"]) if "virtual" in line else ""
-    say("  ".join(filter(None, (f"{done}/{total}", f"seed {line['seed']}", word, real,
-                                ", ".join(failed), why))))  # fmt: skip
-
-
-def print_summary(found: dict[str, Any]) -> str:
-    """The summary for a person."""
-    from ..netsim.scenario.metrics import shown
-
-    rows = [
-        [name, *(shown(name, values[key]) for key in ("p5", "p50", "p95"))]
-        for name, values in found["metrics"].items()
-    ]
-    text = render.table(["over the seeds", "p5", "p50", "p95"], rows) + "\n\n" if rows else ""
-    met = found["seeds"] - len(found["failed"])
-    text += f"{met} of {found['seeds']} seeds met every expectation"
-    if found["failed"]:
-        text += f"; failed: {' '.join(map(str, found['failed'][:50]))}"
-    return text

@@ -90,7 +90,8 @@ def _milliseconds(item: str, line: int, unit: str = "ms") -> float:
     try:
         value = float(item) * UNITS_MS[unit]
     except ValueError:
-        raise BadScenario(f"{item[:40]!r} is no number of {unit}", line=line) from None
+        word = {"ms": "milliseconds", "s": "seconds"}[unit]
+        raise BadScenario(f"{item[:40]!r} is no number of {word}", line=line) from None
     if not 0 <= value <= MAX_RTT_MS:  # NaN is not, either
         raise BadScenario(f"a round trip of {item[:40]} {unit} cannot be", line=line)
     return value
@@ -223,7 +224,7 @@ FORMATS: Final[dict[str, Callable[..., Matrix]]] = {
     "planetlab": planetlab,
     "wondernetwork": wondernetwork,
 }
-"""What a file of the user's can have. Those of `WITH_UNIT` take the unit of their values as well."""
+"""Forms of a user's file. Those of `WITH_UNIT` take the unit of the values as well."""
 WITH_UNIT: Final = ("planetlab",)
 
 

@@ -113,6 +113,13 @@ def shown(metric: str, value: float | None) -> str:
     return f"{value:.0f}" if float(value).is_integer() or value >= 1000 else f"{value:.4g}"
 
 
+def unit_of(metric: str) -> str:
+    """The unit of a figure as it is kept: `s`, `B/s`, `share` (of one) or `count`."""
+    measure = measure_of(metric)
+    words: dict[Any, str] = {units.duration: "s", units.rate: "B/s", units.share: "share"}
+    return words.get(measure.read, "count") if measure is not None else ""
+
+
 def seconds(value: float) -> str:
     """A time for a person: `1.5 s`, `41.2 ms`."""
     return _scaled(value, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)))
