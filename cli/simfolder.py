@@ -53,7 +53,7 @@ class RunFolder:
         """Raises CommandError where this run would replace another one, or other files."""
         if not self.path.exists():
             return
-        text = self._text()
+        text = _text(self.path)
         names = {item.name for item in self.path.iterdir()} if self.path.is_dir() else {""}
         if text != inputs.scenario.text and (text is None or not names & {RESULT, TRACE}):
             if names:
@@ -75,16 +75,9 @@ class RunFolder:
         real = self.path.resolve()
         self.place = real.with_name(f".{real.name}.{os.getpid()}")
 
-    def _text(self) -> str | None:
-        """The scenario in this folder; None where it has none."""
-        try:
-            return (self.path / SCENARIO).read_bytes().decode(errors="replace")
-        except OSError:
-            return None
-
     def _other(self, inputs: Inputs) -> str:
         """Say in what the run in this folder differs; empty where it had the same inputs."""
-        if self._text() != inputs.scenario.text:
+        if _text(self.path) != inputs.scenario.text:
             return "its scenario differs"
         for name, text in inputs.scenario.files.items():
             file = self.path / name
@@ -169,7 +162,7 @@ class RunFolder:
         from ..netsim.report.page import page
 
         try:
-            text = page(asdict(result))
+            text = page(asdict(result), _text(self.place) or "")
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             if not kept:
                 raise
@@ -211,6 +204,14 @@ class RunFolder:
             "failed", f"`{self.path / RESULT}` is damaged, or of another version",
             hint=f"`shoal sim run {self.path / SCENARIO} --out {self.path} --force` makes it again",
         )  # fmt: skip
+
+
+def _text(folder: Path) -> str | None:
+    """The scenario in a folder; None where it has none."""
+    try:
+        return (folder / SCENARIO).read_bytes().decode(errors="replace")
+    except OSError:
+        return None
 
 
 def free(folder: Path) -> Path:

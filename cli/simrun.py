@@ -145,7 +145,8 @@ class VirtualTime:
 
 def figures_of_time(virtual: float, real: float) -> str:
     """`virtual 60.0 s, real 1.2 s, 50 times as fast`."""
-    ratio = f", {virtual / real:.3g} times as fast" if real > 0 else ""
+    fast = virtual / real if real > 0 else 0.0
+    ratio = f", {f'{fast:,.0f}' if fast >= 100 else f'{fast:.3g}'} times as fast" if fast else ""
     return f"virtual {virtual:.1f} s, real {real:.1f} s{ratio}"
 
 

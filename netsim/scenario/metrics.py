@@ -58,11 +58,29 @@ OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
     "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-REASONS: Final = (
-    "lost", "queue", "mtu", "cut", "no-route", "down", "buffer", "ttl",
-    "nat", "nat-full", "firewall", "closed",
-)  # fmt: skip
+REASONS: Final = {
+    "lost": "by chance, on a link with loss",
+    "queue": "the queue of a link was full",
+    "mtu": "too large for a link",
+    "cut": "by a partition or another fault, or a link that was cut",
+    "no-route": "for an address that nothing has",
+    "down": "for a host that was off",
+    "buffer": "the buffer of the socket was full",
+    "ttl": "passed too many gateways",
+    "nat": "a NAT had no mapping for it, or does not let it in",
+    "nat-full": "a NAT had no room for another mapping",
+    "firewall": "a firewall does not let it pass",
+    "closed": "for a port of the gateway that is closed",
+}
 """Why packets are dropped: links and faults, segments and hosts, gateways."""
+
+
+def meaning(metric: str) -> str:
+    """What a figure says, in words; empty for one that is not known."""
+    if metric.startswith("drops."):
+        return f"packets dropped: {REASONS.get(metric.removeprefix('drops.'), 'another reason')}"
+    measure = MEASURES.get(metric)
+    return measure.says if measure is not None else ""
 
 
 def known_metrics() -> list[str]:

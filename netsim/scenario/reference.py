@@ -136,7 +136,8 @@ def _expectations() -> Iterator[str]:
         kind = f"`{measure.programs[0]}`" if measure.programs else "the network"
         spread = " (distribution)" if measure.spread else ""
         yield f"| `{name}` | {measure.says}{spread} | {kind} |\n"
-    yield f"| `drops.REASON` | packets dropped: {_listed(REASONS)} | the network |\n"
+    for reason, says in REASONS.items():
+        yield f"| `drops.{reason}` | packets dropped: {says} | the network |\n"
     yield (
         "\nOr an `invariant` that has to hold at some sample `within` a time of the start, or "
         "`after` every step of that name; what ends a `for` counts as a step (`heal`, `restart`, "
