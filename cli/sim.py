@@ -312,8 +312,8 @@ def report(folder: Path) -> None:
 def export(folder: Path) -> None:
     """Write the figures of a run or a sweep as CSV files into its folder.
 
-    Of a run: metrics.csv, series.csv (over time), samples.csv (behind the distributions) and
-    hosts.csv. Of a sweep: sweep.csv, with one row for each seed. Values are in seconds, bytes per
+    A run gives metrics.csv, series.csv (over time), samples.csv (behind the distributions) and
+    hosts.csv. A sweep gives sweep.csv, with one row for each seed. Values are in seconds, bytes per
     second and shares of one.
     """
     from .simexport import export as write

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCENARIO, RESULT, TRACE, REPORT = "scenario.toml", "run.json", "trace.msgpack", "report.html"
 METRICS, SERIES, SAMPLES, HOSTS = "metrics.csv", "series.csv", "samples.csv", "hosts.csv"
 PRODUCTS: Final = (RESULT, TRACE, REPORT, METRICS, SERIES, SAMPLES, HOSTS)
-"""What a run writes. Other files of a folder are the user's, and stay."""
+"""Files that a run writes. Other files of a folder are the user's, and stay."""
 
 
 @dataclass(frozen=True, slots=True)

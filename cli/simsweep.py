@@ -37,7 +37,7 @@ class SweepFile:
     def __init__(
         self, folder: Path, scenario: "Scenario", hosts: int | None, *, force: bool = False
     ) -> None:
-        """`force` begins anew where the folder holds another sweep. Raises CommandError."""
+        """`force` replaces another sweep in the folder. Raises CommandError."""
         self.path = folder / LINES
         digest = hashlib.sha256(scenario.text.encode())
         for name, text in sorted(scenario.files.items()):

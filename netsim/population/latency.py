@@ -224,7 +224,7 @@ FORMATS: Final[dict[str, Callable[..., Matrix]]] = {
     "planetlab": planetlab,
     "wondernetwork": wondernetwork,
 }
-"""Forms of a user's file. Those of `WITH_UNIT` take the unit of the values as well."""
+"""Forms of a user's file. `WITH_UNIT` names those that take the unit of their values as well."""
 WITH_UNIT: Final = ("planetlab",)
 
 

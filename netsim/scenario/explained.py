@@ -1,4 +1,4 @@
-"""What the tables of docs/spec/scenario.md cannot say: latencies, bursts and groups, by example.
+"""Prose of docs/spec/scenario.md that no table can hold: latencies, bursts, groups, by example.
 
 A test parses every example. A block marked `text NAME` is the file NAME beside the scenario.
 """
@@ -138,6 +138,13 @@ hosts = 40
 population = "home-volunteers-2026"
 latency = "core"
 program = "udp-echo"
+settings = {{ to = "server" }}
+
+[[host]]
+name = "server"
+link = "fibre"
+program = "udp-echo"
+settings = {{ to = [] }}
 
 [[group]]                 # two of the homes behind a carrier's NAT or a symmetric one
 name = "far"
@@ -156,7 +163,7 @@ share = "30%"
 [[step]]
 at = "1m"
 action = "partition"
-groups = [["far"], ["near"]]
+groups = [["far", "near"], ["server"]]
 for = "30s"
 
 [[step]]

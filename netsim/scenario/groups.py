@@ -162,7 +162,7 @@ def check_partitions(scenario: Scenario, known: Mapping[str, list[str]]) -> None
             side = {name for word in words for name in known.get(word, [word])}
             if twice := sorted(seen & side):
                 raise BadScenario(
-                    f"`{twice[0]}` stands in the groups twice", line=step.line,
+                    f"`{twice[0]}` is in the groups twice", line=step.line,
                     hint="`without` of a [[group]] leaves the hosts of another one out",
                 )  # fmt: skip
             seen |= side

@@ -76,7 +76,7 @@ REASONS: Final = {
 
 
 def meaning(metric: str) -> str:
-    """What a figure says, in words; empty for one that is not known."""
+    """The meaning of a figure in words; empty for one that is not known."""
     if metric.startswith("drops."):
         return f"packets dropped: {REASONS.get(metric.removeprefix('drops.'), 'another reason')}"
     measure = MEASURES.get(metric)

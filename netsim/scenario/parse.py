@@ -138,7 +138,7 @@ class _Parser(Groups):
             self.source.choice(path, "host", word, known)
             for name in [word] if word in self.drawn else self.members_of(word):
                 if name in seen:
-                    self.source.refuse(path, f"`{name}` stands in the groups twice")
+                    self.source.refuse(path, f"`{name}` is in the groups twice")
                 seen.add(name)
 
     def daemons(self, words: tuple[str, ...], path: Path) -> None:

@@ -194,7 +194,7 @@ def test_a_host_on_two_sides_is_refused_with_the_step_s_line() -> None:
     step = '[[step]]\nat = "1s"\naction = "partition"\ngroups = [["g"], ["a1"]]\n'
     with pytest.raises(BadScenario) as caught:
         made('[[group]]\nname = "g"\nof = "a"\n', step=step)
-    assert "`a1` stands in the groups twice" in caught.value.message
+    assert "`a1` is in the groups twice" in caught.value.message
     assert caught.value.line == AT + 3 and "`without`" in caught.value.hint
 
 
