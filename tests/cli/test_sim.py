@@ -415,6 +415,9 @@ def test_without_root_there_is_a_reason(
         (ECHO.replace('program = "udp-echo"', "").split("[[expect]]")[0]
          + '[[step]]\nat = "1s"\naction = "sleep"\ntarget = "h1"',
          "netns.toml:11: the kernel backend has no step `sleep`"),
+        (ECHO.replace('program = "udp-echo"', "").split("[[expect]]")[0]
+         + '[[group]]\nname = "g"\nlink = "dsl"',
+         "netns.toml:11: the kernel backend has no [[group]]"),
     ],
 )  # fmt: skip
 def test_what_the_kernel_backend_cannot_do(
