@@ -138,11 +138,8 @@ def _keep(
     if note:
         click.echo(f"note: {note}", err=True)
     if result.ended != "done":
-        click.echo(
-            f"ended early, at virtual {result.virtual:.1f} s; "
-            f"what there is so far is kept in {folder.path}",
-            err=True,
-        )
+        kept = f"; what there is so far is kept in {folder.path}" if folder.kept else ""
+        click.echo(f"ended early, at virtual {result.virtual:.1f} s{kept}", err=True)
 
 
 def _file_name(name: str) -> str:

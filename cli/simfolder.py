@@ -43,6 +43,7 @@ class RunFolder:
         self.path = path
         self.place = path
         """Where the run is written: beside an earlier run until `settle`, else `path` itself."""
+        self.kept = True  # False: an earlier run came further, and stays in its place
         self._same: Result | None = None  # the earlier run, where it had the same inputs
 
     @property
@@ -118,6 +119,7 @@ class RunFolder:
         same = self._same
         if same is not None and result.virtual < same.virtual:
             self.discard()
+            self.kept = False
             return f"`{self.path}` keeps the earlier run, which came further"
         try:
             if same is not None and same.virtual == result.virtual and same.digest != result.digest:

@@ -117,7 +117,9 @@ def test_a_run_that_came_further_stays(
 
     monkeypatch.setattr(simrun.VirtualTime, "__call__", lambda self, now: interrupt(now))
     assert invoke(["sim", "run", "echo.toml", "--no-report"]) != OK
-    assert "keeps the earlier run, which came further" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "keeps the earlier run, which came further" in err
+    assert "ended early, at virtual" in err and "is kept in" not in err
     assert kept() == before and files() == {"echo-1"}
     monkeypatch.undo()
 
