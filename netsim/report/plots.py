@@ -36,7 +36,9 @@ def of(run: dict[str, Any]) -> dict[str, Any]:
     return {
         "available": True,
         "distributions": [
-            distribution(name, values) for name, values in run["samples"].items() if values
+            distribution(name, values)
+            for name, values in run["samples"].items()
+            if values and values[0] < values[-1]
         ],
         "topology": topology(run["hosts"]),
         "matrix": matrix(run["pairs"]),

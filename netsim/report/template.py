@@ -91,7 +91,8 @@ rows below; a diamond is a step without an end.</p>{% endif %}
 {% if plots.distributions %}
 <h2>Distributions</h2>
 <p class="note">Each curve shows how many of the samples are at most as large as the value below it.
-Dashed: half of them (p50). Dotted: 95 % of them (p95).</p>
+Dashed: half of them (p50). Dotted: 95 % of them (p95). Distributions of one value are only in the
+table below.</p>
 {% for plot in plots.distributions %}{{ plot }}{% endfor %}
 {% endif %}
 

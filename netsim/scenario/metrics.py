@@ -28,24 +28,34 @@ MEASURES: Final[dict[str, Measure]] = {
     "packets.sent": Measure(units.whole, "packets put on a wire, by hosts and by gateways"),
     "packets.delivered": Measure(units.whole, "packets that reached a host"),
     "packets.dropped": Measure(units.whole, "packets lost for any reason"),
-    "packets.loss": Measure(units.share, "dropped, of those delivered or dropped"),
+    "packets.loss": Measure(units.share, "share dropped, of the packets delivered or dropped"),
     "hosts.up": Measure(units.whole, "hosts switched on at the end"),
-    "rtt": Measure(units.duration, "there and back", ("udp-echo",), True),
+    "rtt": Measure(units.duration, "time there and back of an echo", ("udp-echo",), True),
     "echo.sent": Measure(units.whole, "datagrams to be echoed", ("udp-echo",)),
     "echo.answered": Measure(units.whole, "echoes that came back", ("udp-echo",)),
-    "echo.answered_rate": Measure(units.share, "answered of sent", ("udp-echo",)),
-    "throughput": Measure(units.rate, "of one transfer", ("tcp-transfer",), True),
+    "echo.answered_rate": Measure(
+        units.share, "share of the datagrams that came back", ("udp-echo",)
+    ),
+    "throughput": Measure(units.rate, "rate of one transfer", ("tcp-transfer",), True),
     "transfers.finished": Measure(units.whole, "transfers acknowledged", ("tcp-transfer",)),
     "transfers.failed": Measure(units.whole, "transfers cut or refused", ("tcp-transfer",)),
     "punch.attempts": Measure(units.whole, "pairs that tried", ("punch",)),
-    "punch.success_rate": Measure(units.share, "pairs that heard each other", ("punch",)),
-    "punch.time": Measure(units.duration, "until a pair hears each other", ("punch",), True),
-    "boot": Measure(units.duration, "until a daemon serves its socket", _DAEMON, True),
+    "punch.success_rate": Measure(
+        units.share, "share of the pairs that heard each other", ("punch",)
+    ),
+    "punch.time": Measure(units.duration, "time until a pair hears each other", ("punch",), True),
+    "boot": Measure(units.duration, "time until a daemon serves its socket", _DAEMON, True),
     "links.count": Measure(units.whole, "pairs linked at the end", _DAEMON),
-    "links.pairs": Measure(units.share, "of the pairs of running daemons", _DAEMON),
-    "members.known": Measure(units.share, "of whom each daemon should know", _DAEMON),
-    "generate.latency": Measure(units.duration, "of a whole answer", _DAEMON, True),
-    "generate.success_rate": Measure(units.share, "of the requests", _DAEMON),
+    "links.pairs": Measure(
+        units.share, "share of the pairs of running daemons that are linked", _DAEMON
+    ),
+    "members.known": Measure(
+        units.share, "share of the other running daemons that each one knows", _DAEMON
+    ),
+    "generate.latency": Measure(units.duration, "time of a whole answer", _DAEMON, True),
+    "generate.success_rate": Measure(
+        units.share, "share of the requests that were answered", _DAEMON
+    ),
 }
 INVARIANTS: Final[dict[str, tuple[str, str]]] = {  # what it says, which program it is of
     "answered": ("every running udp-echo host hears its targets again", "udp-echo"),
