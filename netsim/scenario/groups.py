@@ -18,6 +18,7 @@ from .programs import SETTINGS
 from .source import knobs
 from .tables import Group, Link, Scenario, Step, WorldTable
 
+MOST_GROUPS: Final = 100  # each may list every host
 PUBLIC: Final = "public"  # the kind of a host without a gateway
 
 
@@ -30,7 +31,9 @@ class Groups(Places):
         if world.hosts:
             kinds |= {kind.name for kind in mix.load(world.population).kinds}
         found = []
-        for path, data in self.source.tables("group"):
+        for number, (path, data) in enumerate(self.source.tables("group")):
+            if number == MOST_GROUPS:
+                self.source.refuse(path, f"at most {MOST_GROUPS} groups")
             group = self.source.read(Group, path, data, "[[group]]")
             self.group_name(group.name, path)
             known = {*self.names, *self.groups}

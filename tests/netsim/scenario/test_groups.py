@@ -177,6 +177,11 @@ def test_groups_that_are_refused(text: str, says: str, after: int) -> None:
     assert caught.value.line == AT + after
 
 
+def test_groups_are_bounded() -> None:
+    with pytest.raises(BadScenario, match="at most 100 groups"):
+        made("".join(f'[[group]]\nname = "g{n}"\nlink = "dsl"\n' for n in range(101)), step="")
+
+
 @pytest.mark.parametrize(
     ("text", "says", "after"),
     [
