@@ -122,7 +122,8 @@ def table(record: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{machine['cpu']}, Python {machine['python']}, commit {commit}, one core of "
         f"{machine['cores']}. One second of its CPU is {reference:.2f} seconds of the reference "
-        "machine (`bench/yardstick.py`)."
+        f"machine (`bench/yardstick.py`). {USED:.0%} of its {result['memory_mib'] / 1024:.0f} GiB "
+        f"of memory hold {result['fit']} such daemons."
     )
 
 
