@@ -39,7 +39,7 @@ _FILE = click.Path(path_type=Path)
 _HOSTS = click.option("--hosts", type=click.IntRange(1, 100_000), metavar="N",
                       help="Draw N hosts of the population (default: the file's).")  # fmt: skip
 
-_FORCE = click.option("--force", is_flag=True, help="Replace another run in that folder.")
+_FORCE = click.option("--force", is_flag=True, help="Replace another run or sweep in that folder.")
 
 
 @click.group(
@@ -138,7 +138,7 @@ def _keep(
     if note:
         click.echo(f"note: {note}", err=True)
     if result.ended != "done":
-        kept = f"; what there is so far is kept in {folder.path}" if folder.kept else ""
+        kept = f"; the figures so far are kept in {folder.path}" if folder.kept else ""
         click.echo(f"ended early, at virtual {result.virtual:.1f} s{kept}", err=True)
 
 
