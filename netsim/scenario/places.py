@@ -24,7 +24,7 @@ Beside = Callable[[str], str]
 _FILE = re.compile(r"\w[\w.+ -]{0,200}")  # no way out of the folder
 MOST_HOSTS = 100_000
 MOST_DAEMONS = 2000
-"""A whole daemon takes up to 4 MiB of this machine's memory; any other host, some 30 KiB."""
+"""A whole daemon takes about 5 MiB of memory (bench/netsim_capacity.py), any other host 30 KiB."""
 MOST_SAMPLES = 100_000
 
 
@@ -148,7 +148,7 @@ class Places:
         if len(named) + world.hosts + world.relays > MOST_HOSTS:
             self.source.refuse(where, f"at most {MOST_HOSTS} hosts")
         if programs["daemon"] > MOST_DAEMONS:
-            hint = "each takes up to 4 MiB of memory; give the others another `program`"
+            hint = "each takes about 5 MiB of memory; give the others another `program`"
             self.source.refuse(where, f"at most {MOST_DAEMONS} whole daemons", hint)
 
     def without_effect(self, path: Path, why: str, hint: str) -> None:
