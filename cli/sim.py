@@ -15,6 +15,7 @@ from .options import Misused, example, json_option
 if TYPE_CHECKING:
     from ..netsim.scenario.result import Result
     from ..netsim.scenario.tables import Scenario
+    from .simfolder import RunFolder
 
 
 class _Value(click.ParamType[Any]):
@@ -37,6 +38,8 @@ class _Value(click.ParamType[Any]):
 _FILE = click.Path(path_type=Path)
 _HOSTS = click.option("--hosts", type=click.IntRange(1, 100_000), metavar="N",
                       help="Draw N hosts of the population (default: the file's).")  # fmt: skip
+
+_FORCE = click.option("--force", is_flag=True, help="Replace another run or sweep in that folder.")
 
 
 @click.group(
@@ -64,35 +67,49 @@ def sim() -> None:
               help="Simulated, or real daemons in this kernel's network namespaces.")  # fmt: skip
 @_HOSTS
 @click.option("--trace", is_flag=True, help="Keep every packet, as `trace = true` does.")
+@_FORCE
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
+@click.option("--csv", "as_csv", is_flag=True,
+              help="Write the figures as CSV too, as `shoal sim export` does.")  # fmt: skip
 @json_option
 def run(
     file: Path, seed: int | None, out: Path | None, backend: str, hosts: int | None, trace: bool,
-    no_report: bool, as_json: bool,
+    force: bool, no_report: bool, as_csv: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a scenario with one seed; leave a folder with its figures and a report.
+
+    A folder that holds another run is refused: give `--out` or `--force`. The same inputs may run
+    again, and replace a run that had the same packets.
 
     The exit code is 1 if an expectation is not met. Ctrl-C leaves what there is so far.
     """
     from . import simrun
+    from .simfolder import Inputs, RunFolder
 
     scenario = simrun.read_scenario(file, hosts)
     number = scenario.sim.seeds[0] if seed is None else seed
-    folder = simrun.RunFolder(out or Path("runs") / f"{_file_name(scenario.sim.name)}-{number}")
+    folder = RunFolder(out or Path("runs") / f"{_file_name(scenario.sim.name)}-{number}")
+    folder.claim(Inputs(scenario, number, hosts, backend), force=force)
+
+    def keep(found: "Result") -> None:
+        _keep(folder, found, hosts, backend, report=not no_report, as_csv=as_csv)
+
     if backend == "netns":
         from .simkernel import run_in_kernel
 
         result = run_in_kernel(scenario, file)
         folder.make(scenario)
-        _keep(folder, result, hosts, backend, report=not no_report)
+        keep(result)
     else:
         _strictly(scenario)
-        folder.make(scenario)
-        result = simrun.run_here(
-            scenario, file, number,
-            trace=folder.trace if trace or scenario.sim.trace else None,
-            after=lambda found: _keep(folder, found, hosts, backend, report=not no_report),
-        )  # fmt: skip
+        try:
+            folder.make(scenario)
+            traced = trace or scenario.sim.trace
+            result = simrun.run_here(
+                scenario, file, number, trace=folder.trace if traced else None, after=keep
+            )
+        finally:
+            folder.discard()
     if as_json:
         click.echo(json.dumps({"folder": str(folder.path), **simrun.as_json(result)}))
     else:
@@ -101,16 +118,28 @@ def run(
     _exit_unless_met(result.met)
 
 
-def _keep(folder: Any, result: "Result", hosts: int | None, backend: str, *, report: bool) -> None:
+def _keep(
+    folder: "RunFolder",
+    result: "Result",
+    hosts: int | None,
+    backend: str,
+    *,
+    report: bool,
+    as_csv: bool,
+) -> None:
     folder.write(result, {"hosts_given": hosts, "backend": backend})
     if report:
         folder.report(result)
+    if as_csv:
+        from .simexport import export_run
+
+        export_run(result, folder.place)
+    note = folder.settle(result)
+    if note:
+        click.echo(f"note: {note}", err=True)
     if result.ended != "done":
-        click.echo(
-            f"ended early, at virtual {result.virtual:.1f} s; "
-            f"what there is so far is kept in {folder.path}",
-            err=True,
-        )
+        kept = f"; the figures so far are kept in {folder.path}" if folder.kept else ""
+        click.echo(f"ended early, at virtual {result.virtual:.1f} s{kept}", err=True)
 
 
 def _file_name(name: str) -> str:
@@ -150,16 +179,18 @@ def _exit_unless_met(met: bool) -> None:
 @click.option("--out", type=_FILE, metavar="DIR",
               help="Folder of the sweep (default: runs/NAME-sweep).")  # fmt: skip
 @_HOSTS
+@_FORCE
 @json_option
 def sweep(
     file: Path, seeds: tuple[int, ...] | None, jobs: int | None, ray: str | None,
-    out: Path | None, hosts: int | None, as_json: bool,
+    out: Path | None, hosts: int | None, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a scenario with many seeds at once; a line for each in sweep.jsonl.
 
-    Called again, it goes on with the seeds that are missing. The exit code is 1 if a seed failed.
+    Called again, it runs the seeds that are missing. A folder that holds the sweep of another
+    scenario is refused: give `--out` or `--force`. The exit code is 1 if a seed failed.
     """
-    from . import simrun, simsweep
+    from . import simfolder, simrun, simsummary, simsweep
 
     if ray is not None and jobs is not None:
         raise click.UsageError("`-j` is for this machine: a Ray cluster knows its own cores")
@@ -171,7 +202,7 @@ def sweep(
         )  # fmt: skip
     wanted = seeds or scenario.sim.seeds
     folder = out or Path("runs") / f"{_file_name(scenario.sim.name)}-sweep"
-    kept = simsweep.SweepFile(folder, scenario, hosts)
+    kept = simsweep.SweepFile(folder, scenario, hosts, force=force)
     missing = [seed for seed in wanted if seed not in kept.lines]
     done = len(wanted) - len(missing)
     if done:
@@ -185,10 +216,10 @@ def sweep(
         for line in lines:
             kept.add(line)
             done += 1
-            simsweep.print_line(line, done, len(wanted), lambda text: click.echo(text, err=True))
-    found = simsweep.summary([kept.lines[seed] for seed in wanted])
-    simrun.write_text(folder / simsweep.SUMMARY, json.dumps(found, indent=1) + "\n")
-    click.echo(json.dumps(found) if as_json else simsweep.print_summary(found))
+            simsummary.print_line(line, done, len(wanted), lambda text: click.echo(text, err=True))
+    found = simsummary.summary([kept.lines[seed] for seed in wanted])
+    simfolder.write_text(folder / simsweep.SUMMARY, json.dumps(found, indent=1) + "\n")
+    click.echo(json.dumps(found) if as_json else simsummary.print_summary(found))
     if found["failed"]:
         first = found["failed"][0]
         more = "" if hosts is None else f" --hosts {hosts}"
@@ -259,12 +290,30 @@ def report(folder: Path) -> None:
 
     Plots need matplotlib; without it the report has the tables.
     """
-    from . import simrun
+    from .simfolder import RunFolder
 
-    target = simrun.RunFolder(folder)
+    target = RunFolder(folder)
     result, _ = target.read()
     click.echo(f"written: {target.report(result, kept=True)}")
     from ..netsim.report.plots import available
 
     if not available():
         click.echo(f"hint: `{sys.executable} -m pip install matplotlib` adds plots", err=True)
+
+
+@sim.command(
+    short_help="Write the figures of a run as CSV.",
+    epilog=example("shoal sim export runs/first-1", "shoal sim export runs/punch-home-sweep"),
+)
+@click.argument("folder", metavar="DIR", type=_FILE)
+def export(folder: Path) -> None:
+    """Write the figures of a run or a sweep as CSV files into its folder.
+
+    A run gives metrics.csv, series.csv (over time), samples.csv (behind the distributions) and
+    hosts.csv. A sweep gives sweep.csv, with one row for each seed. Values are in seconds, bytes per
+    second and shares of one.
+    """
+    from .simexport import export as write
+
+    for path in write(folder):
+        click.echo(f"written: {path}")

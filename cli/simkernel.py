@@ -107,6 +107,8 @@ def _refuse_unsupported(scenario: "Scenario", path: Path) -> None:
         _refuse_host(host, no)
     if scenario.world.hosts or scenario.world.latency_seconds is None:
         no(0, "the kernel backend has no populations and no latency matrix")
+    for group in scenario.groups:
+        no(group.line, "the kernel backend has no [[group]]")
     for nat in scenario.nats:
         if nat.kind not in nft.KINDS or nat.extra:
             no(nat.line, f"the kernel backend has no `{nat.kind}` with such keys")

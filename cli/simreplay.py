@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import render
 from .errors import CommandError
-from .simrun import SCENARIO, TRACE, RunFolder, read_scenario, run_here, versions
+from .simfolder import SCENARIO, TRACE, RunFolder
+from .simrun import read_scenario, run_here, versions
 
 if TYPE_CHECKING:
     from ..netsim.scenario.tables import Scenario
@@ -58,7 +59,7 @@ def replay(folder: Path, until: float | None, strictly: "Callable[[Scenario], No
     if not (folder / SCENARIO).is_file():
         raise CommandError(
             "failed", f"`{folder}` is damaged: it has no {SCENARIO}",
-            hint="`shoal sim run` again makes a new one",
+            hint="`shoal sim run FILE --out DIR` makes a new one",
         )  # fmt: skip
     scenario = read_scenario(folder / SCENARIO, more["hosts_given"])
     if more["backend"] == "netns":

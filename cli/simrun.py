@@ -1,8 +1,5 @@
 """One run of a scenario from the command line: its folder, its progress, its words for a person."""
 
-import errno
-import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .. import __version__
 from . import render
 from .errors import CommandError
+from .simfolder import RESULT, unwritable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from ..netsim.scenario.run import Run
     from ..netsim.scenario.tables import Scenario
 
-SCENARIO, RESULT, TRACE, REPORT = "scenario.toml", "run.json", "trace.msgpack", "report.html"
 BULKY = ("samples", "series", "deeds")  # of a result: for plots, not for eyes
 SHOWN_EVERY = 0.1  # seconds of real time
 MOST_BYTES_BESIDE = 32 << 20  # of a file that a scenario names
@@ -39,11 +36,14 @@ def read_scenario(path: Path, hosts: int | None = None) -> "Scenario":
     def beside(name: str) -> str:
         file = path.parent / name
         if file.resolve().parent != path.parent.resolve():
-            raise CommandError(
-                "bad-scenario", f"`{file}` leads out of the scenario's folder",
-                hint="copy the file there",
-            )  # fmt: skip
-        return read_text(file, MOST_BYTES_BESIDE)
+            raise BadScenario(
+                f"`{file}` leads out of the scenario's folder", hint="copy the file there"
+            )
+        try:
+            return read_text(file, MOST_BYTES_BESIDE)
+        except CommandError as error:  # with the scenario's line
+            hint = (error.hint or "") if file.exists() else "put it beside the scenario"
+            raise BadScenario(error.message, hint=hint) from None
 
     try:
         return parse(text, hosts=hosts, beside=beside)
@@ -145,7 +145,8 @@ class VirtualTime:
 
 def figures_of_time(virtual: float, real: float) -> str:
     """`virtual 60.0 s, real 1.2 s, 50 times as fast`."""
-    ratio = f", {virtual / real:.3g} times as fast" if real > 0 else ""
+    fast = virtual / real if real > 0 else 0.0
+    ratio = f", {f'{fast:,.0f}' if fast >= 100 else f'{fast:.3g}'} times as fast" if fast else ""
     return f"virtual {virtual:.1f} s, real {real:.1f} s{ratio}"
 
 
@@ -258,115 +259,6 @@ def _ended(run: "Run | None", why: str, after: Any) -> None:
         result.versions = versions()
         result.ended = why
         after(result)
-
-
-class RunFolder:
-    """What a run leaves behind."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def trace(self) -> Path:
-        return self.path / TRACE
-
-    def make(self, scenario: "Scenario") -> None:
-        """An empty run folder; an older run's in its place is replaced, nothing else is."""
-        if self.path.exists() and not self._may_replace(scenario):
-            raise CommandError(
-                "failed", f"`{self.path}` is there and is no run folder",
-                hint="choose another with `--out DIR`",
-            )  # fmt: skip
-        try:
-            for name in (RESULT, TRACE, REPORT):
-                (self.path / name).unlink(missing_ok=True)
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritable(self.path, error) from None
-        for name, text in scenario.files.items():
-            write_text(self.path / name, text)
-        write_text(self.path / SCENARIO, scenario.text)
-
-    def _may_replace(self, scenario: "Scenario") -> bool:
-        """Whether nothing but an older run would be lost."""
-        if not self.path.is_dir():
-            return False
-        names = {item.name for item in self.path.iterdir()}
-        if names & {RESULT, TRACE} and SCENARIO in names:
-            return True
-        text = scenario.text.encode()
-        same = SCENARIO in names and (self.path / SCENARIO).read_bytes() == text
-        return not names or same
-
-    def write(self, result: "Result", more: dict[str, Any]) -> None:
-        """run.json, whole or not at all."""
-        write_text(self.path / RESULT, json.dumps(asdict(result) | more, indent=1) + "\n")
-
-    def report(self, result: "Result", *, kept: bool = False) -> Path:
-        """report.html beside it; `kept`: of a result that was read from here."""
-        from ..netsim.report.page import page
-
-        try:
-            text = page(asdict(result))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-            if not kept:
-                raise
-            raise self.damaged() from error
-        write_text(self.path / REPORT, text)
-        return self.path / REPORT
-
-    def read(self) -> tuple["Result", dict[str, Any]]:
-        """The result, and what else run.json holds. Raises CommandError."""
-        from ..netsim.scenario.result import Result
-
-        path = self.path / RESULT
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            more = {name: data.pop(name, None) for name in ("hosts_given", "backend")}
-            if not isinstance(more["hosts_given"], int | None):
-                raise TypeError
-            return Result.from_json(data), more
-        except FileNotFoundError:
-            if (self.path / SCENARIO).is_file():
-                raise CommandError(
-                    "failed", f"`{self.path}` has no {RESULT}: its run was killed, or runs still",
-                    hint=f"`shoal sim run {self.path / SCENARIO}` runs it again",
-                ) from None  # fmt: skip
-            raise CommandError(
-                "failed", f"`{self.path}` is no run folder: it has no {RESULT}",
-                hint="`shoal sim run FILE --out DIR` makes one",
-            ) from None  # fmt: skip
-        except NotADirectoryError:
-            raise CommandError(
-                "failed", f"`{self.path}` is a file", hint=f"name its folder: `{self.path.parent}`"
-            ) from None
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise self.damaged() from None
-
-    def damaged(self) -> CommandError:
-        """What holds for a folder that cannot be understood."""
-        return CommandError(
-            "failed", f"`{self.path / RESULT}` is damaged, or of another version",
-            hint="`shoal sim run` again makes a new one",
-        )  # fmt: skip
-
-
-def write_text(path: Path, text: str) -> None:
-    """A file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise unwritable(path, error) from None
-
-
-def unwritable(path: Path, error: OSError) -> CommandError:
-    """A file or folder that cannot be written."""
-    what = (error.strerror or str(error)).lower()
-    hint = "free some space there" if error.errno == errno.ENOSPC else "choose another `--out DIR`"
-    return CommandError("failed", f"`{path}` cannot be written: {what}", hint=hint)
 
 
 def print_result(result: "Result") -> None:

@@ -12,14 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import render
 from .errors import CommandError
-from .simrun import figures_of_time, unwritable, versions, write_text
+from .simfolder import free, unwritable, write_text
+from .simrun import versions
 
 if TYPE_CHECKING:
     from ..netsim.scenario.tables import Scenario
@@ -34,7 +34,10 @@ Line = dict[str, Any]
 class SweepFile:
     """The lines of a sweep on disk."""
 
-    def __init__(self, folder: Path, scenario: "Scenario", hosts: int | None) -> None:
+    def __init__(
+        self, folder: Path, scenario: "Scenario", hosts: int | None, *, force: bool = False
+    ) -> None:
+        """`force` replaces another sweep in the folder. Raises CommandError."""
         self.path = folder / LINES
         digest = hashlib.sha256(scenario.text.encode())
         for name, text in sorted(scenario.files.items()):
@@ -44,29 +47,48 @@ class SweepFile:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise unwritable(folder, error) from None
-        self.lines = self._read()
+        try:
+            self.lines = self._read()
+        except CommandError:
+            if not force:
+                raise
+            self.lines = self._begin()
+
+    def _begin(self) -> dict[int, Line]:
+        write_text(self.path, json.dumps(self._head) + "\n")
+        return {}
 
     def _read(self) -> dict[int, Line]:
-        """What an earlier call has done; a line that was cut short is cut off."""
+        """Return the lines of an earlier call; one that was cut short is cut off."""
         data = self.path.read_bytes() if self.path.exists() else b""
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and (json.dumps(self._head) + "\n").encode().startswith(data):
-            write_text(self.path, json.dumps(self._head) + "\n")
-            return {}
+            return self._begin()
         if len(whole) < len(data):
             os.truncate(self.path, len(whole))
         try:
             head, *lines = [json.loads(line) for line in whole.splitlines()]
-            if head != self._head:
+            if other := self._other(head):
                 raise CommandError(
-                    "failed", f"`{self.path}` is of another scenario, or of another version",
-                    hint="choose another folder with `--out DIR`, or delete that one",
+                    "failed", f"`{self.path}` holds another sweep: {other}",
+                    hint=f"`--out {free(self.path.parent)}` keeps both, `--force` replaces it",
                 )  # fmt: skip
             return {line["seed"]: line for line in lines}
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise CommandError(
-                "failed", f"`{self.path}` is damaged", hint="delete it to begin anew"
+                "failed", f"`{self.path}` is damaged", hint="`--force` replaces it"
             ) from None
+
+    def _other(self, head: dict[str, Any]) -> str:
+        """Say in what the sweep on disk differs; empty where it is this one."""
+        if head["scenario"] != self._head["scenario"]:
+            return "its scenario, or a file beside it, differs"
+        if head["hosts"] != self._head["hosts"]:
+            return f"its `--hosts` is {head['hosts'] or 'not given'}"
+        for name, ours in versions().items():
+            if head["versions"].get(name) != ours:
+                return f"it ran with {name} {head['versions'].get(name)}, here is {ours}"
+        return ""
 
     def add(self, line: Line) -> None:
         """Keep a seed's line."""
@@ -76,6 +98,18 @@ class SweepFile:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             raise unwritable(self.path, error) from None
+
+
+def lines_of(path: Path) -> list[Line]:
+    """The lines of a sweep on disk, by seed. Raises CommandError."""
+    try:
+        data = path.read_bytes()
+        _, *lines = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+        return sorted({line["seed"]: line for line in lines}.values(), key=lambda one: one["seed"])
+    except (ValueError, TypeError, KeyError):
+        raise CommandError(
+            "failed", f"`{path}` is damaged", hint="`shoal sim sweep FILE --force` makes it again"
+        ) from None
 
 
 def task_of(scenario: "Scenario", hosts: int | None) -> dict[str, Any]:
@@ -256,62 +290,3 @@ def _answer(ray: Any, done: Any, seed: int) -> Line:
                 hint="install the same everywhere: other versions may give other packets",
             )
     return line
-
-
-def summary(lines: Sequence[Line]) -> dict[str, Any]:
-    """Quantiles of each figure over the seeds, and the seeds that failed."""
-    from ..netsim.scenario.metrics import summary as statistics
-
-    reasons = sorted({key for line in lines for key in line.get("metrics", {}).get("drops", {})})
-    values: dict[str, list[float]] = {}
-    for line in lines:
-        for name, value in _flat(line.get("metrics", {}), reasons):
-            values.setdefault(name, []).append(value)
-    failed = sorted(line["seed"] for line in lines if not line["met"])
-    keys = ("count", "min", "p5", "p50", "p95", "max")
-    return {
-        "seeds": len(lines),
-        "failed": failed,
-        "metrics": {
-            name: {key: found[key] for key in keys}
-            for name, found in ((name, statistics(items)) for name, items in values.items())
-        },
-    }
-
-
-def _flat(metrics: dict[str, Any], reasons: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Figures by name; of distributions the median and the 95th percentile."""
-    for name, value in metrics.items():
-        if name == "drops":
-            yield from ((f"drops.{reason}", value.get(reason, 0)) for reason in reasons)
-        elif isinstance(value, dict):
-            yield from ((f"{name}.{key}", value[key]) for key in ("p50", "p95") if key in value)
-        elif value is not None:
-            yield name, value
-
-
-def print_line(line: Line, done: int, total: int, say: Callable[[str], None]) -> None:
-    """A seed has ended."""
-    failed = [item["text"] for item in line.get("verdicts", ()) if not item["met"]]
-    ended = line["ended"].removeprefix("failed: ")
-    why = "" if ended == "done" else render.safe(ended, 200)
-    word = "met" if line["met"] else "failed"
-    real = figures_of_time(line["virtual"], line["real"]) if "virtual" in line else ""
-    say("  ".join(filter(None, (f"{done}/{total}", f"seed {line['seed']}", word, real,
-                                ", ".join(failed), why))))  # fmt: skip
-
-
-def print_summary(found: dict[str, Any]) -> str:
-    """The summary for a person."""
-    from ..netsim.scenario.metrics import shown
-
-    rows = [
-        [name, *(shown(name, values[key]) for key in ("p5", "p50", "p95"))]
-        for name, values in found["metrics"].items()
-    ]
-    text = render.table(["over the seeds", "p5", "p50", "p95"], rows) + "\n\n" if rows else ""
-    met = found["seeds"] - len(found["failed"])
-    text += f"{met} of {found['seeds']} seeds met every expectation"
-    if found["failed"]:
-        text += f"; failed: {' '.join(map(str, found['failed'][:50]))}"
-    return text

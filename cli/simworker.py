@@ -31,8 +31,11 @@ def run_seed(
     except (SimError, OSError, ExceptionGroup) as error:
         real = time.perf_counter() - began
         return {"seed": seed, "met": False, "ended": f"failed: {error!r}", "real": real}
-    verdicts = [{"text": item.text, "met": item.met, "found": item.found}
-                for item in result.verdicts]  # fmt: skip
+    verdicts = [
+        {"text": item.text, "met": item.met, "found": item.found, "line": item.line,
+         "shown": item.shown}
+        for item in result.verdicts
+    ]  # fmt: skip
     line = {name: getattr(result, name) for name in KEPT}
     return line | {"met": result.met, "verdicts": verdicts}
 

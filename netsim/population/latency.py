@@ -31,6 +31,10 @@ SAME_SITE_S: Final = 0.001
 """One way between two hosts of one place; the access links come on top."""
 MAX_SITES: Final = 2000
 MAX_RTT_MS: Final = 10_000.0
+UNITS_MS: Final = {"ms": 1.0, "s": 1000.0}
+"""Units that a square of round trips can be in, in milliseconds."""
+UNSURE_BELOW: Final = 10.0
+"""A square whose values are all smaller may hold milliseconds of one city, or seconds."""
 _WONDER: Final = ["from", "to", "avg_ms", "pct_sol", "min_ms", "max_ms", "mdev_ms"]
 
 
@@ -82,13 +86,14 @@ class Matrix:
         return sorted(s for a, row in enumerate(self._rows) for b, s in enumerate(row) if a != b)
 
 
-def _milliseconds(item: str, line: int) -> float:
+def _milliseconds(item: str, line: int, unit: str = "ms") -> float:
     try:
-        value = float(item)
+        value = float(item) * UNITS_MS[unit]
     except ValueError:
-        raise BadScenario(f"{item[:40]!r} is no number of milliseconds", line=line) from None
+        word = {"ms": "milliseconds", "s": "seconds"}[unit]
+        raise BadScenario(f"{item[:40]!r} is no number of {word}", line=line) from None
     if not 0 <= value <= MAX_RTT_MS:  # NaN is not, either
-        raise BadScenario(f"a round trip of {item[:40]} ms cannot be", line=line)
+        raise BadScenario(f"a round trip of {item[:40]} {unit} cannot be", line=line)
     return value
 
 
@@ -97,9 +102,10 @@ def _bounded(count: int, line: int) -> None:
         raise BadScenario(f"the matrix has more than {MAX_SITES} sites", line=line)
 
 
-def planetlab(lines: Iterable[str]) -> Matrix:
-    """The PlanetLab format: a square of milliseconds between white space, a line a site.
+def planetlab(lines: Iterable[str], unit: str = "") -> Matrix:
+    """The PlanetLab format: a square of round trips between white space, one line for each site.
 
+    `unit` is "ms", "s", or empty: then milliseconds, unless the values may as well be seconds.
     Raises BadScenario with the line.
     """
     rows: list[list[float]] = []
@@ -112,10 +118,16 @@ def planetlab(lines: Iterable[str]) -> Matrix:
             raise BadScenario(
                 f"{len(items)} values where the lines before have {len(rows[0])}", line=number
             )
-        rows.append([_milliseconds(item, number) for item in items])
+        rows.append([_milliseconds(item, number, unit or "ms") for item in items])
     if not rows or len(rows) != len(rows[0]):
         wide = len(rows[0]) if rows else 0
         raise BadScenario(f"{len(rows)} lines of {wide} values: not a square", line=len(rows))
+    longest = max(max(row) for row in rows)
+    if not unit and 0 < longest < UNSURE_BELOW:
+        raise BadScenario(
+            f"its longest round trip is {longest:g}: this can be seconds or milliseconds",
+            hint='say which in [world]: `latency_unit = "s"` or `latency_unit = "ms"`',
+        )
     return Matrix([Site(f"planetlab-{row}") for row in range(len(rows))], rows)
 
 
@@ -207,12 +219,13 @@ def round_trip_ms(a: tuple[float, float], b: tuple[float, float]) -> float:
     return 2000 * km * DETOUR / FIBRE_KM_PER_S + ENDS_MS
 
 
-FORMATS: Final[dict[str, Callable[[Iterable[str]], Matrix]]] = {
+FORMATS: Final[dict[str, Callable[..., Matrix]]] = {
     "cities": cities,
     "planetlab": planetlab,
     "wondernetwork": wondernetwork,
 }
-"""What a file of the user's can have."""
+"""Forms of a user's file. `WITH_UNIT` names those that take the unit of their values as well."""
+WITH_UNIT: Final = ("planetlab",)
 
 
 def names() -> list[str]:

@@ -13,6 +13,7 @@ from ..errors import BadScenario
 from ..gateway import Gateway
 from ..host import Host
 from ..light import Core, LightHost
+from ..link import LinkSpec
 from ..world import World
 from . import latency, profiles
 from .data import table, unknown
@@ -180,19 +181,36 @@ def populate(
     Their sites are rows of `places`, the package's matrix; `World(latency=latency.matrix())`
     uses it.
     """
+    drawn = draws(world, count, population=population, places=places, prefix=prefix)
+    return [
+        build(world, name, one, core(name) if core is not None else None)
+        for name, one in drawn.items()
+    ]
+
+
+def draws(
+    world: World,
+    count: int,
+    *,
+    population: str | Population = DEFAULT,
+    places: latency.Matrix | None = None,
+    prefix: str = "v",
+) -> dict[str, Draw]:
+    """Draw volunteers by their names, as `populate` builds them."""
     drawn_from = load(population) if isinstance(population, str) else population
     places = places or latency.matrix()
-    found = []
-    for index in range(count):
-        name = f"{prefix}{index}"
-        one = draw(drawn_from, world.streams.get(name, "population"), places)
-        found.append(build(world, name, one, core(name) if core is not None else None))
-    return found
+    names = [f"{prefix}{index}" for index in range(count)]
+    return {name: draw(drawn_from, world.streams.get(name, "population"), places) for name in names}
 
 
-def build(world: World, name: str, drawn: Draw, core: Core | None = None) -> Volunteer:
-    """One volunteer: its gateways, with the access link at the outermost, and its host."""
-    kind, access = drawn.kind, profiles.link(drawn.link)
+def build(
+    world: World, name: str, drawn: Draw, core: Core | None = None, link: LinkSpec | None = None
+) -> Volunteer:
+    """One volunteer: its gateways, with the access link at the outermost, and its host.
+
+    `link` replaces the access link that was drawn.
+    """
+    kind, access = drawn.kind, link or profiles.link(drawn.link)
     gateways: list[Gateway] = []
     if kind.carrier:
         gateways.append(

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import jinja2
 
-from ..scenario.metrics import STATISTICS, shown, value_of
+from ..scenario.metrics import STATISTICS, meaning, shown, value_of
 from . import plots
 from .template import PAGE
 
@@ -29,26 +29,36 @@ HEADLINE: Final = {
 _ENVIRONMENT: Final = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
 
 
-def page(run: dict[str, Any]) -> str:
-    """The whole HTML file. Names in it come from scenarios and are escaped.
+PAIRS: Final = {
+    "linked": "pairs of running daemons that have a link at the end",
+    "punched": "attempts of two hosts to reach each other that succeeded",
+    "answered": "pairs of a host and its target of which an echo has come back",
+}
+
+
+def page(run: dict[str, Any], scenario: str = "") -> str:
+    """The whole HTML file, with the text of its scenario. Names in both are escaped.
 
     Raises KeyError, TypeError, ValueError, AttributeError or IndexError for what is no result.
     """
     try:
-        return _page(run)
+        return _page(run, scenario)
     except jinja2.UndefinedError as error:
         raise ValueError(str(error)) from None
 
 
-def _page(run: dict[str, Any]) -> str:
+def _page(run: dict[str, Any], scenario: str) -> str:
     metrics = run["metrics"]
     return _ENVIRONMENT.from_string(PAGE).render(
         run=run,
+        scenario=scenario.splitlines(),
+        fast=_times(run["virtual"] / run["real"]) if run["real"] else "",
+        pairs=PAIRS.get(run["pairs"]["what"], "pairs that met"),
         headline=list(_headline(metrics)),
         missed=sum(not item["met"] for item in run["verdicts"]),
         scalars=list(_scalars(metrics)),
         spreads=[
-            (name, {key: shown(f"{name}.{key}", number) for key, number in value.items()})
+            (name, meaning(name), _statistics(name, value))
             for name, value in sorted(metrics.items())
             if isinstance(value, dict) and name != "drops"
         ],
@@ -67,12 +77,22 @@ def _headline(metrics: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield words, shown(metric, value)
 
 
-def _scalars(metrics: dict[str, Any]) -> Any:
+def _statistics(name: str, value: dict[str, Any]) -> dict[str, str]:
+    return {key: shown(f"{name}.{key}", number) for key, number in value.items()}
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
+
+
+def _scalars(metrics: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Name, value and meaning of each figure that is no distribution."""
     for name, value in sorted(metrics.items()):
         if name == "drops":
-            yield from ((f"drops.{reason}", str(count)) for reason, count in value.items())
+            for reason, count in value.items():
+                yield f"drops.{reason}", str(count), meaning(f"drops.{reason}")
         elif not isinstance(value, dict):
-            yield name, shown(name, value)
+            yield name, shown(name, value), meaning(name)
 
 
 def _kinds(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -84,5 +104,5 @@ def _kinds(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
         sums.update({key: host["counters"][key] for key in ("sent", "received", "dropped")})
     return [
         {"kind": kind, **{key: sums[key] for key in ("hosts", "sent", "received", "dropped")}}
-        for kind, sums in sorted(found.items())
+        for kind, sums in sorted(found.items(), key=lambda item: (-item[1]["hosts"], item[0]))
     ]

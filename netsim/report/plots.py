@@ -1,4 +1,7 @@
-"""Plots of a run as SVG to be put into a page. matplotlib is optional and imported late."""
+"""Plots of a run as SVG to be put into a page. matplotlib is optional and imported late.
+
+Legends stand beside the axes, and ticks show whole values: no offset, no power of ten.
+"""
 
 import io
 import math
@@ -8,10 +11,11 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-WIDTH: Final = 8.0  # inches
+from ..scenario.metrics import quantile
+
+WIDTH: Final = 9.0  # inches
 UNITS: Final = {"throughput": ("Mbit/s", 8e-6)}  # else milliseconds
-MOST_DOTS: Final = 400  # of the topology, by kind
-BLUE, RED, GREY = "#2b6cb0", "#b3261e", "#9aa5b1"
+BLUE, RED, GREY, PALE = "#2b6cb0", "#b3261e", "#6b7785", "#e3e8ee"
 
 
 def available() -> bool:
@@ -32,7 +36,9 @@ def of(run: dict[str, Any]) -> dict[str, Any]:
     return {
         "available": True,
         "distributions": [
-            distribution(name, values) for name, values in run["samples"].items() if values
+            distribution(name, values)
+            for name, values in run["samples"].items()
+            if values and values[0] < values[-1]
         ],
         "topology": topology(run["hosts"]),
         "matrix": matrix(run["pairs"]),
@@ -40,13 +46,31 @@ def of(run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _axes(height: float, width: float = WIDTH) -> tuple[Any, Any]:
+def _figure(height: float, width: float = WIDTH) -> Any:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _axes(height: float, width: float = WIDTH) -> tuple[Any, Any]:
+    figure = _figure(height, width)
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _whole_values(*axes: Any) -> None:
+    """Ticks that show the value itself, as `1,500` or `97.5`."""
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
+
+    for axis in axes:
+        axis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _legend(axes: Any) -> None:
+    """To the right of the axes, where no data are."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
 
 
 def _svg(figure: Any) -> Markup:
@@ -65,83 +89,104 @@ def _plain(name: str) -> str:
 
 
 def distribution(name: str, values: list[float]) -> Markup:
-    """The cumulative distribution of ascending samples."""
+    """The cumulative distribution of ascending samples, with its median and 95th percentile."""
     unit, factor = UNITS.get(name, ("ms", 1e3))
     figure, axes = _axes(2.6)
     shown = [value * factor for value in values]
-    shares = [(number + 1) / len(shown) for number in range(len(shown))]
-    axes.step([shown[0], *shown], [0, *shares], where="post", color=BLUE)
+    shares = [100 * (number + 1) / len(shown) for number in range(len(shown))]
+    axes.step([shown[0], *shown], [0, *shares], where="post", color=BLUE, label=_plain(name))
+    for percent, style in ((50, "--"), (95, ":")):
+        value = quantile(shown, percent / 100)
+        label = f"p{percent}: {value:,.4g} {unit}"
+        axes.axvline(value, color=GREY, lw=1.2, ls=style, label=label)
     if shown[0] > 0 and shown[-1] / shown[0] > 50:
         axes.set_xscale("log")
-    axes.set(xlabel=f"{name}, {unit}", ylabel="share of samples", ylim=(0, 1.02))
+    _whole_values(axes.xaxis, axes.yaxis)
+    axes.set(xlabel=f"{_plain(name)}, {unit}", ylabel="% of samples up to this", ylim=(0, 102))
     axes.grid(alpha=0.3)
+    _legend(axes)
     return _svg(figure)
 
 
 def topology(hosts: list[dict[str, Any]]) -> Markup | str:
-    """Every host as a dot in the row of its kind of gateway; those that are off are hollow."""
+    """A bar of hosts for each kind of gateway: those that are up, then those that are off."""
     if not hosts:
         return ""
     from matplotlib.ticker import MaxNLocator
 
     kinds = [kind for kind, _ in Counter(host["kind"] for host in hosts).most_common()]
-    figure, axes = _axes(0.8 + 0.42 * len(kinds))
-    for row, kind in enumerate(kinds):
-        mine = [host for host in hosts if host["kind"] == kind][:MOST_DOTS]
-        for up, face in ((True, BLUE), (False, "white")):
-            places = [n for n, host in enumerate(mine) if host["up"] is up]
-            rows = [-row - 0.11 * (n % 5 - 2) * (len(mine) > 40) for n in places]
-            axes.scatter(
-                [n + 1 for n in places],
-                rows,
-                s=16,
-                facecolors=face,
-                edgecolors=BLUE,
-                linewidths=0.8,
-            )
-    axes.set_yticks([-row for row in range(len(kinds))], [_plain(kind) for kind in kinds])
+    up = Counter(host["kind"] for host in hosts if host["up"])
+    off = Counter(host["kind"] for host in hosts if not host["up"])
+    figure, axes = _axes(0.8 + 0.32 * len(kinds))
+    rows = list(range(len(kinds)))
+    ups = [up[kind] for kind in kinds]
+    axes.barh(rows, ups, height=0.65, color=BLUE, label="up at the end")
+    if off:
+        axes.barh(
+            rows, [off[kind] for kind in kinds], left=ups, height=0.65, color=PALE,
+            edgecolor=GREY, hatch="////", lw=0.6, label="off at the end",
+        )  # fmt: skip
+    axes.set_yticks(rows, [_plain(kind) for kind in kinds])
+    axes.set_ylim(len(kinds) - 0.4, -0.6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="hosts", ylim=(0.5 - len(kinds), 0.5))
+    _whole_values(axes.xaxis)
+    axes.set(xlabel="hosts")
+    _legend(axes)
     return _svg(figure)
 
 
 def matrix(pairs: dict[str, Any]) -> Markup | str:
-    """The share of pairs that met, by both kinds."""
+    """The share of pairs that met, by both kinds; grey where there was no such pair."""
     classes, cells = pairs.get("classes", []), pairs.get("cells", [])
     if len(classes) < 2:
         return ""
     side = 2.2 + 0.42 * len(classes)
     figure, axes = _axes(side, min(WIDTH, side + 1.6))
-    shares = [[met / tried if tried else math.nan for met, tried in row] for row in cells]
-    image = axes.imshow(shares, cmap="RdYlBu", vmin=0, vmax=1)
+    axes.set_facecolor(PALE)
+    shares = [[100 * met / tried if tried else math.nan for met, tried in row] for row in cells]
+    image = axes.imshow(shares, cmap="RdYlBu", vmin=0, vmax=100)
     names = [_plain(name) for name in classes]
     axes.set_xticks(range(len(classes)), names, rotation=45, ha="right")
     axes.set_yticks(range(len(classes)), names)
-    figure.colorbar(image, ax=axes, label=f"share {pairs['what']}", shrink=0.8)
+    figure.colorbar(image, ax=axes, label=f"% of the pairs {pairs['what']}", shrink=0.8)
     return _svg(figure)
 
 
 def timeline(run: dict[str, Any]) -> Markup | str:
-    """Packets per second and hosts that are up, with the steps above."""
+    """Three rows over virtual time: the steps, packets per second, hosts that are up."""
     series = run["series"]
     if not series.get("at"):
         return ""
+    steps = run["happenings"]
     from matplotlib.ticker import MaxNLocator
 
-    steps = run["happenings"]
-    figure, axes = _axes(3.0 + 0.2 * len({item["what"] for item in steps}))
     at = [0.0, *series["at"]]
+    end = max(run["virtual"], at[-1])
+    rows = list(dict.fromkeys(item["what"] for item in steps))
+    heights = [0.22 * len(rows), 2.0, 0.9]
+    figure = _figure(sum(heights) + 0.9)
+    grid = figure.add_gridspec(3 if rows else 2, height_ratios=heights[0 if rows else 1 :])
+    packets = figure.add_subplot(grid[-2])
+    up = figure.add_subplot(grid[-1], sharex=packets)
     for name, colour in (("delivered", BLUE), ("dropped", RED)):
         rates = _rates(at, series[name])
-        axes.step(at, [rates[0], *rates], where="pre", color=colour, label=f"{name}, packets/s")
-    right = axes.twinx()
-    right.step(series["at"], series["up"], where="post", color=GREY, label="hosts up")
-    right.yaxis.set_major_locator(MaxNLocator(integer=True))
-    right.yaxis.label.set_color(GREY)
-    right.set(ylabel="hosts up", ylim=(0, max(series["up"]) * 1.1 + 1))
-    _steps(axes, steps, run["virtual"])
-    axes.set(xlabel="virtual time, s", ylabel="packets/s", xlim=(0, max(run["virtual"], at[-1])))
-    axes.legend(loc="upper left", fontsize="small")
+        packets.step(at, [rates[0], *rates], where="pre", color=colour, label=name)
+    counts = [series["up"][0], *series["up"]]
+    up.fill_between(at, counts, step="post", color=PALE, ec=GREY, label="hosts up")
+    for axes in (packets, up):
+        axes.spines[["top", "right"]].set_visible(False)
+        _whole_values(axes.xaxis, axes.yaxis)
+        _legend(axes)
+        for item in steps:
+            if item["until"] is not None:
+                axes.axvspan(item["at"], min(item["until"], end), color=RED, alpha=0.08, lw=0)
+    packets.set(ylabel="packets/s", ylim=(0, None))
+    packets.tick_params(labelbottom=False)
+    up.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+    up.set(ylabel="hosts", xlabel="virtual time, s", ylim=(0, max(series["up"]) * 1.15 + 1))
+    if rows:
+        _steps(figure.add_subplot(grid[0], sharex=packets), steps, rows, end)
+    packets.set_xlim(0, end)
     return _svg(figure)
 
 
@@ -154,14 +199,16 @@ def _rates(at: list[float], counts: list[float]) -> list[float]:
     ]
 
 
-def _steps(axes: Any, steps: list[dict[str, Any]], end: float) -> None:
-    """Shade what lasts, mark what is at once; the words stand above."""
-    rows = {what: row for row, what in enumerate(dict.fromkeys(item["what"] for item in steps))}
+def _steps(axes: Any, steps: list[dict[str, Any]], rows: list[str], end: float) -> None:
+    """A row for each kind of step: a bar for as long as it lasts, a diamond where it is at once."""
     for item in steps:
-        if item["until"] is not None:
-            axes.axvspan(item["at"], min(item["until"], end), color=RED, alpha=0.12, lw=0)
-        axes.axvline(item["at"], color=RED, lw=0.8, alpha=0.6)
-        axes.annotate(
-            _plain(item["what"]), (item["at"], 1.02 + 0.07 * rows[item["what"]]),
-            xycoords=("data", "axes fraction"), fontsize="small", color=RED,
-        )  # fmt: skip
+        row = rows.index(item["what"])
+        if item["until"] is None:
+            axes.plot([item["at"]], [row], marker="D", ms=5, color=RED, clip_on=False)
+        else:
+            lasts = min(item["until"], end) - item["at"]
+            axes.barh([row], [lasts], left=[item["at"]], height=0.6, color=RED, alpha=0.6)
+    axes.set_yticks(range(len(rows)), [_plain(row) for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    axes.tick_params(bottom=False, labelbottom=False, labelsize="small")

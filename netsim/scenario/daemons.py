@@ -22,7 +22,8 @@ class DaemonProgram:
         self._daemon = Daemon(
             bootstrap=bootstrap, model=settings.model, memory=settings.memory,
             profile=settings.profile, engine=settings.engine, tokens=settings.tokens,  # type: ignore[arg-type]
-            port=settings.port, layers=settings.layers, dtype=settings.dtype, **more,
+            port=settings.port, layers=settings.layers, dtype=settings.dtype, relay=settings.relay,
+            up=settings.up, down=settings.down, **more,
         )  # fmt: skip
         self.handle: Any = None
         self.boots: list[float] = []  # seconds

@@ -28,24 +28,34 @@ MEASURES: Final[dict[str, Measure]] = {
     "packets.sent": Measure(units.whole, "packets put on a wire, by hosts and by gateways"),
     "packets.delivered": Measure(units.whole, "packets that reached a host"),
     "packets.dropped": Measure(units.whole, "packets lost for any reason"),
-    "packets.loss": Measure(units.share, "dropped, of those delivered or dropped"),
+    "packets.loss": Measure(units.share, "share dropped, of the packets delivered or dropped"),
     "hosts.up": Measure(units.whole, "hosts switched on at the end"),
-    "rtt": Measure(units.duration, "there and back", ("udp-echo",), True),
+    "rtt": Measure(units.duration, "time there and back of an echo", ("udp-echo",), True),
     "echo.sent": Measure(units.whole, "datagrams to be echoed", ("udp-echo",)),
     "echo.answered": Measure(units.whole, "echoes that came back", ("udp-echo",)),
-    "echo.answered_rate": Measure(units.share, "answered of sent", ("udp-echo",)),
-    "throughput": Measure(units.rate, "of one transfer", ("tcp-transfer",), True),
+    "echo.answered_rate": Measure(
+        units.share, "share of the datagrams that came back", ("udp-echo",)
+    ),
+    "throughput": Measure(units.rate, "rate of one transfer", ("tcp-transfer",), True),
     "transfers.finished": Measure(units.whole, "transfers acknowledged", ("tcp-transfer",)),
     "transfers.failed": Measure(units.whole, "transfers cut or refused", ("tcp-transfer",)),
     "punch.attempts": Measure(units.whole, "pairs that tried", ("punch",)),
-    "punch.success_rate": Measure(units.share, "pairs that heard each other", ("punch",)),
-    "punch.time": Measure(units.duration, "until a pair hears each other", ("punch",), True),
-    "boot": Measure(units.duration, "until a daemon serves its socket", _DAEMON, True),
+    "punch.success_rate": Measure(
+        units.share, "share of the pairs that heard each other", ("punch",)
+    ),
+    "punch.time": Measure(units.duration, "time until a pair hears each other", ("punch",), True),
+    "boot": Measure(units.duration, "time until a daemon serves its socket", _DAEMON, True),
     "links.count": Measure(units.whole, "pairs linked at the end", _DAEMON),
-    "links.pairs": Measure(units.share, "of the pairs of running daemons", _DAEMON),
-    "members.known": Measure(units.share, "of whom each daemon should know", _DAEMON),
-    "generate.latency": Measure(units.duration, "of a whole answer", _DAEMON, True),
-    "generate.success_rate": Measure(units.share, "of the requests", _DAEMON),
+    "links.pairs": Measure(
+        units.share, "share of the pairs of running daemons that are linked", _DAEMON
+    ),
+    "members.known": Measure(
+        units.share, "share of the other running daemons that each one knows", _DAEMON
+    ),
+    "generate.latency": Measure(units.duration, "time of a whole answer", _DAEMON, True),
+    "generate.success_rate": Measure(
+        units.share, "share of the requests that were answered", _DAEMON
+    ),
 }
 INVARIANTS: Final[dict[str, tuple[str, str]]] = {  # what it says, which program it is of
     "answered": ("every running udp-echo host hears its targets again", "udp-echo"),
@@ -58,11 +68,29 @@ OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
     "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-REASONS: Final = (
-    "lost", "queue", "mtu", "cut", "no-route", "down", "buffer", "ttl",
-    "nat", "nat-full", "firewall", "closed",
-)  # fmt: skip
+REASONS: Final = {
+    "lost": "by chance, on a link with loss",
+    "queue": "the queue of a link was full",
+    "mtu": "too large for a link",
+    "cut": "by a partition or another fault, or a link that was cut",
+    "no-route": "for an address that nothing has",
+    "down": "for a host that was off",
+    "buffer": "the buffer of the socket was full",
+    "ttl": "passed too many gateways",
+    "nat": "a NAT had no mapping for it, or does not let it in",
+    "nat-full": "a NAT had no room for another mapping",
+    "firewall": "a firewall does not let it pass",
+    "closed": "for a port of the gateway that is closed",
+}
 """Why packets are dropped: links and faults, segments and hosts, gateways."""
+
+
+def meaning(metric: str) -> str:
+    """The meaning of a figure in words; empty for one that is not known."""
+    if metric.startswith("drops."):
+        return f"packets dropped: {REASONS.get(metric.removeprefix('drops.'), 'another reason')}"
+    measure = MEASURES.get(metric)
+    return measure.says if measure is not None else ""
 
 
 def known_metrics() -> list[str]:
@@ -111,6 +139,13 @@ def shown(metric: str, value: float | None) -> str:
     if read is units.share:
         return f"{100 * value:.4g} %"
     return f"{value:.0f}" if float(value).is_integer() or value >= 1000 else f"{value:.4g}"
+
+
+def unit_of(metric: str) -> str:
+    """The unit of a figure as it is kept: `s`, `B/s`, `share` (of one) or `count`."""
+    measure = measure_of(metric)
+    words: dict[Any, str] = {units.duration: "s", units.rate: "B/s", units.share: "share"}
+    return words.get(measure.read, "count") if measure is not None else ""
 
 
 def seconds(value: float) -> str:

@@ -8,12 +8,13 @@ from typing import Any
 
 from ..errors import BadScenario
 from . import actions, metrics, units, vocabulary
-from .places import Beside, Places
+from .groups import Groups
+from .places import Beside
 from .positions import Path
 from .source import Source
-from .tables import Churn, Expect, HostTable, Link, Nat, Scenario, Sim, Step, WorldTable
+from .tables import Churn, Expect, Group, HostTable, Link, Nat, Scenario, Sim, Step, WorldTable
 
-TOP = ("sim", "world", "nat", "host", "link", "step", "churn", "expect")
+TOP = ("sim", "world", "nat", "host", "group", "link", "step", "churn", "expect")
 
 
 def nothing_beside(name: str) -> str:
@@ -34,32 +35,40 @@ def parse(text: str, *, hosts: int | None = None, beside: Beside = nothing_besid
     return _Parser(source, beside).scenario(text)
 
 
-class _Parser(Places):
+class _Parser(Groups):
     def scenario(self, text: str) -> Scenario:
         sim = self.sim()
         links = self.links()
         world = self.world()
         nats = self.nats(links)
         hosts = self.hosts(links, nats)
+        groups = self.drawn_groups(world, links)
+        self.targets_of_settings()
         self.sizes(world)
         if not self.names and not world.hosts:
             self.source.refuse((), "there is no host", "add a [[host]], or [world] hosts = 10")
-        self.unused(links, nats, hosts)
+        self.unused(links, nats, hosts, groups)
         self.starts(sim, world, hosts)
         steps = tuple(self.step(path, data, sim) for path, data in self.source.tables("step"))
+        self.unused_groups(groups, steps)
         churn = self.churn(world)
         programs = set(self.programs.values())
         self.relays(world, programs)
         expects = self.expects(sim, steps, programs)
         return Scenario(
-            sim, world, nats, links, hosts, steps, churn, expects, text, self.matrix, self.files
-        )
+            sim, world, nats, links, hosts, groups, steps, churn, expects, text, self.matrix,
+            self.files,
+        )  # fmt: skip
 
     def unused(
-        self, links: tuple[Link, ...], nats: tuple[Nat, ...], hosts: tuple[HostTable, ...]
+        self,
+        links: tuple[Link, ...],
+        nats: tuple[Nat, ...],
+        hosts: tuple[HostTable, ...],
+        groups: tuple[Group, ...],
     ) -> None:
-        """What nobody is connected to would be silently ignored."""
-        plugged = {nat.link for nat in nats} | {host.link for host in hosts}
+        """Refuse a link or gateway that no host uses: it would be silently ignored."""
+        plugged = {item.link for items in (nats, hosts, groups) for item in items}
         behind = {nat.behind for nat in nats} | {host.behind for host in hosts}
         behind |= {host.nat for host in hosts}
         named: list[tuple[str, Sequence[Link | Nat], set[str]]]
@@ -112,7 +121,7 @@ class _Parser(Places):
         hosts = {*self.names, *self.groups}
         known, what = hosts, "host"
         if isinstance(action, actions.GATEWAYS):
-            known, what = self.gateways, "gateway"
+            known, what = self.gateways | self.groups_with_gateways(), "gateway"
         elif isinstance(action, actions.PLUGS):
             known, what = {*hosts, *self.gateways}, "host or gateway"
         for field, key in (("target", "target"), ("origins", "from"), ("receivers", "to")):
@@ -127,16 +136,10 @@ class _Parser(Places):
         seen: set[str] = set()
         for word in (word for group in action.groups for word in group):
             self.source.choice(path, "host", word, known)
-            for name in self.members_of(word):
+            for name in [word] if word in self.drawn else self.members_of(word):
                 if name in seen:
-                    self.source.refuse(path, f"`{name}` stands in the groups twice")
+                    self.source.refuse(path, f"`{name}` is in the groups twice")
                 seen.add(name)
-
-    def members_of(self, word: str) -> list[str]:
-        """The hosts that a word means, those of a population as one."""
-        if word == "all":
-            return [*self.names, "population"]
-        return self.groups.get(word, [word])
 
     def daemons(self, words: tuple[str, ...], path: Path) -> None:
         for word in words:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import BadScenario
-from ..population.latency import Matrix
+from ..population.data import unknown
+from ..population.latency import FORMATS, WITH_UNIT, Matrix
 from . import units, vocabulary
 from .links import pipe_spec
 from .positions import Path
@@ -23,7 +24,7 @@ Beside = Callable[[str], str]
 _FILE = re.compile(r"\w[\w.+ -]{0,200}")  # no way out of the folder
 MOST_HOSTS = 100_000
 MOST_DAEMONS = 2000
-"""A whole daemon takes up to 4 MiB of this machine's memory; any other host, some 30 KiB."""
+"""A whole daemon takes about 5 MiB of memory (bench/netsim_capacity.py), any other host 30 KiB."""
 MOST_SAMPLES = 100_000
 
 
@@ -40,8 +41,8 @@ class Places:
         self.groups: dict[str, list[str]] = {"all": []}  # words that mean several hosts
         self.gateways: set[str] = set()
         self.sites = 0  # rows of the latency matrix; without one there are none
-        self.world_program = ""
-        self.world_settings: Any = None
+        self.drawn: set[str] = set()  # of the groups, those that the seed draws
+        self.told: list[tuple[Path, str, Any]] = []  # settings: where, of which program
 
     def one(self, name: str) -> dict[str, Any]:
         return self.source.table((name,), self.source.data.get(name, {}))
@@ -62,6 +63,10 @@ class Places:
         data = self.one("world")
         world = self.source.read(WorldTable, ("world",), data, "[world]")
         self.latency(world)
+        form = world.latency.partition(":")[0]
+        if world.latency_unit and form not in WITH_UNIT:
+            why = "is of a `planetlab:FILE`; the other forms say their unit"
+            self.without_effect(("world", "latency_unit"), why, "leave it out")
         for key in ("hosts", "relays"):
             if getattr(world, key) > MOST_HOSTS:
                 self.source.refuse(("world", key), f"{key}: at most {MOST_HOSTS}")
@@ -79,9 +84,9 @@ class Places:
         self.source.choice(path, "population", world.population, vocabulary.populations())
         self.groups["population"] = ["population"]
         self.programs["population"] = world.program
-        self.world_program = world.program
-        self.world_settings = self.settings(world.program, ("world",), data)
-        return dataclasses.replace(world, settings=self.world_settings)
+        settings = self.settings(world.program, ("world",), data)
+        self.told.append((("world",), world.program, settings))
+        return dataclasses.replace(world, settings=settings)
 
     def latency(self, world: WorldTable) -> None:
         path = ("world", "latency")
@@ -89,23 +94,25 @@ class Places:
             self.source.value(path, world.latency, units.duration)
         else:
             try:
-                self.matrix = self.matrix_of(world.latency)
+                self.matrix = self.matrix_of(world.latency, world.latency_unit)
             except BadScenario as problem:
                 self.source.refuse(path, problem.message, problem.hint)
             self.sites = len(self.matrix)
 
-    def matrix_of(self, latency: str) -> Matrix:
+    def matrix_of(self, latency: str, unit: str) -> Matrix:
         """One of the package by name, or `FORM:FILE` with a file beside the scenario."""
         form, colon, name = latency.partition(":")
         if not colon:
             return vocabulary.latency(latency)
+        if form not in FORMATS:
+            raise unknown("form of latencies", form, FORMATS)
         if not _FILE.fullmatch(name):
             hint = "put it beside the scenario, and write its name alone"
             raise BadScenario(f"`{name}` is no name of a file beside this one", hint=hint)
         text = self.beside(name)
         self.files[name] = text
         try:
-            return vocabulary.latency_of(form, text)
+            return vocabulary.latency_of(form, text, unit)
         except BadScenario as problem:
             where = f"{name}:{problem.line}: " if problem.line else ""
             raise BadScenario(f"{where}{problem.message}", hint=problem.hint) from None
@@ -141,7 +148,7 @@ class Places:
         if len(named) + world.hosts + world.relays > MOST_HOSTS:
             self.source.refuse(where, f"at most {MOST_HOSTS} hosts")
         if programs["daemon"] > MOST_DAEMONS:
-            hint = "each takes up to 4 MiB of memory; give the others another `program`"
+            hint = "each takes about 5 MiB of memory; give the others another `program`"
             self.source.refuse(where, f"at most {MOST_DAEMONS} whole daemons", hint)
 
     def without_effect(self, path: Path, why: str, hint: str) -> None:
@@ -238,9 +245,9 @@ class Places:
             self.known_link((*path, "link"), host.link, links)
             self.host_names(host, path)
             settings = self.settings(host.program, path, data)
+            self.told.append((path, host.program, settings))
             line = self.source.line(path)
             found.append(dataclasses.replace(host, settings=settings, line=line))
-        self.targets_of_settings(found)
         return tuple(found)
 
     def place(self, host: HostTable, path: Path, shared: set[str]) -> None:
@@ -286,14 +293,19 @@ class Places:
                     self.without_effect(at, "is the engine's", "leave out `engine = false`")
         return self.source.read(SETTINGS[program], (*path, "settings"), inner, what)
 
-    def targets_of_settings(self, hosts: list[HostTable]) -> None:
-        """Hosts that a program is told of run the same program."""
-        told: list[tuple[Path, str, Any]] = [(("world",), self.world_program, self.world_settings)]
-        told += [(self.names[item.names()[0]], item.program, item.settings) for item in hosts]
+    def members_of(self, word: str) -> list[str]:
+        """The hosts that a word means, those of a population as one."""
+        if word == "all":
+            population = ["population"] if "population" in self.groups else []
+            return [*self.names, *population]
+        return self.groups.get(word, [word])
+
+    def targets_of_settings(self) -> None:
+        """Refuse hosts as targets of a program that run another program."""
         known: dict[str, set[str]] = {}
         for name in self.names:
             known.setdefault(self.programs[name], set()).add(name)
-        for path, program, settings in told:
+        for path, program, settings in self.told:
             key = "bootstrap" if program == "daemon" else "to"
             for name in getattr(settings, "to", None) or ():
                 what = f"`{program}` host"

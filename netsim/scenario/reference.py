@@ -7,36 +7,18 @@ A test compares the file with what this prints, so that it cannot go stale.
 import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING
-from typing import Any, Final
+from typing import Any
 
 from ..nat.kinds import KINDS
+from ..population import latency, mix
 from ..population import profiles as profiles_module
 from . import units, vocabulary
 from .actions import ACTIONS, NEEDS_FOR, UNDO
+from .explained import BURST, GROUPS, INTRODUCTION, LATENCY, RELAYS
 from .metrics import INVARIANTS, MEASURES, OPERATORS, REASONS, STATISTICS
-from .programs import SETTINGS
+from .programs import SETTINGS, daemon
 from .source import knobs
-from .tables import Churn, Direction, HostTable, Nat, Sim, WorldTable
-
-INTRODUCTION: Final = """\
-# Scenarios
-
-Written by `python -m shoal.netsim.scenario.reference > docs/spec/scenario.md`; a test compares.
-
-A scenario is a TOML 1.0 file in UTF-8. Its tables are `[sim]`, `[world]`, `[[link]]`, `[[nat]]`,
-`[[host]]`, `[[step]]`, `[churn]` and `[[expect]]`; only `[sim]` and one host are needed. Everything
-that is unknown, of the wrong form, or without effect is refused with its line.
-
-- A **time** is a text with a unit: {times}.
-- A **rate**: {rates}. A **size**: {sizes}.
-- A **share** is a number from 0 to 1, or a text: `"2%"`.
-- **Names** are one text or a list of texts. `all` means every host, `population` those of
-  `[world]`, and the name of a `[[host]]` with `count` all that it makes.
-- A name that stands for a host with a gateway of its own means that gateway where a gateway is
-  asked for.
-
-Hosts without `nat` have a public address. The same file and seed give the same packets.
-"""
+from .tables import Churn, Direction, Group, HostTable, Nat, Sim, WorldTable
 
 
 def _form(read: Any) -> str:
@@ -49,6 +31,7 @@ def _form(read: Any) -> str:
         units.switch: "true or false", units.text: "text", units.seeds: "seeds",
         units.names: "names", units.names_or_none: "names, or `[]`",
         units.groups: "lists of names", dict: "table",
+        daemon.limit: "rate", daemon.relay: 'rate, or `"none"`',
     }  # fmt: skip
     return forms.get(read, "text")
 
@@ -92,10 +75,14 @@ def _places() -> Iterator[str]:
     yield _section("[sim]", Sim)
     populations, matrices = vocabulary.populations(), vocabulary.latencies()
     world = (
-        f"Populations: {_listed(populations)}. Latency matrices: {_listed(matrices)}; FILE "
-        "lies beside the scenario. What each form is stands in netsim/population/latency.py."
+        f"Populations: {_listed(populations)}. Latencies: a time, or {_listed(matrices)}; FILE is "
+        "a file in the scenario's folder."
     )
-    yield _section("[world]", WorldTable, world)
+    latencies = LATENCY.format(
+        cities=len(latency.matrix()), detour=latency.DETOUR, fibre=latency.FIBRE_KM_PER_S,
+        ends=latency.ENDS_MS, unsure=latency.UNSURE_BELOW,
+    )  # fmt: skip
+    yield _section("[world]", WorldTable, world, latencies.rstrip())
     profiles, over = profiles_module.names(), profiles_module.overlays()
     link = (
         "`id` (needed) is its name; `profile` is what it starts from, one of "
@@ -103,10 +90,13 @@ def _places() -> Iterator[str]:
         "`down` are tables with the same keys, for one direction. `queue` needs a `rate`, "
         "`reorder_delay` a `reorder`."
     )
-    yield _section("[[link]]", Direction, link)
+    yield _section("[[link]]", Direction, link, BURST.rstrip())
     more = f"Further keys, by kind: {_listed(vocabulary.KNOBS)}."
     yield _section("[[nat]]", Nat, f"Kinds: {_listed(KINDS)}.", more)
     yield _section("[[host]]", HostTable)
+    classes = _listed(kind.name for kind in mix.load(populations[0]).kinds)
+    groups = GROUPS.format(name=populations[0], classes=classes)
+    yield _section("[[group]]", Group, groups.rstrip())
     yield _section("[churn]", Churn, f"Models: {_listed(vocabulary.churns())}.")
 
 
@@ -118,6 +108,8 @@ def _programs() -> Iterator[str]:
         yield f"\n## {name}\n\n{said}\n"
         if knobs(table):
             yield "\n" + "".join(_rows(table))
+        if name == "daemon":
+            yield f"\n{RELAYS}"
 
 
 def _steps() -> Iterator[str]:
@@ -144,7 +136,8 @@ def _expectations() -> Iterator[str]:
         kind = f"`{measure.programs[0]}`" if measure.programs else "the network"
         spread = " (distribution)" if measure.spread else ""
         yield f"| `{name}` | {measure.says}{spread} | {kind} |\n"
-    yield f"| `drops.REASON` | packets dropped: {_listed(REASONS)} | the network |\n"
+    for reason, says in REASONS.items():
+        yield f"| `drops.{reason}` | packets dropped: {says} | the network |\n"
     yield (
         "\nOr an `invariant` that has to hold at some sample `within` a time of the start, or "
         "`after` every step of that name; what ends a `for` counts as a step (`heal`, `restart`, "

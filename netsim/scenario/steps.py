@@ -69,7 +69,15 @@ class Steps:
         return found
 
     def _gateways(self, words: tuple[str, ...]) -> list[Any]:
-        return [self.topology.gateways[word] for word in words]
+        """The gateways of these names, and of the hosts of these groups that have their own."""
+        gateways, groups = self.topology.gateways, self.topology.groups
+        found: dict[str, Any] = {}
+        for word in words:
+            named = [name for name in groups.get(word, [word]) if name in gateways]
+            if not named:
+                raise SimError(f"no host of `{word}` has a gateway of its own")
+            found |= {name: gateways[name] for name in named}
+        return list(found.values())
 
     async def _partition(self, action: actions.Partition, _: float | None) -> list[Rule]:
         groups = [self._names(group) for group in action.groups]

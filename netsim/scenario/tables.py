@@ -9,6 +9,7 @@ docs/spec/scenario.md is the format for people; a test compares the two.
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..population import latency
 from ..population.latency import Matrix
 from . import metrics, units
 from .source import knob
@@ -39,8 +40,12 @@ class WorldTable:
     hosts: int = knob(units.whole, 0, says="how many hosts of the population")
     population: str = knob(units.text, "", says="the population they are drawn from")
     latency: str = knob(
-        units.text, "20ms", says="between two sites: a time, a matrix, or FORM:FILE beside this one"
+        units.text, "20ms", says="between two sites: a time, a matrix, or FORM:FILE, below"
     )
+    latency_unit: str = knob(
+        units.text, "", says="unit of a `planetlab:FILE`: `ms` or `s`",
+        known=lambda: latency.UNITS_MS,
+    )  # fmt: skip
     relays: int = knob(units.whole, 0, says="public hosts where `punch` hosts meet")
     program: str = knob(
         units.text, "daemon", says="what the population's hosts run", known=lambda: PROGRAMS
@@ -66,7 +71,7 @@ class Direction:
     queue: float | None = knob(units.duration, None, says="so much of `rate` waits; more is lost")
     loss: float | None = knob(units.share, None, says="share of packets lost")
     burst: dict[str, Any] | None = knob(
-        dict, None, says="loss that comes in bursts: {bad, good, loss_bad, loss_good}, shares"
+        dict, None, says="loss that comes in bursts: {bad, good, loss_bad, loss_good}, below"
     )
     reorder: float | None = knob(
         units.share, None, says="share of packets that come late, after others"
@@ -126,6 +131,23 @@ class HostTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """`[[group]]`: a name for some of the hosts, drawn by the seed."""
+
+    name: str = knob(units.text, says="its name, for steps and other groups")
+    of: tuple[str, ...] = knob(units.names, ("all",), says="the hosts that it is drawn from")
+    without: tuple[str, ...] = knob(units.names, (), says="leaves these out")
+    kind: tuple[str, ...] = knob(
+        units.names, (), says="only hosts behind these kinds of gateway, or of these classes"
+    )
+    share: float | None = knob(units.share, None, says="this share of them, at least one host")
+    count: int | None = knob(units.positive, None, says="this number of them")
+    link: str = knob(units.text, "", says="replaces their access link: a profile or a [[link]]")
+    settings: Any = knob(dict, None, says="replaces these settings of their program")
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """`[[step]]`: something that happens. `action` is a dataclass of `actions.py`."""
 
@@ -177,6 +199,7 @@ class Scenario:
     nats: tuple[Nat, ...]
     links: tuple[Link, ...]
     hosts: tuple[HostTable, ...]
+    groups: tuple[Group, ...]
     steps: tuple[Step, ...]
     churn: Churn | None
     expects: tuple[Expect, ...]

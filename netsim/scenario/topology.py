@@ -1,7 +1,7 @@
 """The hosts and gateways of a scenario in a world, and what each of them will run."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ..errors import BadScenario
@@ -9,16 +9,15 @@ from ..gateway import Gateway
 from ..host import Host, Program
 from ..link import LinkSpec
 from ..network import Latency
-from ..population.mix import Volunteer, populate
+from ..population.mix import Draw, Volunteer, build, draws
 from ..world import World
 from . import vocabulary
 from .daemons import DaemonProgram
+from .groups import PUBLIC, check_partitions, draw
 from .links import link_spec
 from .programs import Echo, Idle, Transfer
 from .programs.punch import Punch, Relay, draw_pairs
 from .tables import HostTable, Scenario
-
-PUBLIC = "public"
 
 
 @dataclass(slots=True)
@@ -46,6 +45,7 @@ class Topology:
         self.groups: dict[str, list[str]] = {}
         self.relays: list[Host] = []
         self.volunteers: list[Volunteer] = []
+        self._replaced_links: dict[str, LinkSpec | None] = {}  # by host
         self._links = {link.id: link_spec(link) for link in scenario.links}
         self._build()
 
@@ -75,15 +75,46 @@ class Topology:
                 nat.id, nat.kind, behind=behind, link=self._link(nat.link), site=nat.site,
                 **nat.extra,
             )  # fmt: skip
+        drawn = self._draw()
         for table in self.scenario.hosts:
             for name in table.names():
                 self.members[name] = self._host(table, name)
+        self._populate(drawn)
+        for group in self.scenario.groups:
+            for name in self.groups[group.name] if group.settings else ():
+                member = self.members[name]
+                member.settings = replace(member.settings, **group.settings)
+        self._programs()
+
+    def _draw(self) -> dict[str, Draw]:
+        """Draw the population and the groups, and note which access links these replace."""
+        world = self.scenario.world
+        drawn: dict[str, Draw] = {}
+        if world.hosts:
+            drawn = draws(
+                self.world, world.hosts, population=world.population, places=self.scenario.matrix
+            )
+            self.groups["population"] = list(drawn)
+        kinds = {
+            name: frozenset({one.kind.name, one.kind.nat or PUBLIC, one.kind.carrier})
+            for name, one in drawn.items()
+        }
+        nats = {nat.id: nat.kind for nat in self.scenario.nats}
+        for table in self.scenario.hosts:
+            words = (table.nat, table.behind) if table.nat else (PUBLIC,)
+            found = frozenset(nats.get(word, word) for word in words if word)
+            kinds.update(dict.fromkeys(table.names(), found))
             if table.count > 1:
                 self.groups[table.name] = table.names()
-        if self.scenario.world.hosts:
-            self._populate()
-        self.groups["all"] = list(self.members)
-        self._programs()
+        named = [name for table in self.scenario.hosts for name in table.names()]
+        self.groups["all"] = [*named, *drawn]
+        self.groups |= draw(self.scenario.groups, self.groups, kinds, self.world.streams)
+        check_partitions(self.scenario, self.groups)
+        for group in self.scenario.groups:
+            if group.link:
+                replaced = dict.fromkeys(self.groups[group.name], self._link(group.link))
+                self._replaced_links.update(replaced)
+        return drawn
 
     def _link(self, name: str) -> LinkSpec | None:
         if not name:
@@ -91,7 +122,7 @@ class Topology:
         return self._links[name] if name in self._links else vocabulary.profile(name)
 
     def _host(self, table: HostTable, name: str) -> Member:
-        link = self._link(table.link)
+        link = self._replaced_links.get(name) or self._link(table.link)
         gateway, kind = self._gateway(table, name, link)
         if gateway is None:
             host = self.world.host(name, link=link, site=table.site)
@@ -121,13 +152,13 @@ class Topology:
         self.gateways[name] = gateway
         return gateway, f"{table.nat} in {kinds[table.behind]}" if table.behind else table.nat
 
-    def _populate(self) -> None:
-        """Hosts drawn from a population."""
+    def _populate(self, drawn: dict[str, Draw]) -> None:
+        """Build the hosts drawn from a population."""
         table = self.scenario.world
-        self.volunteers = populate(
-            self.world, table.hosts, population=table.population, places=self.scenario.matrix
-        )
-        self.groups["population"] = [one.name for one in self.volunteers]
+        self.volunteers = [
+            build(self.world, name, one, link=self._replaced_links.get(name))
+            for name, one in drawn.items()
+        ]
         for one in self.volunteers:
             host = self.world.hosts[one.name]
             gateway = one.gateways[-1] if one.gateways else None

@@ -145,11 +145,10 @@ def latency(name: str) -> matrices.Matrix:
     return matrices.matrix(name)
 
 
-def latency_of(form: str, text: str) -> matrices.Matrix:
+def latency_of(form: str, text: str, unit: str) -> matrices.Matrix:
     """A latency matrix from a file's text. Raises BadScenario with the file's line."""
-    if form not in matrices.FORMATS:
-        raise unknown("form of latencies", form, matrices.FORMATS)
-    return matrices.FORMATS[form](text.splitlines())
+    units = (unit,) if form in matrices.WITH_UNIT else ()
+    return matrices.FORMATS[form](text.splitlines(), *units)
 
 
 def churns() -> Collection[str]:

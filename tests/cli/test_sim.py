@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from shoal.cli import simrun, simsweep
+from shoal.cli import simrun, simsummary, simsweep
 from shoal.cli.errors import CANNOT_SIMULATE, FAILED, OK, USAGE, CommandError
 from shoal.cli.main import invoke
 from shoal.netsim.netns.namespaces import available
@@ -133,7 +133,29 @@ def test_a_failed_expectation_is_an_exit_code(
     run("sweep", "bad.toml", "--seeds", "5", "-j", "1", code=FAILED)
     out, err = capsys.readouterr()
     assert "0 of 1 seeds met every expectation; failed: 5" in out
+    line = 1 + ECHO.splitlines().index("[[expect]]")
+    assert f"failed  echo.answered_rate < 50 % (line {line}): seed 5; seed 5 has 100 %" in out
     assert "`shoal sim run bad.toml --seed 5` repeats the first" in err
+
+
+def test_a_failed_sweep_names_each_expectation_and_its_seeds(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = '[[expect]]\nmetric = "echo.sent"\nop = "<"\nvalue = 0\n'
+    (here / "bad.toml").write_text(ECHO + more)
+    run("sweep", "bad.toml", "--seeds", "1..3", "-j", "1", code=FAILED)
+    out = capsys.readouterr().out
+    assert "failed  echo.sent < 0 (line 15): seeds 1 2 3; seed 1 has" in out
+    assert "failed  echo.answered_rate" not in out
+    found = json.loads((here / "runs/echo-sweep/sweep.json").read_text())
+    assert found["failed"] == [1, 2, 3] and found["ended"] == []
+    assert [(item["line"], item["seeds"]) for item in found["unmet"]] == [(15, [1, 2, 3])]
+
+
+def test_a_seed_that_ended_early_says_why(here: Path) -> None:
+    lines = [{"seed": 3, "met": False, "ended": "failed: its process ended with 1"}]
+    text = simsummary.print_summary(simsummary.summary(lines))
+    assert "failed  seed 3: its process ended with 1" in text
 
 
 def test_a_half_written_line_is_done_again(here: Path) -> None:
@@ -285,7 +307,17 @@ def test_latencies_beside_a_scenario_travel_with_it(
     (here / "sub" / "rtt.txt").write_text("0 90\n90 0\n")
     run("replay", "out")  # with what it ran with
     run("sweep", "sub/places.toml", "--seeds", "1", "-j", "1", code=FAILED)
-    assert "another scenario" in capsys.readouterr().err
+    assert "its scenario, or a file beside it, differs" in capsys.readouterr().err
+
+
+def test_a_file_that_is_missing_is_named_with_the_scenario_s_line(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "places.toml").write_text(PLACES)
+    run("run", "places.toml", code=CANNOT_SIMULATE)
+    err = capsys.readouterr().err
+    assert err.startswith("error: places.toml:7: there is no file `rtt.txt`\n")
+    assert "hint: put it beside the scenario" in err
 
 
 def test_a_file_beside_a_scenario_lies_there(
@@ -383,6 +415,9 @@ def test_without_root_there_is_a_reason(
         (ECHO.replace('program = "udp-echo"', "").split("[[expect]]")[0]
          + '[[step]]\nat = "1s"\naction = "sleep"\ntarget = "h1"',
          "netns.toml:11: the kernel backend has no step `sleep`"),
+        (ECHO.replace('program = "udp-echo"', "").split("[[expect]]")[0]
+         + '[[group]]\nname = "g"\nlink = "dsl"',
+         "netns.toml:11: the kernel backend has no [[group]]"),
     ],
 )  # fmt: skip
 def test_what_the_kernel_backend_cannot_do(

@@ -12,6 +12,23 @@ PROFILES = (
 )  # fmt: skip
 
 
+RATE_LEAST = 10_000
+"""Bytes per second: the least that the daemon takes as `--up`, `--down` and `--relay`."""
+
+
+def limit(value: Any) -> int:
+    """Whole bytes per second, as many as the daemon takes."""
+    found = int(units.rate(value))
+    if found < RATE_LEAST:
+        raise ValueError(f"`{value}`: a daemon's rates are at least {RATE_LEAST // 1000} kB/s")
+    return found
+
+
+def relay(value: Any) -> int:
+    """As `limit`; `"none"` is 0."""
+    return 0 if value == "none" else limit(value)
+
+
 def memory(value: Any) -> int:
     """Bytes, more than none."""
     found = units.size(value)
@@ -61,3 +78,10 @@ class DaemonSettings:
     )
     port: int = knob(units.Count(65_535), 4001, says="TCP port")
     links: int | None = knob(units.positive, None, says="members are dialled while fewer")
+    relay: int | None = knob(
+        relay, None,
+        says='what it lends as a relay: a rate, or `"none"` (default: the daemon\'s own rate, once '
+        "others have reached it)",
+    )  # fmt: skip
+    up: int | None = knob(limit, None, says="what it sends at most (default: without limit)")
+    down: int | None = knob(limit, None, says="what it receives at most (default: without limit)")

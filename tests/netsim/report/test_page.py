@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from markupsafe import Markup
 
 from shoal.netsim.report import plots
 from shoal.netsim.report.page import page
@@ -131,6 +132,76 @@ def test_plots_are_images() -> None:
     assert [str(image) for image in plots.of(run)["distributions"]] == list(
         map(str, made["distributions"])
     )
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every figure that is plotted from now on, drawn."""
+    pytest.importorskip("matplotlib")
+    found: list[Any] = []
+
+    def keep(figure: Any) -> Markup:
+        figure.draw_without_rendering()
+        found.append(figure)
+        return Markup("<svg></svg>")
+
+    monkeypatch.setattr(plots, "_svg", keep)
+    return found
+
+
+def test_legends_stand_beside_the_data(figures: list[Any]) -> None:
+    run = result()
+    run["hosts"][0]["up"] = False
+    page(run)
+    legends = [(axes, axes.get_legend()) for figure in figures for axes in figure.axes]
+    boxes = [(axes.get_window_extent(), legend.get_window_extent())
+             for axes, legend in legends if legend is not None]  # fmt: skip
+    assert len(boxes) >= 4
+    assert not any(data.overlaps(legend) for data, legend in boxes)
+    words = {text.get_text() for _, legend in legends if legend for text in legend.get_texts()}
+    assert {"delivered", "dropped", "hosts up", "up at the end", "off at the end"} < words
+
+
+def test_ticks_are_whole_values(figures: list[Any]) -> None:
+    """Not `+1.0001e5`, and not `1e6` in the corner."""
+    plots.distribution("rtt", [100.00001, 100.00002, 100.00004])
+    plots.distribution("throughput", [1e9, 3e9, 9e9])
+    plots.distribution("rtt", [0.001, 5.0])  # a logarithmic axis
+    labels = []
+    for figure in figures:
+        axis = figure.axes[0].xaxis
+        assert axis.get_major_formatter().get_offset() == ""
+        labels.append([text.get_text() for text in axis.get_ticklabels() if text.get_text()])
+    assert labels[0][0].startswith("100,000.0") and "20,000" in labels[1]
+    assert {"1", "10", "100", "1,000"} <= {*labels[2]}
+
+
+def test_the_quantiles_of_a_plot_are_those_of_the_table(figures: list[Any]) -> None:
+    plots.distribution("rtt", [0.1, 0.2, 0.3, 0.4])
+    words = {text.get_text() for text in figures[0].axes[0].get_legend().get_texts()}
+    assert words == {"rtt", "p50: 250 ms", "p95: 385 ms"}
+
+
+def test_the_scenario_is_in_the_report_with_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "available", lambda: False)
+    text = TEXT.format(name="plain & simple")
+    found = page(result(), text)
+    assert "name = &#34;plain &amp; simple&#34;" in found
+    line = 1 + text.splitlines().index("[[expect]]")
+    assert f'<a href="#L{line}">line {line}</a>' in found
+    assert f'<span id="L{line}">{line}</span>[[expect]]' in found
+    assert not Tags(found).open
+    assert "The scenario</h2>" not in page(result())
+
+
+def test_marks_and_figures_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(plots, "_svg", lambda figure: Markup("<svg></svg>"))
+    found = " ".join(page(result()).split())
+    for words in ("a diamond is a step without an end", "Dotted: 95 % of them", "7/8 means 7 of 8",
+                  "grey that there was no", "packets dropped: by a partition or another fault",
+                  "runs with the same digest had the same packets"):  # fmt: skip
+        assert words in found, words
 
 
 def test_what_there_is_nothing_of_is_left_out() -> None:

@@ -8,7 +8,7 @@ import pytest
 from shoal.netsim.errors import BadScenario, SimError
 from shoal.netsim.scenario.daemons import DaemonProgram
 from shoal.netsim.scenario.programs import SETTINGS
-from shoal.netsim.scenario.programs.daemon import PROFILES
+from shoal.netsim.scenario.programs.daemon import PROFILES, RATE_LEAST
 from shoal.netsim.scenario.source import knobs
 
 THREE = """
@@ -65,6 +65,9 @@ SETTINGS_SEEN: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "dtype": ('"bfloat16"', lambda daemon: daemon.config.dtype == "bfloat16"),
     "port": ("4100", lambda daemon: daemon.config.port == 4100),
     "links": ("2", lambda daemon: daemon.config.links == 2),
+    "relay": ('"none"', lambda daemon: daemon.config.relay == 0),
+    "up": ('"4Mbit/s"', lambda daemon: daemon.config.up == 500_000),
+    "down": ('"1MB/s"', lambda daemon: daemon.config.down == 1_000_000),
 }
 
 
@@ -94,6 +97,9 @@ def test_a_setting_reaches_the_daemon(run_text: Any, name: str) -> None:
         ('engine = false, model = "tiny"', "`model` has no effect"),
         ('bootstrap = "m"', "no `daemon` host `m`"),
         ("port = 0", "at least 1"),
+        ('up = "9kB/s"', "a daemon's rates are at least 10 kB/s"),
+        ('relay = "0B/s"', "a rate is more than nothing"),
+        ('down = "none"', "is no rate"),
     ],
 )
 def test_settings_that_are_refused(run_text: Any, settings: str, says: str) -> None:
@@ -105,6 +111,23 @@ def test_settings_that_are_refused(run_text: Any, settings: str, says: str) -> N
 def test_daemons_that_nobody_can_reach_are_refused(run_text: Any) -> None:
     with pytest.raises(BadScenario, match="no daemon has a public address"):
         run_text(THREE.format(host='nat = "linux-drop"', end=""))
+
+
+def test_the_least_rate_is_that_of_the_daemon() -> None:
+    from shoal.node.defaults import RATE_LEAST as OF_NODE
+
+    assert RATE_LEAST == OF_NODE
+
+
+@pytest.mark.ci
+def test_a_relay_links_homes_that_cannot_reach_each_other(run_text: Any) -> None:
+    """Two homes whose gateways give each peer another port: their only way is the public daemon."""
+    homes = '[[host]]\nname = "h"\ncount = 2\nnat = "apdm-apdf"\nsettings = {{ {} }}\n'
+    for relay, linked in (('"1MB/s"', 1.0), ('"none"', 2 / 3)):
+        settings = f"settings = {{ engine = false, relay = {relay} }}\n"
+        text = f'[[host]]\nname = "p"\n{settings}' + homes.format("engine = false")
+        result = run_text(text, duration="60s").result()
+        assert result.metrics["links.pairs"] == pytest.approx(linked), relay
 
 
 def test_the_profiles_are_those_of_the_hardware() -> None:

@@ -13,7 +13,7 @@ from shoal.netsim.scenario.parse import parse
 from shoal.netsim.scenario.programs import SETTINGS
 from shoal.netsim.scenario.run import Run
 from shoal.netsim.scenario.source import knobs
-from shoal.netsim.scenario.tables import Churn, Direction, HostTable, Nat, Sim, WorldTable
+from shoal.netsim.scenario.tables import Churn, Direction, Group, HostTable, Nat, Sim, WorldTable
 
 ECHO = """\
 [sim]
@@ -186,6 +186,8 @@ ELSEWHERE = {
     ("sim", "seeds"), ("sim", "strict"), ("sim", "trace"),  # tests/cli/test_sim.py
     ("world", "population"), ("world", "relays"), ("world", "program"), ("world", "settings"),
     ("churn", "model"),  # tests/netsim/scenario/test_run.py
+    ("world", "latency_unit"),  # test_parse.py
+    *(("group", name) for name in knobs(Group)),  # test_groups.py
     ("nat", "id"), ("nat", "kind"), ("nat", "behind"),
     ("host", "name"), ("host", "link"), ("host", "program"), ("host", "settings"),
     ("udp-echo", "timeout"),  # changes what counts as answered: test_run.py
@@ -197,7 +199,7 @@ ELSEWHERE = {
 def test_no_knob_is_forgotten() -> None:
     tables: dict[str, type] = {
         "sim": Sim, "world": WorldTable, "nat": Nat, "host": HostTable, "link": Direction,
-        "churn": Churn, **SETTINGS,
+        "churn": Churn, "group": Group, **SETTINGS,
     }  # fmt: skip
     wanted = {(name, knob) for name, table in tables.items() for knob in knobs(table)}
     wanted.add(("link", "profile"))

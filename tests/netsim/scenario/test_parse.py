@@ -127,8 +127,8 @@ def test_the_examples_are_right(path: Path) -> None:
         ('action = "partition"', 'action = "partitoin"', "no action", "`partition`"),
         ('action = "partition"', 'action = "heal"', "`heal` has no key `groups`", ""),
         ('groups = [["a"], ["b"]]', 'groups = [["a"], ["c"]]', "no host `c`", ""),
-        ('groups = [["a"], ["b"]]', 'groups = [["a"], ["a1"]]', "`a1` stands in the groups", ""),
-        ('groups = [["a"], ["b"]]', 'groups = [["all"], ["b"]]', "`b` stands in the groups", ""),
+        ('groups = [["a"], ["b"]]', 'groups = [["a"], ["a1"]]', "`a1` is in the groups", ""),
+        ('groups = [["a"], ["b"]]', 'groups = [["all"], ["b"]]', "`b` is in the groups", ""),
         ('metric = "rtt.p50"', 'metric = "rtt"', "no metric `rtt`", "`rtt.p5"),
         ('metric = "rtt.p50"', 'metric = "throughput.p50"', "nothing in this scenario", "tcp-t"),
         ('op = "<"', 'op = "=<"', "no operator `=<`", "`<=`"),
@@ -195,7 +195,7 @@ WORLD = '[sim]\nname = "x"\nduration = "10s"\n[world]\n'
         ('latency = "planetlab:../rtt.txt"\n[[host]]\nname = "a"', "no name of a file beside"),
         ('latency = "planetlab:.hidden"\n[[host]]\nname = "a"', "no name of a file beside"),
         ('latency = "planetlab:rtt.txt"\n[[host]]\nname = "a"', "there is no file `rtt.txt`"),
-        ('latency = "planet:rtt.txt"\n[[host]]\nname = "a"', "there is no file"),
+        ('latency = "planet:rtt.txt"\n[[host]]\nname = "a"', "no form of latencies `planet`"),
         ('[[host]]\nname = "a"\nsettings = { port = 70000 }', "at most 65535"),
         ('[[host]]\nname = "a"\nprogram = "punch"\nsettings = { rounds = 10001 }', "at most 10000"),
         ('relays = 1\n[[host]]\nname = "a"', "`relays` has no effect"),
@@ -301,6 +301,23 @@ def test_errors_in_such_a_file_have_both_lines() -> None:
     assert caught.value.message == "rtt.txt:2: 'x' is no number of milliseconds"
     with pytest.raises(BadScenario, match="no site 1"):
         parse(PLACES, beside={"rtt.txt": "0\n"}.__getitem__)
+
+
+def test_a_matrix_in_seconds_is_not_read_as_milliseconds() -> None:
+    beside = {"rtt.txt": "0 0.04\n0.06 0\n"}.__getitem__
+    with pytest.raises(BadScenario) as caught:
+        parse(PLACES, beside=beside)
+    assert caught.value.line == 5
+    assert "its longest round trip is 0.06: this can be seconds or" in caught.value.message
+    assert 'latency_unit = "s"' in caught.value.hint
+    for unit, seconds in (("s", 0.025), ("ms", 0.000025)):
+        text = PLACES.replace("[world]", f'[world]\nlatency_unit = "{unit}"')
+        found = parse(text, beside=beside)
+        assert found.matrix is not None and found.matrix(0, 1) == pytest.approx(seconds)
+    with pytest.raises(BadScenario, match="a round trip of 40 s cannot be"):
+        parse(text.replace('"ms"', '"s"'), beside={"rtt.txt": "0 40\n60 0\n"}.__getitem__)
+    with pytest.raises(BadScenario, match="`latency_unit` has no effect here"):
+        parse(text.replace("planetlab:rtt.txt", "core"))
 
 
 def test_a_large_file_is_no_scenario() -> None:
