@@ -1,4 +1,4 @@
-"""One fetch: asks peers for chunks, verifies and stores each, until none is missing."""
+"""One fetch: requests chunks from peers, verifies and stores them, until none is missing."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ Tell = Callable[[Content, list[str]], None]
 
 @dataclass(frozen=True, slots=True)
 class FetchReport:
-    """What a fetch did: chunks and bytes by peer, seconds, and who sent wrong bytes."""
+    """Result of a fetch: chunks, bytes, seconds, bytes by peer, and peers that sent wrong bytes."""
 
     chunks: int
     size: int
@@ -55,10 +55,11 @@ class FetchReport:
 
 
 class Fetch:
-    """Fetches `wanted` (digest -> bytes) of one content, which `transfer` was made for.
+    """Fetches `wanted` (digest -> bytes) of one content, for which `transfer` was made.
 
-    `tell` is told what has come in, `on_full` of a full disk, if the fetch is to go on once there
-    is space. `run` it once."""
+    `tell` is called with new chunks. `on_full` is called when the disk is full; if it is None, the
+    fetch fails instead of waiting for space. Call `run` once.
+    """
 
     def __init__(
         self,
@@ -93,24 +94,24 @@ class Fetch:
         self._patience = patience
         self._transfer = transfer
         self._scopes: dict[tuple[PeerId, str], trio.CancelScope] = {}
-        self._watches: dict[PeerId, trio.CancelScope] = {}  # who has a place
-        self._vain: Counter[PeerId] = Counter()  # askings of a peer that brought nothing
-        self._removed: Counter[PeerId] = Counter()  # how often it has lost its place
-        self._rests: dict[PeerId, float] = {}  # until when it is not met again
+        self._watches: dict[PeerId, trio.CancelScope] = {}  # the peers in use
+        self._vain: Counter[PeerId] = Counter()  # requests to a peer that brought nothing
+        self._removed: Counter[PeerId] = Counter()  # how often a peer was replaced
+        self._rests: dict[PeerId, float] = {}  # until when a replaced peer is left alone
         self._news = trio.Event()
-        self._nursery: trio.Nursery | None = None  # of the requests
+        self._nursery: trio.Nursery | None = None  # runs the requests
         self._intake = Intake(host, library.store, self._stored)
         self._arrivals = trio.lowlevel.ParkingLot()
-        self._untold: list[str] = []  # chunks that came and nobody was told of
-        self._heard: Counter[tuple[PeerId, int]] = Counter()  # news of a peer in this second
-        self._full = False  # waiting for space
-        self._told_full = False  # and nothing has come since that was said
-        self._last_chunk = 0.0  # when one came; `run` begins it, this may run in a thread
+        self._untold: list[str] = []  # new chunks that watchers have not been notified of
+        self._heard: Counter[tuple[PeerId, int]] = Counter()  # (peer, second) -> notifications
+        self._full = False  # waiting for disk space
+        self._told_full = False  # `on_full` was called, and no chunk was stored since
+        self._last_chunk = 0.0  # set by `run`, as this may be a thread without a clock
         self._bytes: Counter[PeerId] = Counter()
         self._failure: ModelError | None = None
 
     async def run(self) -> FetchReport:
-        """Returns when every chunk is stored. Raises FetchFailed, DiskFull, ModelError."""
+        """Fetch until every chunk is stored. Raises FetchFailed, DiskFull, ModelError."""
         start = self._last_chunk = self._host.now()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -143,7 +144,7 @@ class Fetch:
         )
 
     def _ask_on(self) -> None:
-        """Send the requests that may be sent now."""
+        """Send every request that the windows of the peers allow now."""
         while (
             self._nursery is not None
             and not self._full
@@ -152,7 +153,7 @@ class Fetch:
             self._guard.start(self._nursery, choice[0], self._get, *choice)
 
     async def _settle(self) -> None:
-        """Make durable what has come, many chunks at a time."""
+        """Make staged chunks durable, many at a time."""
         while True:
             with trio.move_on_after(SETTLE_AFTER):
                 while self._store.unsettled < SETTLE_CHUNKS:
@@ -165,7 +166,7 @@ class Fetch:
                     await trio.sleep(SPACE_LOOK)
 
     async def _pass_on(self) -> None:
-        """Say what has come in: to those who asked at once, to the swarm now and then."""
+        """Report new chunks: to watchers at once, to the swarm when an announcement is due."""
         here = len(self._content.chunks) - self._transfer.left
         while True:
             await self._arrivals.park()
@@ -181,7 +182,7 @@ class Fetch:
             self._tell(self._content, told[start : start + NEWS_CHUNKS])
 
     def _refused(self, error: ModelError) -> None:
-        """The disk did not take something: it is full, or cannot be written."""
+        """Handle a failed write: a full disk may gain space, anything else ends the fetch."""
         if not isinstance(error, DiskFull) or self._on_full is None:
             self._failure = error
         elif not self._full:
@@ -192,9 +193,9 @@ class Fetch:
         self._news.set()
 
     async def _await_space(self) -> None:
-        """Until a good part of what is left fits."""
+        """Wait until a good part of the missing chunks fits on the disk."""
         while self._full:
-            self._last_chunk = self._host.now()  # nobody else is to blame
+            self._last_chunk = self._host.now()  # the peers are not to blame for the delay
             await trio.sleep(SPACE_LOOK)
             left = sum(
                 size for digest, size in self._wanted.items() if self._transfer.wants(digest)
@@ -210,14 +211,14 @@ class Fetch:
         lied = f"; {liars} peers sent wrong bytes and were dropped" if liars else ""
         return FetchFailed(
             "no-source",
-            f"no linked peer gave any of {left} missing chunks of {self._content.name} "
-            f"for {self._patience:g} s{lied}",
-            hint=f"see who is linked and what they hold: `shoal peers`; or bring the "
-            f"{self._content.kind}: {_ADD[self._content.kind]}",
+            f"no linked peer sent any of {left} missing chunks of {self._content.name} "
+            f"within {self._patience:g} s{lied}",
+            hint=f"`shoal peers` lists the linked peers and what they hold; or add the "
+            f"{self._content.kind} here: {_ADD[self._content.kind]}",
         )
 
     def _meet(self, nursery: trio.Nursery) -> None:
-        """Ask linked peers that are new here what they have; never removed ones come first."""
+        """Start watching linked peers that are not in use; peers never replaced come first."""
         now = self._host.now()
         for peer in sorted(self._peers(), key=self._removed.__getitem__):
             resting = self._rests.get(peer, now) > now
@@ -229,7 +230,7 @@ class Fetch:
             self._guard.start(nursery, peer, self._watch, peer, scope)
 
     def _make_room(self, now: float) -> bool:
-        """Take the place of a peer that says it has chunks and never brought one, if any."""
+        """Drop a peer that claims chunks but never delivered one; return whether there was one."""
         for peer in self._watches:
             if self._vain[peer] >= VAIN_LIMIT and not self._transfer.delivered(peer):
                 self._remove(peer, now)
@@ -240,9 +241,9 @@ class Fetch:
         first, most = REMOVED_PAUSE
         self._rests[peer] = now + min(first * 2 ** self._removed[peer], most)
         self._removed[peer] += 1
-        del self._vain[peer]  # it gets as many chances when it is met again
+        del self._vain[peer]  # it starts afresh when it is tried again
         self._watches.pop(peer).cancel()
-        self._transfer.offers(peer, ())  # so that nothing is asked of it meanwhile
+        self._transfer.offers(peer, ())  # so that nothing is requested from it meanwhile
         for asked, digest in list(self._scopes):
             if asked == peer:
                 self._cancel(peer, digest)
@@ -252,13 +253,13 @@ class Fetch:
         return peer not in self._transfer.liars and link is not None and not link.quiet
 
     def quiet(self, peer: PeerId) -> None:
-        """It is not heard of any more: what it was asked for is asked of others."""
+        """Request from other peers what was requested from a peer that has fallen silent."""
         for digest in self._transfer.quiet(peer):
             self._cancel(peer, digest)
         self._news.set()
 
     def back(self, peer: PeerId) -> None:
-        """It is there again, and so is what it has."""
+        """Use a peer again that was silent, with the chunks that it had."""
         self._transfer.back(peer)
         self._news.set()
 
@@ -270,18 +271,18 @@ class Fetch:
             if self._watches.get(peer) is place:
                 del self._watches[peer]
                 if self._switchboard.link(peer) is None:
-                    self._transfer.offers(peer, ())  # a peer without a link holds nothing
+                    self._transfer.offers(peer, ())  # without a link it can provide nothing
 
     async def _keep_up(self, peer: PeerId) -> None:
-        """With what a peer has, until it leaves, lies, or falls silent."""
+        """Ask a peer what it has, again and again, until it leaves, lies, or falls silent."""
         pause = HAVE_REFRESH
         while peer in self._peers() and self._is_source(peer):
             watching, has = await self._ask(peer)
             self._vain[peer] += not has
             if has is None and pause >= BACKOFF_MAX:
-                break  # room for another one; it is met again later
+                break  # free the slot for another peer; this one is tried again later
             if has is not None and await self._takes(peer, has):
-                if self._transfer.delivered(peer):  # news of one that never did cost us the most
+                if self._transfer.delivered(peer):  # a peer that never delivers is not polled often
                     pause = HAVE_REFRESH
                 self._news.set()
             waits = watching or self._transfer.has_all(peer)
@@ -289,14 +290,17 @@ class Fetch:
             pause = min(2 * pause, BACKOFF_MAX)
 
     async def _takes(self, peer: PeerId, has: list[str]) -> bool:
-        """Whether there is anything new in what it has."""
+        """Record what a peer has; return whether that includes anything new."""
         if len(self._content.chunks) <= OFFER_STEP:
             return self._transfer.offers(peer, has)
         offer = await self._host.offload(self._transfer.weigh, peer, has)
         return self._transfer.take(peer, offer)
 
     async def _ask(self, peer: PeerId) -> tuple[bool, list[str] | None]:
-        """Whether it will tell of more by itself, and what it has; None where it does not say."""
+        """Send `blob.have`; return whether the peer will notify us of news, and what it has.
+
+        The second value is None if the peer does not answer.
+        """
         link = self._switchboard.link(peer)
         if link is None:
             return False, None
@@ -308,7 +312,7 @@ class Fetch:
         return reply.header.get("watching") is True, read_ranges(reply.payload, self._content.order)
 
     def hear(self, peer: PeerId, payload: Bytes) -> None:
-        """A peer says what has come in at it; who was not asked is not listened to."""
+        """Record a notification of new chunks; ignore peers not in use, and too many of them."""
         second = int(self._host.now())
         if peer not in self._watches or self._heard[peer, second] >= NEWS_PER_S:
             return
@@ -328,7 +332,7 @@ class Fetch:
             finally:
                 del self._scopes[peer, digest]
                 if payload is None:
-                    self._transfer.abandoned(peer, digest)  # nothing, unless it was cancelled
+                    self._transfer.abandoned(peer, digest)  # has no effect unless cancelled
                     self._news.set()
         if payload is not None:
             self._transfer.received(peer, digest, self._host.now())
@@ -336,7 +340,7 @@ class Fetch:
             self._ask_on()
 
     async def _get_now(self, peer: PeerId, digest: str) -> Bytes | None:
-        """What the peer sends, unverified; None where it does not."""
+        """Request a chunk; return its bytes unverified, or None if the peer did not send it."""
         link = self._switchboard.link(peer)
         if link is None:
             self._transfer.failed(peer, digest, self._host.now())
@@ -367,14 +371,14 @@ class Fetch:
         return None
 
     def _stored(self, arrival: Arrival, error: ModelError | None) -> None:
-        """It is stored, or what was wrong with it."""
+        """Handle the result of storing a chunk."""
         peer, digest, payload = arrival
         if error is None and len(payload) != self._wanted[digest]:
-            # The right bytes: it is not the peer that lies.
+            # The bytes match the digest, so the manifest is wrong and not the peer.
             error = self._failure = ModelError(
                 "bad-manifest" if self._content.kind == "model" else "bad-blob",
-                f"chunk {digest[:16]} of {self._content.name} has {len(payload)} bytes, its "
-                f"root says {self._wanted[digest]}",
+                f"chunk {digest[:16]} of {self._content.name} has {len(payload)} bytes, "
+                f"expected {self._wanted[digest]}",
                 hint=OTHERS_HINT if self._content.kind == "model" else None,
             )
         elif isinstance(error, ChunkCorrupt):

@@ -1,14 +1,14 @@
-"""Rate limit of dials for background work, because a dial costs more than the request it serves.
+"""Rate limiter of dials for background work, because a dial costs more than its request.
 
-Joining, the refresh of buckets and background announcements share one `Pace`. Requests of a user
-or an application do not use it. Sans-I/O; times are seconds of the host's monotonic clock.
+Joining, bucket refresh and background announcements share one `Pace`. Requests of a user or an
+application do not use it. Sans-I/O; times are seconds of the host's monotonic clock.
 """
 
 
 class Pace:
-    """One dial each `pause` seconds, the first of them after the first pause.
+    """Allows one dial each `pause` seconds, the first of them after the first pause.
 
-    Each pause is 1.5 times as long as the one before, up to `most` seconds, because a node sends
+    Each pause is 1.5 times as long as the previous one, up to `most` seconds, because a node sends
     most such requests soon after its start.
     """
 
@@ -27,8 +27,10 @@ class Pace:
         return True
 
     def within(self, seconds: float, dials: int, now: float) -> "Pace":
-        """Return this pace, or a faster one if `dials` dials would take more than `seconds`.
-        A thousand records must not expire while their announcement is under way."""
+        """Return this rate limiter, or a faster one if `dials` would take more than `seconds`.
+
+        A thousand records must not expire while they are being announced.
+        """
         if dials * self.pause <= seconds:
             return self
         return Pace(seconds / dials, now)

@@ -1,4 +1,4 @@
-"""The trio shell of look-ups: asks what they want asked, and tells them what came of it."""
+"""Trio shell of look-ups: sends their queries and returns the replies to them."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -23,8 +23,11 @@ from .walk import cell_radius
 
 
 class Searching:
-    """Questions run in `nursery`: one that is late may still answer when its look-up is over,
-    and then tells the table who is there."""
+    """Runs look-ups.
+
+    Queries run in `nursery`. A late one may be answered after its look-up has ended, and the table
+    still learns from it.
+    """
 
     def __init__(
         self,
@@ -52,8 +55,10 @@ class Searching:
         kinds: tuple[str, ...] = (),
         pace: Pace | None = None,
     ) -> Lookup:
-        """A look-up of keys of one region, from the contacts known now; without `enough` one of
-        nodes, the nearest first."""
+        """Prepare a look-up of keys of one region, starting from the contacts known now.
+
+        Without `enough` it looks for nodes, the nearest first.
+        """
         radius = self._table.radius()
         return Lookup(
             keys,
@@ -71,7 +76,7 @@ class Searching:
         )
 
     async def run(self, lookup: Lookup) -> None:
-        """Until nothing is left to ask. Nothing is asked where this is not running."""
+        """Run a look-up to its end. Does nothing while this node is not running."""
         search = _Search(lookup)
         while self.nursery is not None:
             now = self._host.now()
@@ -88,13 +93,13 @@ class Searching:
             self._table.looked(key, now)
 
     async def survey(self, key: Key) -> None:
-        """Get to know the nodes around a key, and how dense it is there: this is upkeep."""
+        """Find the nodes around a key and estimate their density there; this is upkeep."""
         lookup = self.lookup([key], pace=self._pace)
         await self.run(lookup)
         self._table.sample(key, lookup.answerers())
 
     async def _begin(self, search: "_Search", query: Query) -> None:
-        """It is on its way before the next is made ready."""
+        # The checkpoint sends the query before the next one is prepared.
         if self.nursery is not None:
             guard, end = self._asking.guard, partial(self._failed, search, query, "mishap")
             guard.start(self.nursery, query.contact.peer, self._ask, search, query, end=end)
@@ -118,8 +123,10 @@ class Searching:
         search.news.set()
 
     async def _check(self, records: Iterable[Aged]) -> None:
-        """Signatures of many records take long, so others run in between; a right one is not
-        checked again for a while (`open_record`)."""
+        """Verify signatures while letting other tasks run, since many take long.
+
+        `open_record` caches the valid ones.
+        """
         began = self._host.now()
         for aged in records:
             with suppress(BadRecord):
@@ -130,7 +137,7 @@ class Searching:
 
 
 class _Search:
-    """A look-up under way; `news` is set, and replaced, when there is an answer."""
+    """A running look-up; `news` is set, and replaced, when a reply arrives."""
 
     def __init__(self, lookup: Lookup) -> None:
         self.lookup = lookup
