@@ -409,6 +409,6 @@ def _unknown(text: str, names: Iterable[str]) -> ModelError:
     meant = f", did you mean `{naming.shown(near[0])}`?" if near else ""
     return ModelError(
         "unknown-model",
-        f"unknown model {ascii(text)[:80]}{meant}",
+        f"no model {ascii(text)[:80]} is known{meant}",
         hint="`shoal model list` shows the known models",
     )

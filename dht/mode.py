@@ -53,6 +53,6 @@ class ModeRule:
             return "this node was publicly reachable a moment ago"
         if self.mode is Mode.CLIENT:
             return f"this node is not publicly reachable, and {servers} servers are known"
-        known = f"{servers} publicly reachable nodes are known, {defaults.SERVERS[1]} are enough"
+        known = f"only {servers} of {defaults.SERVERS[1]} publicly reachable nodes are known"
         none = "no publicly reachable node is known"
         return f"this node is not publicly reachable, and {known if servers else none}"

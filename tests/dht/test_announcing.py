@@ -1,4 +1,4 @@
-"""announcing: the first chunk, doublings up to a quarter, quarters, the whole."""
+"""announcing: first chunk, doublings up to a quarter, quarters, the whole content."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from shoal.dht.announcing import following
 
 
 def steps(total: int) -> list[int]:
-    """At how many chunks it is said, where they come one by one."""
+    """Return the chunk counts that are announced when chunks arrive one by one."""
     said, due = [], 1
     for held in range(1, total + 1):
         if held >= due:
@@ -16,7 +16,7 @@ def steps(total: int) -> list[int]:
     return said
 
 
-def test_when_it_is_said() -> None:
+def test_announcement_schedule() -> None:
     assert steps(1) == [1]
     assert steps(4) == [1, 2, 3, 4]
     assert steps(100) == [1, 2, 4, 8, 16, 25, 50, 75, 100]
@@ -25,7 +25,7 @@ def test_when_it_is_said() -> None:
 
 
 @given(st.integers(1, 5000))
-def test_the_whole_is_always_said_and_never_often(total: int) -> None:
+def test_the_whole_is_always_announced_and_announcements_are_few(total: int) -> None:
     said = steps(total)
     assert said[-1] == total
     assert len(said) <= 20

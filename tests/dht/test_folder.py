@@ -329,7 +329,7 @@ async def test_a_file_that_shrinks_meanwhile(tmp_path: Path, take: Importer) -> 
     def cut(done: int, total: int) -> None:
         os.truncate(path, path.stat().st_size - 1)
 
-    with pytest.raises(ModelError, match="shorter"):
+    with pytest.raises(ModelError, match="shrank"):
         await take(folder, progress=cut)
 
 

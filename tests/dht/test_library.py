@@ -57,7 +57,7 @@ async def test_unknown_models_suggest_the_nearest(tmp_path: Path) -> None:
     error = await refused(library, "llama-3.2-1b")
     assert error.code == "unknown-model"
     assert "did you mean `Llama-3.2-1B`" in error.message
-    assert error.hint == "`shoal model list` shows the known ones"
+    assert error.hint == "`shoal model list` shows the known models"
     for text in ("zebra", "", manifest.root[:7], "f" * 64, "x@", "@", "Llama-3.2-1B@ff"):
         assert (await refused(library, text)).code == "unknown-model"
     assert "\x1b" not in (await refused(library, "\x1b[31m")).message

@@ -12,7 +12,7 @@ def test_who_is_reachable_serves_at_once() -> None:
     rule = ModeRule()
     assert rule.decide(True, 0, 0.0)
     assert rule.mode is Mode.SERVER and rule.serves
-    assert rule.why == "others reach this node from outside"
+    assert rule.why == "this node is publicly reachable"
 
 
 @pytest.mark.parametrize("servers", [0, FEW - 1, ENOUGH - 1])
@@ -20,8 +20,8 @@ def test_a_young_node_steps_in_until_there_are_enough(servers: int) -> None:
     rule = ModeRule()
     rule.decide(False, servers, 0.0)
     assert rule.mode is Mode.FALLBACK and rule.serves
-    known = f"only {servers} of {ENOUGH}" if servers else "none"
-    assert f"{known} whom all reach is known" in rule.why
+    known = f"only {servers} of {ENOUGH}" if servers else "no"
+    assert f"{known} publicly reachable" in rule.why
 
 
 def test_fallbacks_and_clients_do_not_flap() -> None:

@@ -126,7 +126,7 @@ def test_more_slots_than_others_keep_are_refused_at_once() -> None:
     own = OwnRecords(ME)
     for start in range(defaults.SLOTS["shard"]):
         own.publish(shard(start), TTL, lasting=True, now=0.0, wall=WALL)
-    with pytest.raises(BadRecord, match="4 records of one node"):
+    with pytest.raises(BadRecord, match="4 records of an author"):
         own.publish(shard(9), TTL, lasting=True, now=0.0, wall=WALL)
     own.withdraw(shard(0).key, shard(0).slot, now=0.0, wall=WALL)
     own.publish(shard(9), TTL, lasting=True, now=0.0, wall=WALL)

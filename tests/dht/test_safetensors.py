@@ -122,7 +122,7 @@ def test_text_that_is_no_header(text: bytes) -> None:
 def test_a_doubled_name_is_refused() -> None:
     entry = json.dumps(header_of({"a": TWO["a"]})["a"])
     text = f'{{"a":{entry},"a":{entry}}}'.encode()
-    with pytest.raises(ModelError, match="twice"):
+    with pytest.raises(ModelError, match="duplicate"):
         parse_header(text, PATH, 8 + len(text) + 12)
 
 
