@@ -1,12 +1,12 @@
-"""pace: background work dials one peer at a time."""
+"""pace: the rate limiter lets background work dial one peer at a time."""
 
 from shoal.dht.pace import Pace
 
 
-def test_one_dial_each_pause_and_the_first_after_one() -> None:
+def test_one_dial_per_pause_and_none_before_the_first() -> None:
     pace = Pace(20.0, now=100.0)
     assert not pace.take(100.0) and pace.at == 120.0
-    assert pace.take(121.0) and pace.at == 141.0, "what was not used is not saved up"
+    assert pace.take(121.0) and pace.at == 141.0, "unused dials are not saved up"
     assert not pace.take(140.9) and pace.take(141.0)
 
 
@@ -17,7 +17,7 @@ def test_many_dials_end_within_their_time() -> None:
     assert fast.pause == 0.06 and fast.at == 5.06 and pace.pause == 20.0
 
 
-def test_pauses_grow_to_the_longest() -> None:
+def test_pauses_grow_up_to_the_limit() -> None:
     pace, times = Pace(20.0, now=0.0, most=60.0), []
     for second in range(400):
         if pace.take(float(second)):

@@ -1,4 +1,4 @@
-"""Contacts and own records over a restart, and files that are damaged."""
+"""persistence: contacts and own records over a restart, and damaged files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ SEALED = seal_record(ME, PeerBody(ME.peer, ()), made=1_700_000_000_000, ttl=600)
 
 
 @pytest.mark.trio
-async def test_both_come_back(tmp_path: Path) -> None:
+async def test_contacts_and_records_survive_a_restart(tmp_path: Path) -> None:
     shelf = Shelf(RealHost(), tmp_path / "dht")
     assert await shelf.load() == Remembered()
     table = Table(node_key(ME.peer), lambda size: bytes(size))
@@ -45,14 +45,14 @@ async def test_both_come_back(tmp_path: Path) -> None:
     "data",
     [b"", b"\xc1", b"\xdd\xff\xff\xff\xff", msgpack.packb(7), msgpack.packb([2, [SEALED, True]])],
 )
-async def test_damage_counts_as_nothing(tmp_path: Path, data: bytes) -> None:
+async def test_damaged_files_are_ignored(tmp_path: Path, data: bytes) -> None:
     for name in ("contacts", "records"):
         (tmp_path / name).write_bytes(data)
     assert await Shelf(RealHost(), tmp_path).load() == Remembered()
 
 
 @pytest.mark.trio
-async def test_a_damaged_record_takes_no_other_with_it(tmp_path: Path) -> None:
+async def test_a_damaged_record_does_not_affect_others(tmp_path: Path) -> None:
     bad = SEALED[:-1] + b"!"
     listed = [1, [bad, True], 3, [SEALED], [7, True], [SEALED, True]]
     (tmp_path / "records").write_bytes(msgpack.packb(listed))
@@ -70,7 +70,7 @@ async def test_a_file_that_is_too_large_is_not_read(
 
 
 @pytest.mark.trio
-async def test_a_disk_that_refuses_says_so(tmp_path: Path) -> None:
+async def test_a_disk_error_is_raised(tmp_path: Path) -> None:
     (tmp_path / "dht").write_bytes(b"no folder")
     with pytest.raises(OSError, match="File exists"):
         await Shelf(RealHost(), tmp_path / "dht").keep_records([])
@@ -80,7 +80,7 @@ async def test_a_disk_that_refuses_says_so(tmp_path: Path) -> None:
 async def test_the_files_are_read_and_written_in_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening ten thousand records takes a second: nothing else stands still for it."""
+    """Opening ten thousand records takes a second, which must not block the event loop."""
     host, work = RealHost(), []
     real = host.offload
 
@@ -95,7 +95,7 @@ async def test_the_files_are_read_and_written_in_threads(
 
 
 @pytest.mark.trio
-async def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+async def test_unchanged_contacts_are_not_written_again(tmp_path: Path) -> None:
     written: list[str] = []
 
     class Watched(Shelf):
