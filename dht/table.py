@@ -194,7 +194,7 @@ class Table:
         return True
 
     def _packed(self, bucket: _Bucket, entry: _Entry) -> list[_Entry]:
-        """Return contacts to evict if `entry` lies in a less crowded part of the bucket's range.
+        """Return contacts to evict if `entry` is in a less crowded part of the bucket's range.
 
         The latest heard comes first. Otherwise identities next to one key, which an attacker can
         generate in any number, could fill the bucket.
@@ -290,7 +290,7 @@ class Table:
 
         The estimate is stored relative to the density around this node, which is always known, so
         it stays valid while the network grows. Each 256th of the key space counts as one sample,
-        so many identities next to one key change a single sample, and hardly the median.
+        and identities next to one key change a single sample, and hardly the median.
         """
         if len(found) < defaults.K:
             return

@@ -333,7 +333,7 @@ def test_any_valid_model_round_trips(shapes: list[tuple[int, int]], tied: bool) 
 
 @pytest.mark.parametrize("text", ["1e999", '"\\ud800"', "1" * 30, '{"\\udc80": []}', "[[-1e999]]"])
 def test_a_config_has_only_values_that_every_reader_can_represent(text: str) -> None:
-    """The daemon encodes a config as JSON and, for the engine, as msgpack: both must be possible."""
+    """The daemon encodes a config as JSON, and as msgpack for the engine: both must be possible."""
     with pytest.raises(ModelError) as error:
         canonical_config({**CONFIG, "zz": json.loads(text)})
     assert error.value.code == "bad-config"
