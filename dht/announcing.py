@@ -31,7 +31,7 @@ class Announcer:
         content = self._content
         held = await self._host.offload(self._held)
         total = len(content.chunks)
-        self._next = following(len(held), total)
+        self._next = next_announcement(len(held), total)
         if held:
             ranges = None if len(held) == total else pack_indexes(held, ANNOUNCED_RUNS)
             self._swarm.announce(content.root, content.size, total, ranges)
@@ -41,7 +41,7 @@ class Announcer:
         return [index for index, digest in enumerate(self._content.order) if has(digest)]
 
 
-def following(held: int, total: int) -> int:
+def next_announcement(held: int, total: int) -> int:
     """Return the number of held chunks at which the next announcement is due."""
     if held >= total:
         return total + 1

@@ -148,10 +148,10 @@ class Asking:
         return NoAnswer(error.code)
 
     def _lied(self, contact: Contact) -> NoAnswer:
-        self.disbelieve(contact.peer, "bad-message")
+        self.reject(contact.peer, "bad-message")
         return NoAnswer("bad-message")
 
-    def disbelieve(self, peer: PeerId, code: str) -> None:
+    def reject(self, peer: PeerId, code: str) -> None:
         """Evict a peer that sent a malformed reply from the routing table."""
         self.disbelieved[code] += 1
         self._table.forget(peer)

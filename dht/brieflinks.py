@@ -43,7 +43,7 @@ class BriefLinks:
         self._dials = Slots(defaults.BRIEF_DIALS)
         # Peers whose dial failed: until when to back off, and the addresses that were tried.
         self._resting: dict[PeerId, tuple[float, frozenset[Address]]] = {}
-        self._knocks = Rates(Rate(*defaults.KNOCKS))  # failed dials, per public host
+        self._failed_dials = Rates(Rate(*defaults.FAILED_DIALS))  # failed dials, per public host
 
     def linked(self, peer: PeerId) -> bool:
         """Whether a request to the peer needs no dial."""
@@ -83,7 +83,7 @@ class BriefLinks:
     async def _dial(self, contact: Contact, sure: Collection[Address]) -> Link:
         guessed = [each for each in contact.addresses if each not in sure and _is_far(each)]
         hosts = {each.host for each in guessed}
-        refused = {host for host in hosts if not self._knocks.take(host, self._host.now())}
+        refused = {host for host in hosts if not self._failed_dials.take(host, self._host.now())}
         left = [
             each for each in contact.addresses if each not in guessed or each.host not in refused
         ]
@@ -97,13 +97,13 @@ class BriefLinks:
             self._rest(contact)
             raise
         for host in hosts - refused:
-            self._knocks.give(host, self._host.now())
+            self._failed_dials.give(host, self._host.now())
         return link
 
-    def forgive(self) -> None:
+    def clear_backoffs(self) -> None:
         """Clear all back-offs, because the network may have changed."""
         self._resting.clear()
-        self._knocks = Rates(Rate(*defaults.KNOCKS))
+        self._failed_dials = Rates(Rate(*defaults.FAILED_DIALS))
 
     def _rest(self, contact: Contact) -> None:
         self._resting.pop(contact.peer, None)

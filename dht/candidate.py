@@ -44,7 +44,7 @@ class Candidate:
     path: int
     hop: int
     distance: int
-    lot: int
+    rank: int
     accounts: dict[int, Contact]  # path -> the contact with the addresses given on that path
     by: list["Candidate"] = field(default_factory=list)  # its referrers; empty: own table
     step: Step | None = None
@@ -74,21 +74,21 @@ class Candidate:
         """Whether it was queried at least `seconds` ago."""
         return self.step is not None and self.step.asked + seconds <= now
 
-    def named_by(self, one: "Candidate | None") -> None:
+    def add_referrer(self, one: "Candidate | None") -> None:
         """Add a referrer; a contact of the own table needs none."""
         if one is None or one is self or not self.by:
             return
         self.by.append(one)
         one.bad += self.late
 
-    def in_vain(self) -> None:
+    def mark_failed(self) -> None:
         """Mark it late or failed, which counts against its referrers."""
         if not self.late:
             self.late = True
             for one in self.by:
                 one.bad += 1
 
-    def made_good(self) -> None:
+    def mark_answered(self) -> None:
         """Record that it answered, which counts for its referrers."""
         for one in self.by:
             one.good += 1

@@ -19,7 +19,6 @@ from ..transport.host import Host
 from ..transport.identity import PeerId
 from . import tree
 from .announcing import Announcer
-from .around import Around
 from .chunkstore import Progress
 from .defaults import (
     MANIFEST_LIMIT,
@@ -30,10 +29,11 @@ from .defaults import (
 )
 from .errors import DiskFull, FetchFailed, ModelError
 from .fetch import Fetch, FetchReport
-from .holder import Holder
 from .library import Library
 from .manifest import Manifest, is_digest
 from .obtaining import Obtaining
+from .peersource import PeerSource
+from .provider import Provider
 from .quota import Quota
 from .switchboard import Caller, Peers, Swarm, Switchboard
 from .transfer import Transfer
@@ -73,17 +73,17 @@ class Exchange:
         self._on_liar = on_liar
         self.swarm = swarm or Swarm()
         self.quota: Quota | None = None
-        self.holder = Holder(host, endpoint, library)
+        self.provider = Provider(host, endpoint, library)
         self._fetches: dict[str, list[Fetch]] = {}
-        endpoint.handle("blob.news", self._hear)
+        endpoint.handle("blob.news", self._on_news)
         self._obtaining: set[Obtaining] = set()  # manifests and trees
         endpoint.on_link_quiet(self._link_quiet)
         endpoint.on_link_back(self._link_back)
 
-    def _hear(self, call: Call) -> Reply:
+    def _on_news(self, call: Call) -> Reply:
         """Handle `blob.news`: a watched peer reports new chunks."""
         for fetch in self._fetches.get(str(call.header.get("root")), ()):
-            fetch.hear(call.peer, call.payload)
+            fetch.take_news(call.peer, call.payload)
         return Reply()
 
     def fetching(self) -> frozenset[str]:
@@ -172,13 +172,13 @@ class Exchange:
         find: Callable[[Obtaining], Awaitable[T]],
         what: str,
     ) -> T:
-        around = Around(self.swarm, self._endpoint, root, peers, self._guard)
-        obtaining = Obtaining(self._host, self._endpoint, around, self._on_liar, self._guard)
+        source = PeerSource(self.swarm, self._endpoint, root, peers, self._guard)
+        obtaining = Obtaining(self._host, self._endpoint, source, self._on_liar, self._guard)
         self._obtaining.add(obtaining)
         failure: ModelError | None = None
         with trio.move_on_after(patience):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(around.run)
+                nursery.start_soon(source.run)
                 try:
                     return await find(obtaining)
                 except ModelError as error:
@@ -234,7 +234,7 @@ class Exchange:
         wanted = {digest: sizes[digest] for digest in missing}
         self._library.usage.note_used(root)
         if self.quota is not None:
-            await self.quota.make_room(sum(wanted.values()), asked=asked)
+            await self.quota.evict_for(sum(wanted.values()), asked=asked)
         if on_full is None:
             await self._host.offload(store.require_space, sum(wanted.values()))
         total = sum(sizes[digest] for digest in set(digests))
@@ -257,7 +257,7 @@ class Exchange:
             transfer,
             wanted,
             swarm=self.swarm,
-            tell=self.holder.tell,
+            notify=self.provider.notify,
             peers=peers,
             on_chunk=on_chunk,
             on_liar=self._on_liar,

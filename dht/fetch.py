@@ -12,10 +12,10 @@ from ..transport.guard import Guard
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from .announcing import Announcer
-from .around import Around
 from .content import Content
 from .defaults import (
     BACKOFF_MAX,
+    FAILED_LIMIT,
     HAVE_REFRESH,
     HAVE_TIMEOUT,
     NEWS_CHUNKS,
@@ -29,18 +29,18 @@ from .defaults import (
     SPACE_LOOK,
     SPACE_STEP,
     TICK,
-    VAIN_LIMIT,
 )
 from .errors import OTHERS_HINT, ChunkCorrupt, DiskFull, FetchFailed, ModelError
 from .intake import Arrival, Intake
 from .library import Library
+from .peersource import PeerSource
 from .ranges import read_ranges
 from .switchboard import Peers, Swarm, Switchboard
 from .transfer import Transfer
 
 _ADD = {"model": "`shoal model add FOLDER`", "blob": "`shoal blob add FILE`"}
 
-Tell = Callable[[Content, list[str]], None]
+Notify = Callable[[Content, list[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class FetchReport:
 class Fetch:
     """Fetches `wanted` (digest -> bytes) of one content, for which `transfer` was made.
 
-    `tell` is called with new chunks. `on_full` is called when the disk is full; if it is None, the
-    fetch fails instead of waiting for space. Call `run` once.
+    `notify` is called with new chunks. `on_full` is called when the disk is full; if it is None,
+    the fetch fails instead of waiting for space. Call `run` once.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Fetch:
         wanted: Mapping[str, int],
         *,
         swarm: Swarm,
-        tell: Tell,
+        notify: Notify,
         peers: Peers,
         on_chunk: Callable[[int], None],
         on_liar: Callable[[PeerId, str], None],
@@ -85,9 +85,9 @@ class Fetch:
         self._store = library.store
         self._content = content
         self._wanted = wanted
-        self._peers = Around(swarm, switchboard, content.root, peers, guard)
+        self._peers = PeerSource(swarm, switchboard, content.root, peers, guard)
         self._announcer = Announcer(host, library, content, swarm)
-        self._tell = tell
+        self._notify = notify
         self._on_chunk = on_chunk
         self._on_liar = on_liar
         self._on_full = on_full
@@ -95,18 +95,18 @@ class Fetch:
         self._transfer = transfer
         self._scopes: dict[tuple[PeerId, str], trio.CancelScope] = {}
         self._watches: dict[PeerId, trio.CancelScope] = {}  # the peers in use
-        self._vain: Counter[PeerId] = Counter()  # requests to a peer that brought nothing
+        self._failed_requests: Counter[PeerId] = Counter()
         self._removed: Counter[PeerId] = Counter()  # how often a peer was replaced
-        self._rests: dict[PeerId, float] = {}  # until when a replaced peer is left alone
+        self._backoffs: dict[PeerId, float] = {}  # until when a replaced peer is left alone
         self._news = trio.Event()
         self._nursery: trio.Nursery | None = None  # runs the requests
         self._intake = Intake(host, library.store, self._stored)
         self._arrivals = trio.lowlevel.ParkingLot()
-        self._untold: list[str] = []  # new chunks that watchers have not been notified of
+        self._unreported: list[str] = []  # new chunks that watchers have not been notified of
         self._heard: Counter[tuple[PeerId, int]] = Counter()  # (peer, second) -> notifications
         self._full = False  # waiting for disk space
-        self._told_full = False  # `on_full` was called, and no chunk was stored since
-        self._last_chunk = 0.0  # set by `run`, as this may be a thread without a clock
+        self._reported_full = False  # `on_full` was called, and no chunk was stored since
+        self._last_chunk = 0.0  # when the latest chunk was stored; `run` sets the start
         self._bytes: Counter[PeerId] = Counter()
         self._failure: ModelError | None = None
 
@@ -121,17 +121,17 @@ class Fetch:
             nursery.start_soon(self._intake.run)
             while not self._transfer.done and self._failure is None:
                 self._news = trio.Event()
-                self._meet(nursery)
+                self._watch_new(nursery)
                 self._ask_on()
                 if self._full:
                     await self._await_space()
                 with trio.move_on_after(TICK):
                     await self._news.wait()
                 if self._host.now() - self._last_chunk > self._patience:
-                    self._failure = self._gave_up()
+                    self._failure = self._no_source()
             nursery.cancel_scope.cancel()
         await self._host.offload(self._store.settle)
-        self._tell_news()
+        self._notify_watchers()
         if self._failure is not None:
             raise self._failure
         await self._announcer.announce()
@@ -171,15 +171,15 @@ class Fetch:
         while True:
             await self._arrivals.park()
             await trio.sleep(NEWS_PAUSE)
-            here += len(self._untold)
-            self._tell_news()
+            here += len(self._unreported)
+            self._notify_watchers()
             if self._announcer.is_due(here):
                 await self._announcer.announce()
 
-    def _tell_news(self) -> None:
-        told, self._untold = self._untold, []
+    def _notify_watchers(self) -> None:
+        told, self._unreported = self._unreported, []
         for start in range(0, len(told), NEWS_CHUNKS):
-            self._tell(self._content, told[start : start + NEWS_CHUNKS])
+            self._notify(self._content, told[start : start + NEWS_CHUNKS])
 
     def _refused(self, error: ModelError) -> None:
         """Handle a failed write: a full disk may gain space, anything else ends the fetch."""
@@ -187,8 +187,8 @@ class Fetch:
             self._failure = error
         elif not self._full:
             self._full = True
-            if not self._told_full:
-                self._told_full = True
+            if not self._reported_full:
+                self._reported_full = True
                 self._on_full(error)
         self._news.set()
 
@@ -206,7 +206,7 @@ class Fetch:
                 continue
             self._full = False
 
-    def _gave_up(self) -> FetchFailed:
+    def _no_source(self) -> FetchFailed:
         left, liars = self._transfer.left, len(self._transfer.liars)
         lied = f"; {liars} peers sent wrong bytes and were dropped" if liars else ""
         return FetchFailed(
@@ -217,31 +217,31 @@ class Fetch:
             f"{self._content.kind} here: {_ADD[self._content.kind]}",
         )
 
-    def _meet(self, nursery: trio.Nursery) -> None:
+    def _watch_new(self, nursery: trio.Nursery) -> None:
         """Start watching linked peers that are not in use; peers never replaced come first."""
         now = self._host.now()
         for peer in sorted(self._peers(), key=self._removed.__getitem__):
-            resting = self._rests.get(peer, now) > now
+            resting = self._backoffs.get(peer, now) > now
             if peer in self._watches or resting or not self._is_source(peer):
                 continue
-            if len(self._watches) >= PEERS_AT_ONCE and not self._make_room(now):
+            if len(self._watches) >= PEERS_AT_ONCE and not self._replace_peer(now):
                 break
             scope = self._watches[peer] = trio.CancelScope()
             self._guard.start(nursery, peer, self._watch, peer, scope)
 
-    def _make_room(self, now: float) -> bool:
+    def _replace_peer(self, now: float) -> bool:
         """Drop a peer that claims chunks but never delivered one; return whether there was one."""
         for peer in self._watches:
-            if self._vain[peer] >= VAIN_LIMIT and not self._transfer.delivered(peer):
+            if self._failed_requests[peer] >= FAILED_LIMIT and not self._transfer.delivered(peer):
                 self._remove(peer, now)
                 return True
         return False
 
     def _remove(self, peer: PeerId, now: float) -> None:
         first, most = REMOVED_PAUSE
-        self._rests[peer] = now + min(first * 2 ** self._removed[peer], most)
+        self._backoffs[peer] = now + min(first * 2 ** self._removed[peer], most)
         self._removed[peer] += 1
-        del self._vain[peer]  # it starts afresh when it is tried again
+        del self._failed_requests[peer]  # it starts afresh when it is tried again
         self._watches.pop(peer).cancel()
         self._transfer.offers(peer, ())  # so that nothing is requested from it meanwhile
         for asked, digest in list(self._scopes):
@@ -263,22 +263,22 @@ class Fetch:
         self._transfer.back(peer)
         self._news.set()
 
-    async def _watch(self, peer: PeerId, place: trio.CancelScope) -> None:
+    async def _watch(self, peer: PeerId, scope: trio.CancelScope) -> None:
         try:
-            with place:
-                await self._keep_up(peer)
+            with scope:
+                await self._poll(peer)
         finally:
-            if self._watches.get(peer) is place:
+            if self._watches.get(peer) is scope:
                 del self._watches[peer]
                 if self._switchboard.link(peer) is None:
                     self._transfer.offers(peer, ())  # without a link it can provide nothing
 
-    async def _keep_up(self, peer: PeerId) -> None:
+    async def _poll(self, peer: PeerId) -> None:
         """Ask a peer what it has, again and again, until it leaves, lies, or falls silent."""
         pause = HAVE_REFRESH
         while peer in self._peers() and self._is_source(peer):
             watching, has = await self._ask(peer)
-            self._vain[peer] += not has
+            self._failed_requests[peer] += not has
             if has is None and pause >= BACKOFF_MAX:
                 break  # free the slot for another peer; this one is tried again later
             if has is not None and await self._takes(peer, has):
@@ -311,7 +311,7 @@ class Fetch:
             return False, None
         return reply.header.get("watching") is True, read_ranges(reply.payload, self._content.order)
 
-    def hear(self, peer: PeerId, payload: Bytes) -> None:
+    def take_news(self, peer: PeerId, payload: Bytes) -> None:
         """Record a notification of new chunks; ignore peers not in use, and too many of them."""
         second = int(self._host.now())
         if peer not in self._watches or self._heard[peer, second] >= NEWS_PER_S:
@@ -359,7 +359,7 @@ class Fetch:
             if error.code == "given" and "spare" in header:
                 self._transfer.given(peer, digest, self._host.now())
                 return None
-            self._vain[peer] += 1
+            self._failed_requests[peer] += 1
             if error.code == "not-held":
                 self._transfer.absent(peer, digest)
             else:
@@ -386,7 +386,7 @@ class Fetch:
         elif error is not None:
             self._refused(error)
         if error is None:
-            self._took_in(peer, digest, len(payload))
+            self._count_stored(peer, digest, len(payload))
         else:
             self._transfer.abandoned(peer, digest)
         if error is not None or self._transfer.done:
@@ -394,15 +394,15 @@ class Fetch:
         else:
             self._ask_on()
 
-    def _took_in(self, peer: PeerId, digest: str, size: int) -> None:
-        self._untold.append(digest)
+    def _count_stored(self, peer: PeerId, digest: str, size: int) -> None:
+        self._unreported.append(digest)
         self._arrivals.unpark_all()
         fresh = self._transfer.wants(digest)
         for other in self._transfer.arrived(peer, digest, self._host.now()):
             self._cancel(other, digest)
         if fresh:
             self._last_chunk = self._host.now()
-            self._told_full = False
+            self._reported_full = False
             self._bytes[peer] += size
             self._on_chunk(size)
 

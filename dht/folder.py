@@ -262,15 +262,15 @@ def _texts(files: Files, folder: Path, names: set[str]) -> dict[str, bytes]:
     }
     if not texts["tokenizer"].lstrip().startswith(b"{"):
         raise ModelError("bad-json", f"`{folder / 'tokenizer.json'}` is not a JSON object")
-    holders = {
+    settings = {
         name: _json_file(files, folder / name, FILE_LIMIT)
         for name in ("chat_template.json", "tokenizer_config.json", "generation_config.json")
         if name in names
     }
-    for name, holder in holders.items():
-        if "auto_map" in holder:
+    for name, fields in settings.items():
+        if "auto_map" in fields:
             raise custom_code(name)
-    template = _template(files, folder, names, list(holders.values()))
+    template = _template(files, folder, names, list(settings.values()))
     if template:
         texts["chat_template"] = template
     return texts
@@ -293,14 +293,14 @@ def _no_tokenizer(folder: Path, names: set[str]) -> ModelError:
 
 
 def _template(
-    files: Files, folder: Path, names: set[str], holders: list[dict[str, Any]]
+    files: Files, folder: Path, names: set[str], settings: list[dict[str, Any]]
 ) -> bytes | None:
-    """Return the chat template: its own file if there is one, else the first in `holders`."""
+    """Return the chat template: its own file if there is one, else the first in `settings`."""
     if "chat_template.jinja" in names:
         limit = FILE_LIMITS["chat_template"]
         return _template_text(folder, _read(files, folder / "chat_template.jinja", limit))
-    for holder in holders:
-        text = _named_template(holder.get("chat_template"))
+    for fields in settings:
+        text = _named_template(fields.get("chat_template"))
         if text is not None:
             return _template_text(folder, text.encode("utf-8", "surrogatepass"))
     return None

@@ -56,15 +56,15 @@ class Joining:
         self._links = links
         self._addresses = addresses
         self._survey_after = survey_after
-        self._curious: dict[PeerId, tuple[Contact, str]] = {}  # contact, network of its link
+        self._to_probe: dict[PeerId, tuple[Contact, str]] = {}  # contact, network of its link
         self._probes = Slots(
-            defaults.CURIOUS_AT_ONCE, waiting=defaults.CURIOUS - defaults.CURIOUS_AT_ONCE
+            defaults.PROBES_AT_ONCE, waiting=defaults.PROBES - defaults.PROBES_AT_ONCE
         )
         self._asked: OrderedDict[PeerId, tuple[float, bool]] = OrderedDict()
         """Until when not to ask a peer again, and whether it had an address when asked."""
         self._looked: float | None = None  # time of the last look-up of the own key
         self._news = trio.Event()
-        self._somebody = trio.Event()  # set when a peer has answered
+        self._first_reply = trio.Event()  # set when a peer has answered
 
     def is_settled(self) -> bool:
         """Whether a recent look-up covered this node's own key."""
@@ -76,30 +76,30 @@ class Joining:
 
     # Peers that make contact.
 
-    def met(self, link: Link) -> None:
+    def on_linked(self, link: Link) -> None:
         """Consider a peer whose link came up, unless the link is one of our own brief ones."""
         if not link.brief and link.identities.dialled:
-            self._be_curious(of_link(link, self._addresses(link.peer)), link)
+            self._consider(of_link(link, self._addresses(link.peer)), link)
 
-    def asked_by(self, link: Link, contact: Contact) -> None:
+    def on_request(self, link: Link, contact: Contact) -> None:
         """Consider a peer that sent a request and says that it serves."""
         seen = as_seen(contact, link)
         known = self._table.contact(contact.peer)
         if known is None:
-            self._be_curious(seen, link)
+            self._consider(seen, link)
         else:
             self._table.answered(better(known, seen), self._host.now())
 
-    def _be_curious(self, contact: Contact, link: Link) -> None:
+    def _consider(self, contact: Contact, link: Link) -> None:
         # A peer without an address cannot enter the table. Once it has one, for example at a
         # relay, it is asked again without waiting for the usual pause.
         until, placed = self._asked.get(contact.peer, (-inf, False))
         resting = until > self._host.now() and (placed or not contact.addresses)
         if contact.peer in self._table or resting:
             return
-        if len(self._curious) < defaults.CURIOUS:
+        if len(self._to_probe) < defaults.PROBES:
             ip = link.address[0]
-            self._curious[contact.peer] = contact, met_at(ip) or ip
+            self._to_probe[contact.peer] = contact, met_at(ip) or ip
             self._news.set()
 
     # Running.
@@ -107,10 +107,10 @@ class Joining:
     async def run(self) -> None:
         """Probe and refresh until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_knowing)
-            nursery.start_soon(self._keep_looking)
+            nursery.start_soon(self._probe_queued)
+            nursery.start_soon(self._keep_fresh)
 
-    async def _keep_knowing(self) -> None:
+    async def _probe_queued(self) -> None:
         """Probe peers that made contact.
 
         Networks share the slots fairly: an attacker may connect many peers that never answer.
@@ -118,20 +118,20 @@ class Joining:
         async with trio.open_nursery() as nursery:
             while True:
                 self._news = trio.Event()
-                for contact, source in self._curious.values():
+                for contact, source in self._to_probe.values():
                     self._rest(contact)
                     guard = self._asking.guard
-                    guard.start(nursery, contact.peer, self._get_to_know, contact, source)
-                self._curious.clear()
+                    guard.start(nursery, contact.peer, self._probe_in_slot, contact, source)
+                self._to_probe.clear()
                 await self._news.wait()
 
-    async def _get_to_know(self, contact: Contact, source: str) -> None:
+    async def _probe_in_slot(self, contact: Contact, source: str) -> None:
         if not await self._probes.use([source], partial(self._probe, contact)):
             self._asked.pop(contact.peer, None)  # not asked; it may be queued again
 
     def _rest(self, contact: Contact) -> None:
         self._asked.pop(contact.peer, None)
-        until = self._host.now() + defaults.CURIOUS_REST
+        until = self._host.now() + defaults.PROBE_PAUSE
         self._asked[contact.peer] = until, bool(contact.addresses)
         while len(self._asked) > defaults.BRIEF_RESTING:
             self._asked.popitem(last=False)
@@ -143,7 +143,7 @@ class Joining:
             await self._asking.find(contact, self._question())
         except NoAnswer:
             return True
-        self._somebody.set()
+        self._first_reply.set()
         return True
 
     def _question(self) -> Find:
@@ -155,11 +155,11 @@ class Joining:
         about = () if len(self._table) else (self._own,)
         return Find((), about, 0, (), self._asking.serves())
 
-    async def _keep_looking(self) -> None:
+    async def _keep_fresh(self) -> None:
         pause = defaults.JOIN_PAUSE[0]
         while True:
             if not len(self._table):
-                await self._knock()
+                await self._bootstrap()
             if len(self._table):
                 if self._survey_after and not self.joined.is_set():
                     self.joined.set()  # the linked peers are known
@@ -172,24 +172,24 @@ class Joining:
                 await trio.sleep(defaults.REFRESH_LOOK)
             else:
                 with trio.move_on_after(pause):
-                    await self._somebody.wait()
+                    await self._first_reply.wait()
                 pause = min(2 * pause, defaults.JOIN_PAUSE[1])
 
-    async def _knock(self) -> None:
+    async def _bootstrap(self) -> None:
         """Ask linked peers, then remembered contacts, until one answers: the table is empty."""
-        self._somebody = trio.Event()
+        self._first_reply = trio.Event()
         linked = [of_link(link, self._addresses(link.peer)) for link in self._links()]
         found = {contact.peer: contact for contact in (*linked, *self.remembered)}
         waiting = list(found.values())[: defaults.REMEMBERED]
 
         async def ask() -> None:
-            while waiting and not self._somebody.is_set():
+            while waiting and not self._first_reply.is_set():
                 contact = waiting.pop(0)
                 with self._asking.guard.around(contact.peer):
                     await self._probe(contact)
 
         async with trio.open_nursery() as nursery:
-            at_once = defaults.KNOCKS_AT_ONCE if self._survey_after else defaults.BRIEF_DIALS
+            at_once = defaults.BOOTSTRAP_AT_ONCE if self._survey_after else defaults.BRIEF_DIALS
             for _ in range(at_once):
                 nursery.start_soon(ask)
 

@@ -25,7 +25,7 @@ from .finding import Found
 from .foundrecords import FoundRecord
 from .key import Key
 from .kvchain import Chain
-from .kvheld import HeldChains, Layers
+from .kvlocal import Layers, LocalChains
 from .kvsearch import SHORT, PrefixSearch
 from .record import Body, KvBody
 
@@ -47,7 +47,7 @@ class Records(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KvHolder:
+class KvProvider:
     """A peer that claims the first `blocks` blocks of a chain."""
 
     peer: PeerId
@@ -61,7 +61,7 @@ class KvFound:
     `rounds` is the largest number of requests to one provider, so the round trips it took.
     """
 
-    holders: tuple[KvHolder, ...]
+    providers: tuple[KvProvider, ...]
     lookup: Found
     rounds: int
 
@@ -76,7 +76,7 @@ class KvIndex:
         records: Records,
         *,
         connect: Callable[[PeerId], Awaitable[Link]],
-        held: HeldChains | None = None,
+        held: LocalChains | None = None,
         guard: Guard | None = None,
     ) -> None:
         self._host = host
@@ -84,7 +84,7 @@ class KvIndex:
         self._own = endpoint.peer
         self._records = records
         self._connect = connect
-        self._held = held or HeldChains()
+        self._held = held or LocalChains()
         self._rates = Rates(Rate(*defaults.KV_RATE), Rate(*defaults.KV_RATE_ALL))
         self._said: dict[Key, dict[str, KvBody]] = {}
         self._unsaid: dict[Key, None] = {}
@@ -153,7 +153,7 @@ class KvIndex:
         found = await self._records.find(
             chain.key,
             most=defaults.FIND_MOST,
-            enough=defaults.KV_HOLDERS,
+            enough=defaults.KV_PROVIDERS,
             timeout=timeout,
             kinds=(KvBody.kind,),
         )
@@ -163,9 +163,9 @@ class KvIndex:
             async with trio.open_nursery() as nursery:
                 for peer, search in searches.items():
                     self._guard.start(nursery, peer, self._ask, peer, search, layers)
-        holders = [KvHolder(peer, search.held) for peer, search in searches.items()]
-        holders.append(KvHolder(self._own, self._held.held(chain, layers)))
-        best = sorted((one for one in holders if one.blocks), key=lambda one: -one.blocks)
+        providers = [KvProvider(peer, search.held) for peer, search in searches.items()]
+        providers.append(KvProvider(self._own, self._held.held(chain, layers)))
+        best = sorted((one for one in providers if one.blocks), key=lambda one: -one.blocks)
         rounds = max((search.rounds for search in searches.values()), default=0)
         return KvFound(tuple(best), found, rounds)
 
@@ -196,7 +196,7 @@ class KvIndex:
         ]
         lots = {peer: self._host.entropy(4) for peer, _ in listed}
         listed.sort(key=lambda claim: (-claim[1], lots[claim[0]]))
-        return listed[: defaults.KV_HOLDERS]
+        return listed[: defaults.KV_PROVIDERS]
 
     def _lied(self, peer: PeerId) -> bool:
         return self._liars.get(peer, 0.0) > self._host.now()

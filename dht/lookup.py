@@ -22,12 +22,12 @@ from ..transport.identity import PeerId
 from . import defaults
 from .candidate import Candidate, LookupPath, Step
 from .contact import Contact, merged
+from .diallimiter import DialLimiter
 from .foundrecords import FoundRecord, FoundRecords
 from .key import SPACE, Key, key_at, point
 from .messages import Find, Found
-from .pace import Pace
 from .query import LookupSettings, Query
-from .table import lot
+from .table import random_rank
 
 _THERE: Final = ("busy", "not-serving", "unknown-method", "bad-message")
 """Error codes that show that the contact was reached."""
@@ -50,13 +50,13 @@ class Lookup:
         enough: int = 0,
         most: int = defaults.K,
         kinds: tuple[str, ...] = (),
-        pace: Pace | None = None,
+        limiter: DialLimiter | None = None,
     ) -> None:
         """Begin at `start`, contacts of the table, nearest first.
 
         `enough` is the number of authors wanted for each key, 0 to look for the region's nodes.
-        `own` is never queried. A background look-up has a `pace`: it queries linked nodes freely,
-        and dials others only when this rate limiter allows it.
+        `own` is never queried. A background look-up has a `limiter`: it queries linked nodes
+        freely, and dials others only when this rate limiter allows it.
         """
         self.keys = tuple(keys)
         self.settings = settings or LookupSettings()
@@ -71,7 +71,7 @@ class Lookup:
         self._enough = enough
         self._most = most
         self._kinds = kinds
-        self._pace = pace
+        self._limiter = limiter
         self._dials = 0  # made by a background look-up
         self._paths = [LookupPath() for _ in range(self.settings.paths)]
         self._known: dict[PeerId, Candidate] = {}
@@ -156,7 +156,7 @@ class Lookup:
             if each.step is not None
             for wait in (self.settings.hedge, self._patience())
         )
-        dial = inf if self._pace is None or self._exhausted() else self._pace.at
+        dial = inf if self._limiter is None or self._exhausted() else self._limiter.at
         return min((when for when in (dial, *due) if when > now), default=inf)
 
     def _patience(self) -> float:
@@ -172,7 +172,7 @@ class Lookup:
         for path in self._paths:
             for each in path.asked:
                 if not each.late and each.older(self.settings.hedge, now):
-                    each.in_vain()
+                    each.mark_failed()
                     path.sure = False
 
     def _ask(self, path: LookupPath, chosen: Candidate, now: float) -> Query:
@@ -184,7 +184,7 @@ class Lookup:
         path.sure = not path.begun and self._should_do(chosen)
         path.begun = True
         self.steps.append(chosen.step)
-        near = (self._place(),) if self.settings.by_lot else ()
+        near = (self._place(),) if self.settings.random_order else ()
         most = self._most if self._enough else 0
         by = tuple(one.contact.peer for one in chosen.by)
         return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves), by)
@@ -202,7 +202,7 @@ class Lookup:
     def _choose(self, path: LookupPath) -> Candidate | None:
         if not path.waiting or not self._affordable(path) or self._settled():
             return None
-        if self._pace is None:
+        if self._limiter is None:
             return self._best(path.waiting)
         linked = [each for each in path.waiting if self._linked(each.contact.peer)]
         return self._best(linked) or self._best(self._worth_a_dial(path))
@@ -210,10 +210,10 @@ class Lookup:
     def _best(self, waiting: Sequence[Candidate]) -> Candidate | None:
         if not waiting:
             return None
-        if self.settings.by_lot:
+        if self.settings.random_order:
             inside = [each for each in waiting if each.distance <= self.radius]
             if inside:
-                return self._credible(min(inside, key=self._drawn))
+                return self._credible(min(inside, key=self._by_rank))
             return None if self._closed() else min(waiting, key=self._nearness)
         promising = filter(self._promising, waiting)
         chosen = min(promising, key=self._nearness, default=None)
@@ -225,16 +225,16 @@ class Lookup:
         It never dials through a relay, and stops dialling once some nodes of the region have
         answered, because their replies name the other nodes.
         """
-        named = self.settings.by_lot and self._inside >= defaults.PATIENT_INSIDE
+        named = self.settings.random_order and self._inside >= defaults.PATIENT_INSIDE
         if named or self._dials >= defaults.PATIENT_DIALS:
             return []
         return [each for each in path.waiting if each.contact.direct]
 
     def _may_ask(self, chosen: Candidate, now: float) -> bool:
         """Return whether it needs no dial or may be dialled now, and count the dial."""
-        if self._pace is None or self._linked(chosen.contact.peer):
+        if self._limiter is None or self._linked(chosen.contact.peer):
             return True
-        taken = self._pace.take(now)
+        taken = self._limiter.take(now)
         self._dials += taken
         return taken
 
@@ -250,17 +250,17 @@ class Lookup:
 
     def _credible(self, each: Candidate) -> Candidate | None:
         """Return None instead of a doubtful candidate once enough nodes have answered."""
-        if self.settings.by_lot:
+        if self.settings.random_order:
             left = self._inside >= self._thin() and self._doubt(each) > 0
         else:
             left = len(self._answered) >= defaults.K and self._doubt(each) > defaults.DOUBT_MOST
         return None if left else each
 
-    def _drawn(self, each: Candidate) -> tuple[int, int, int, int]:
+    def _by_rank(self, each: Candidate) -> tuple[int, int, int, int]:
         """Sort by cost before chance: a circuit through a relay costs ten times a direct dial."""
         linked = self._linked(each.contact.peer)
         way = 0 if linked else 1 if each.contact.direct else 2
-        return self._doubt(each), self._crowd(each), way, each.lot
+        return self._doubt(each), self._crowd(each), way, each.rank
 
     def _nearness(self, each: Candidate) -> tuple[int, int, int, int]:
         bonus = defaults.LINKED_BITS if self._linked(each.contact.peer) else 0
@@ -295,7 +295,7 @@ class Lookup:
 
     def _settled(self) -> bool:
         """Whether a look-up for nodes has found the nodes of the region."""
-        if self._enough or not self.settings.by_lot:
+        if self._enough or not self.settings.random_order:
             return False
         known = self._inside >= defaults.SETTLED_ASKED and self._quiet >= defaults.SETTLED_QUIET
         return known or self._inside >= defaults.SETTLED_MOST
@@ -328,10 +328,10 @@ class Lookup:
         code = self._records.take(contact.peer, found, wall)
         if code:
             one.step.outcome = code
-            one.in_vain()
+            one.mark_failed()
             return code
         self._answered.append(one)
-        one.made_good()
+        one.mark_answered()
         took = now - one.step.asked
         self._slowest = took if self._slowest == inf else max(self._slowest, took)
         self._inside += one.distance <= self.radius
@@ -355,7 +355,7 @@ class Lookup:
         if one is not None and one.step is not None:
             one.step.outcome = outcome
             if outcome != "busy":
-                one.in_vain()
+                one.mark_failed()
             one.lost = outcome not in _THERE
             self._elsewhere(one)
 
@@ -373,7 +373,7 @@ class Lookup:
         """Add a contact to the path that named it first."""
         known = self._known.get(contact.peer)
         if known is not None:
-            known.named_by(by)
+            known.add_referrer(by)
             self._hear_where(known, contact, path)
             return
         heard = self._paths[path].heard if self.settings.shares else len(self._known)
@@ -385,7 +385,7 @@ class Lookup:
             path,
             hop,
             contact.point ^ self._at,
-            lot(self._nonce, contact.key),
+            random_rank(self._nonce, contact.key),
             {path: contact},
         )
         if by is not None:

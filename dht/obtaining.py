@@ -53,7 +53,7 @@ class Obtaining:
         self._peers = peers
         self._on_liar = on_liar
         self._liars: set[PeerId] = set()
-        self._in_vain: Counter[PeerId] = Counter()
+        self._failures: Counter[PeerId] = Counter()
         self._scopes: dict[trio.CancelScope, PeerId] = {}
 
     @property
@@ -93,7 +93,7 @@ class Obtaining:
             if link is None or link.quiet or rests or peer in self._liars | search.under_way:
                 continue
             links.append(link)
-        return min(links, key=lambda link: self._in_vain[link.peer], default=None)
+        return min(links, key=lambda link: self._failures[link.peer], default=None)
 
     async def _ask(self, search: _Search, ask: Ask, link: Caller, digest: str) -> None:
         try:
@@ -113,13 +113,13 @@ class Obtaining:
             finally:
                 del self._scopes[scope]
         if data is not None and await self._host.offload(_has_digest, data, digest):
-            self._in_vain[peer] = -1  # prefer it for the next object
+            self._failures[peer] = -1  # prefer it for the next object
             search.found = data
         elif data is not None:
             self._liars.add(peer)
             self._on_liar(peer, digest)
         else:
-            self._in_vain[peer] += 1
+            self._failures[peer] += 1
             pause = min(BACKOFF_START * 2 ** search.tries[peer], BACKOFF_MAX)
             search.tries[peer] = min(search.tries[peer] + 1, 16)
             search.rests[peer] = self._host.now() + pause

@@ -23,7 +23,7 @@ from .record import Record, open_record
 from .table import Table
 
 _VERSION: Final = 1
-_ITEMS: Final = defaults.SHELF_BYTES // 32  # msgpack items: a record is three, of over 100 bytes
+_ITEMS: Final = defaults.DHT_FILE_BYTES // 32  # msgpack items: a record is three, of over 100 bytes
 
 Trouble = Callable[[OSError | None], None]
 """Called with the disk error, and with None once writing succeeds again."""
@@ -37,7 +37,7 @@ class Remembered:
     records: tuple[tuple[Record, bool], ...] = ()
 
 
-class Shelf:
+class DhtFiles:
     """The two files in a folder. Blocking work is offloaded; disk errors are raised."""
 
     def __init__(self, host: Host, folder: Path) -> None:
@@ -48,11 +48,11 @@ class Shelf:
         """Load what the last run saved. Raises OSError."""
         return await self._host.offload(self._load)
 
-    async def keep_contacts(self, dumped: bytes) -> None:
+    async def save_contacts(self, dumped: bytes) -> None:
         """Write the contacts, as dumped by the table. Raises OSError."""
         await self._host.offload(self._write, "contacts", dumped)
 
-    async def keep_records(self, records: Sequence[tuple[bytes, bool]]) -> None:
+    async def save_records(self, records: Sequence[tuple[bytes, bool]]) -> None:
         """Write sealed own records, each with whether it outlives the process. Raises OSError."""
         packed = msgpack.packb([_VERSION, *records])
         await self._host.offload(self._write, "records", packed)
@@ -63,7 +63,7 @@ class Shelf:
 
     def _read(self, name: str) -> bytes:
         try:
-            return self._host.files.read(self._folder / name, limit=defaults.SHELF_BYTES)
+            return self._host.files.read(self._folder / name, limit=defaults.DHT_FILE_BYTES)
         except (FileNotFoundError, FileTooLarge):
             return b""
 
@@ -72,17 +72,17 @@ class Shelf:
         self._host.files.write(self._folder / name, data)
 
 
-class Lasting:
+class Persistence:
     """Keeps the two files up to date while a node runs.
 
     Disk errors are reported to `trouble` and do not stop the node.
     """
 
     def __init__(
-        self, host: Host, shelf: Shelf, table: Table, records: OwnRecords, trouble: Trouble
+        self, host: Host, dht_files: DhtFiles, table: Table, records: OwnRecords, trouble: Trouble
     ) -> None:
         self._host = host
-        self._shelf = shelf
+        self._dht_files = dht_files
         self._table = table
         self._records = records
         self._trouble = trouble
@@ -92,7 +92,7 @@ class Lasting:
     async def load(self) -> Sequence[Contact]:
         """Restore the own records of the last run and return its contacts."""
         try:
-            found = await self._shelf.load()
+            found = await self._dht_files.load()
         except OSError as error:
             self._trouble(error)
             return ()
@@ -104,28 +104,28 @@ class Lasting:
         due = self._host.now()
         while True:
             if self._records.changed != self._written:
-                await self._write(self._keep_records)
+                await self._write(self._save_records)
             # An empty table, as after a network failure, must not erase the saved contacts.
             if self._host.now() >= due and len(self._table):
                 due = self._host.now() + defaults.CONTACTS_PAUSE
-                await self._write(self._keep_contacts)
-            await trio.sleep(defaults.SHELVE_PAUSE)
+                await self._write(self._save_contacts)
+            await trio.sleep(defaults.RECORDS_PAUSE)
 
     async def save(self) -> None:
         """Save everything now."""
-        await self._write(self._keep_records)
+        await self._write(self._save_records)
         if len(self._table):
-            await self._write(self._keep_contacts)
+            await self._write(self._save_contacts)
 
-    async def _keep_records(self) -> None:
+    async def _save_records(self) -> None:
         changed = self._records.changed
-        await self._shelf.keep_records(self._records.dump())
+        await self._dht_files.save_records(self._records.dump())
         self._written = changed
 
-    async def _keep_contacts(self) -> None:
+    async def _save_contacts(self) -> None:
         known = frozenset(contact.packed for contact in self._table.contacts())
         if known != self._known:
-            await self._shelf.keep_contacts(self._table.dump())
+            await self._dht_files.save_contacts(self._table.dump())
             self._known = known
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
@@ -139,7 +139,7 @@ class Lasting:
 
 def _opened(packed: bytes) -> list[tuple[Record, bool]]:
     try:
-        version, *listed = decode(packed, limit=defaults.SHELF_BYTES, items=_ITEMS)
+        version, *listed = decode(packed, limit=defaults.DHT_FILE_BYTES, items=_ITEMS)
     except (Undecodable, ValueError, TypeError):
         return []
     if version != _VERSION:

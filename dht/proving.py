@@ -24,8 +24,8 @@ from . import defaults
 from .contact import met_at
 from .content import Content
 from .errors import ModelError
-from .holder import Holder
 from .library import Library
+from .provider import Provider
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Proving:
         self,
         host: Host,
         library: Library,
-        holder: Holder,
+        provider: Provider,
         *,
         connect: Callable[[PeerId], Awaitable[Link]],
         guard: Guard | None = None,
@@ -45,13 +45,13 @@ class Proving:
         self._guard = guard or Guard()
         self._host = host
         self._library = library
-        self._holder = holder
+        self._holder = provider
         self._connect = connect
 
     async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
         """Return in how many networks a claimed replica is proven, at most `PROOF_NETWORKS`.
 
-        The content is not served from here until `over` is called.
+        The content is not served from here until `finish` is called.
         """
         try:
             content = await self._library.content(root)
@@ -79,7 +79,7 @@ class Proving:
             drawn[int.from_bytes(self._host.entropy(8)) % len(items)] = None
         return [items[index] for index in drawn]
 
-    def over(self) -> None:
+    def finish(self) -> None:
         """Serve all content again, once the decision to evict is made."""
         self._holder.withheld.clear()
 

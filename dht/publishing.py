@@ -15,8 +15,8 @@ from ..transport.host import Host
 from ..transport.identity import PeerId
 from . import defaults
 from .asking import Asking, NoAnswer
+from .diallimiter import DialLimiter
 from .ownrecords import Own, OwnRecords
-from .pace import Pace
 from .query import LookupSettings, Query
 from .record import Record
 from .table import Table
@@ -60,7 +60,7 @@ class Publishing:
         *,
         keep: Callable[[Record], None],
         settled: Callable[[], bool],
-        pace: Pace | None = None,
+        limiter: DialLimiter | None = None,
     ) -> None:
         self.last: LastWalk | None = None
         self._host = host
@@ -71,7 +71,7 @@ class Publishing:
         self._settings = settings
         self._keep = keep
         self._settled = settled
-        self._pace = pace
+        self._limiter = limiter
         self._news = trio.Event()
         self._progress = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -147,9 +147,9 @@ class Publishing:
         known = len(self._table)
         places = {own.record.place: own for own in due}
         records = [await self._sealed(own) for own in due]
-        pace = None
-        if self._pace is not None and due[0].patient:
-            pace = self._pace.within(defaults.WALK_SPREAD, defaults.K * len(due), began)
+        limiter = None
+        if self._limiter is not None and due[0].patient:
+            limiter = self._limiter.within(defaults.WALK_SPREAD, defaults.K * len(due), began)
         walk = Walk(
             records,
             self._table.nearest,
@@ -160,7 +160,7 @@ class Publishing:
             serves=self._asking.serves(),
             linked=self._asking.linked,
             all_known=len(self._table) < defaults.K and self._settled(),
-            pace=pace,
+            limiter=limiter,
         )
         await self._run(walk)
         self._walks -= 1
@@ -172,7 +172,7 @@ class Publishing:
             self._records.announced(places[place], kept, kept + failed, now, jitter)
         for own in due:
             own.walking, own.known = False, known
-            own.patient |= self._pace is not None and not own.fresh  # repeats are not urgent
+            own.patient |= self._limiter is not None and not own.fresh  # repeats are not urgent
         self._news.set()
         self.last = LastWalk(now, now - began, len(due), self._asking.messages - before)
         self._tell()
@@ -225,7 +225,7 @@ class Publishing:
             walk.failed(query, self._host.now(), error.code)
         else:
             if code := walk.answered(query, found, self._host.now(), self._host.wall()):
-                self._asking.disbelieve(query.contact.peer, code)
+                self._asking.reject(query.contact.peer, code)
         waker.event.set()
 
     async def _store(self, walk: Walk, query: StoreQuery, waker: "_Waker") -> None:

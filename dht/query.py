@@ -14,7 +14,7 @@ class LookupSettings:
 
     paths: int = defaults.PATHS
     """Disjoint paths; with 1, every reply feeds the whole look-up."""
-    by_lot: bool = True
+    random_order: bool = True
     """Query the nodes of the region in random order, and ask for random positions in it. Otherwise
     query the nearest first until the `K` nearest have answered, which joining and the density
     estimate need."""

@@ -34,7 +34,7 @@ class Proof(Protocol):
     """The part of a `Proving` that the quota uses."""
 
     async def networks(self, root: str, claimed: Collection[PeerId]) -> int: ...
-    def over(self) -> None: ...
+    def finish(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Quota:
             await trio.sleep(QUOTA_SAVE)
             await self._library.usage.save()
 
-    async def make_room(self, needed: int, *, asked: bool = False) -> list[str]:
+    async def evict_for(self, needed: int, *, asked: bool = False) -> list[str]:
         """Evict content so that `needed` more bytes fit; return the evicted roots.
 
         Raises QuotaFull, and then evicts nothing. `asked`: the owner requested this by name, so it
@@ -135,13 +135,13 @@ class Quota:
             if limit is None or used + needed <= limit or not needed:
                 return []
             try:
-                return await self._go(used + needed - limit, needed, limit)
+                return await self._evict_enough(used + needed - limit, needed, limit)
             except QuotaFull:
                 if asked and not self.allowance.firm:
                     return []
                 raise
             finally:
-                self._proof.over()
+                self._proof.finish()
 
     async def _limit(self) -> int | None:
         """Return the bytes that the library may take now, as other programs fill the disk too."""
@@ -192,7 +192,7 @@ class Quota:
             if root in self._library.usage.fetched and self._library.knows(root):
                 await self._evict(root)
 
-    async def _go(self, lacking: int, needed: int, limit: int) -> list[str]:
+    async def _evict_enough(self, lacking: int, needed: int, limit: int) -> list[str]:
         candidates = await self._candidates()
         if sum(item.size for item in candidates) < lacking:
             raise QuotaFull(limit, needed, self._library.store.used_bytes)

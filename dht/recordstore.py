@@ -20,7 +20,7 @@ from .key import SPACE, Key, point
 from .messages import Aged
 from .record import Record, time_code
 from .shares import Shares
-from .table import lot
+from .table import random_rank
 
 _OVERHEAD = 512  # bytes that an entry takes beside its record
 _Slot = tuple[PeerId, str]
@@ -45,7 +45,7 @@ class _Entry:
     network: str  # of the sender, "" for one in a local network
     distance: int
     serial: int
-    lot: int
+    rank: int
     heard: float  # when its author last announced it
     until: float  # when it expires
     last: float  # when it expires at the latest, without a later record
@@ -129,7 +129,7 @@ class RecordStore:
             network=network,
             distance=point(record.key) ^ self._own,
             serial=self._serial,
-            lot=lot(self._nonce, public_key_of(record.author) + record.key),
+            rank=random_rank(self._nonce, public_key_of(record.author) + record.key),
             heard=now - aged,
             until=now - aged + record.ttl + longer,
             last=now + defaults.LIVES * record.ttl + longer,
@@ -165,16 +165,16 @@ class RecordStore:
             entry.network, by_network
         ):
             return "quota"
-        leaving = [old] if old is not None else self._leaving(entry)
-        making = [] if entry in leaving else self._making_room(entry, leaving)
-        if entry in leaving or making is None:
+        evicted = [old] if old is not None else self._evicted_under_key(entry)
+        further = [] if entry in evicted else self._evicted_for_space(entry, evicted)
+        if entry in evicted or further is None:
             return "full"
-        for each in (*leaving, *making):
+        for each in (*evicted, *further):
             self._remove(each)
         self._add(entry)
         return ""
 
-    def _leaving(self, entry: _Entry) -> list[_Entry]:
+    def _evicted_under_key(self, entry: _Entry) -> list[_Entry]:
         """Choose the record to evict under one key.
 
         If the author has too many slots, it is the author's oldest. Otherwise it is one of the
@@ -194,22 +194,22 @@ class RecordStore:
         """Yield each entry with its rank within its network or author, and its random rank."""
         networks: Counter[str] = Counter()
         authors: Counter[PeerId] = Counter()
-        for entry in sorted(here, key=lambda each: (each.lot, -each.made)):
+        for entry in sorted(here, key=lambda each: (each.rank, -each.made)):
             if entry.network:
                 networks[entry.network] += 1
             authors[entry.author] += 1
             group = max(networks[entry.network], authors[entry.author])
-            yield group, authors[entry.author], entry.lot, entry
+            yield group, authors[entry.author], entry.rank, entry
 
-    def _making_room(self, entry: _Entry, leaving: Sequence[_Entry]) -> list[_Entry] | None:
+    def _evicted_for_space(self, entry: _Entry, evicted: Sequence[_Entry]) -> list[_Entry] | None:
         """Choose further records to evict so that `entry` fits; None if it should not be stored.
 
         Takes the farthest record of the network that uses the most space, counting `entry` too.
         """
-        going = list(leaving)
-        needed = self.bytes + entry.size - self.limit - sum(each.size for each in leaving)
+        going = list(evicted)
+        needed = self.bytes + entry.size - self.limit - sum(each.size for each in evicted)
         changes = Counter({entry.network: entry.size})
-        for each in leaving:
+        for each in evicted:
             changes[each.network] -= each.size
         while needed > 0:
             network = self._shares.largest(entry.network, changes)
@@ -220,7 +220,7 @@ class RecordStore:
             going.append(farthest)
             needed -= farthest.size
             changes[network] -= farthest.size
-        return going[len(leaving) :]
+        return going[len(evicted) :]
 
     def _farthest(self, network: str, going: Collection[_Entry]) -> _Entry | None:
         listed = reversed(self._far.get(network, ()))

@@ -11,11 +11,11 @@ from ..transport.host import Host
 from ..transport.identity import PeerId
 from . import defaults
 from .asking import Asking, NoAnswer
+from .diallimiter import DialLimiter
 from .errors import BadRecord
 from .key import Key
 from .lookup import Lookup
 from .messages import Aged
-from .pace import Pace
 from .query import LookupSettings, Query
 from .record import open_record
 from .table import Table
@@ -36,7 +36,7 @@ class Searching:
         asking: Asking,
         table: Table,
         settings: LookupSettings,
-        pace: Pace | None = None,
+        limiter: DialLimiter | None = None,
     ) -> None:
         self.nursery: trio.Nursery | None = None
         self._host = host
@@ -44,7 +44,7 @@ class Searching:
         self._asking = asking
         self._table = table
         self._settings = settings
-        self._pace = pace
+        self._limiter = limiter
 
     def lookup(
         self,
@@ -53,7 +53,7 @@ class Searching:
         enough: int = 0,
         most: int = defaults.K,
         kinds: tuple[str, ...] = (),
-        pace: Pace | None = None,
+        limiter: DialLimiter | None = None,
     ) -> Lookup:
         """Prepare a look-up of keys of one region, starting from the contacts known now.
 
@@ -65,14 +65,14 @@ class Searching:
             self._table.nearest(keys[0], defaults.START),
             radius if len(keys) == 1 else cell_radius(radius),
             self._host.entropy,
-            settings=self._settings if enough else replace(self._settings, by_lot=False),
+            settings=self._settings if enough else replace(self._settings, random_order=False),
             own=self._own,
             serves=self._asking.serves(),
             linked=self._asking.linked,
             enough=enough,
             most=most,
             kinds=kinds,
-            pace=pace,
+            limiter=limiter,
         )
 
     async def run(self, lookup: Lookup) -> None:
@@ -94,7 +94,7 @@ class Searching:
 
     async def survey(self, key: Key) -> None:
         """Find the nodes around a key and estimate their density there; this is upkeep."""
-        lookup = self.lookup([key], pace=self._pace)
+        lookup = self.lookup([key], limiter=self._limiter)
         await self.run(lookup)
         self._table.sample(key, lookup.answerers())
 
@@ -115,7 +115,7 @@ class Searching:
             await self._check(aged for listed in found.records for aged in listed)
             now, wall = self._host.now(), self._host.wall()
             if code := lookup.answered(contact, found, now, wall):
-                self._asking.disbelieve(contact.peer, code)
+                self._asking.reject(contact.peer, code)
         search.news.set()
 
     def _failed(self, search: "_Search", query: Query, code: str) -> None:

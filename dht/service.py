@@ -24,14 +24,14 @@ from .asking import Asking
 from .brieflinks import BriefLinks, Connect
 from .candidate import Step
 from .contact import Contact
+from .diallimiter import DialLimiter
 from .finding import Found, Gathering, regions
 from .foundrecords import FoundRecord
 from .joining import Joining
 from .key import SPACE, Key, node_key
 from .mode import ModeRule
 from .ownrecords import OwnRecords
-from .pace import Pace
-from .persistence import Lasting, Shelf, Trouble
+from .persistence import DhtFiles, Persistence, Trouble
 from .publishing import Publishing, PublishReport
 from .query import LookupSettings
 from .record import Body, Record, open_record
@@ -95,9 +95,9 @@ class Dht:
         self._links = BriefLinks(host, endpoint, connect)
         self._asking = Asking(host, self._links, self._table, self._contact, endpoint.guard)
         pauses = settings.dial_pauses
-        pace = None if pauses is None else Pace(pauses[0], host.now(), pauses[1])
+        limiter = None if pauses is None else DialLimiter(pauses[0], host.now(), pauses[1])
         self._searching = Searching(
-            host, self.peer, self._asking, self._table, settings.lookups, pace
+            host, self.peer, self._asking, self._table, settings.lookups, limiter
         )
         self._joining = Joining(
             host,
@@ -107,7 +107,7 @@ class Dht:
             self._searching,
             links=endpoint.links,
             addresses=book,
-            survey_after=0.0 if pace is None else defaults.SURVEY_AFTER,
+            survey_after=0.0 if limiter is None else defaults.SURVEY_AFTER,
         )
         self._records = OwnRecords(identity)
         self._publishing = Publishing(
@@ -119,24 +119,24 @@ class Dht:
             settings.lookups,
             keep=self._keep,
             settled=self._joining.is_settled,
-            pace=pace,
+            limiter=limiter,
         )
-        self._lasting = None
+        self._persistence = None
         if settings.folder is not None:
-            shelf = Shelf(host, settings.folder)
-            self._lasting = Lasting(host, shelf, self._table, self._records, trouble)
+            dht_files = DhtFiles(host, settings.folder)
+            self._persistence = Persistence(host, dht_files, self._table, self._records, trouble)
         self._answering = Answering(
             host,
             endpoint.link,
             self._table,
             self._store,
             serves=lambda: self._rule.serves,
-            on_asker=self._joining.asked_by,
+            on_asker=self._joining.on_request,
         )
         endpoint.handle("dht.find", self._answering.on_find)
         endpoint.handle("dht.store", self._answering.on_store)
-        endpoint.on_link(self._joining.met)
-        endpoint.on_link_kept(self._joining.met)
+        endpoint.on_link(self._joining.on_linked)
+        endpoint.on_link_kept(self._joining.on_linked)
 
     # Finding records.
 
@@ -275,8 +275,8 @@ class Dht:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Join, announce and save until cancelled; reports started once saved state is loaded."""
-        if self._lasting is not None:
-            self._joining.remembered = await self._lasting.load()
+        if self._persistence is not None:
+            self._joining.remembered = await self._persistence.load()
         async with trio.open_nursery() as nursery:
             self._searching.nursery = nursery
             try:
@@ -284,8 +284,8 @@ class Dht:
                 nursery.start_soon(self._joining.run)
                 nursery.start_soon(self._publishing.run, nursery)
                 nursery.start_soon(self._watch)
-                if self._lasting is not None:
-                    nursery.start_soon(self._lasting.run)
+                if self._persistence is not None:
+                    nursery.start_soon(self._persistence.run)
                 task_status.started()
                 await trio.sleep_forever()
             finally:
@@ -297,7 +297,7 @@ class Dht:
 
     def network_changed(self) -> None:
         """Retry what failed, because a new network may reach it."""
-        self._links.forgive()
+        self._links.clear_backoffs()
         self._records.hurry(self._host.now())
         self._publishing.wake()
 
@@ -343,8 +343,8 @@ class Dht:
                 self.withdraw(own.record.body)
         if len(self._table):
             await self.flushed(timeout)
-        if self._lasting is not None:
-            await self._lasting.save()
+        if self._persistence is not None:
+            await self._persistence.save()
 
     def view(self) -> dict[str, Any]:
         """Return what `shoal dht` shows; times in seconds."""

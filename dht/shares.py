@@ -36,14 +36,16 @@ class Shares:
             self._sizes[name] = before + amount
             insort(self._order, (before + amount, name))
 
-    def largest(self, comer: str, changes: Mapping[str, int]) -> str:
+    def largest(self, newcomer: str, changes: Mapping[str, int]) -> str:
         """Return the user with the largest share after `changes` are added.
 
         Ties evict the newcomer, so it never displaces a share that is no larger than its own.
         """
-        changed = [(self[name] + amount, name == comer, name) for name, amount in changes.items()]
+        changed = [
+            (self[name] + amount, name == newcomer, name) for name, amount in changes.items()
+        ]
         others = (
-            (size, name == comer, name)
+            (size, name == newcomer, name)
             for size, name in reversed(self._order)
             if name not in changes
         )

@@ -49,7 +49,7 @@ class Slots:
         Returns the action's result, or None if it lost its slot to another source.
         """
         use = _Use(min(names, key=self._shares.__getitem__))
-        self._come(use)
+        self._enter(use)
         try:
             await use.admitted.wait()
             if not use.scope.cancel_called:
@@ -59,7 +59,7 @@ class Slots:
         finally:
             self._leave(use)
 
-    def _come(self, use: _Use) -> None:
+    def _enter(self, use: _Use) -> None:
         if len(self._used) >= self._count:
             largest = self._shares.largest(use.name, {use.name: 1})
             if largest == use.name:

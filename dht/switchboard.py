@@ -50,19 +50,19 @@ class Switchboard(Protocol):
     def on_link_back(self, callback: Callable[[Any], None]) -> None: ...
 
 
-async def _nobody(_root: str) -> Sequence[PeerId]:
+async def _no_providers(_root: str) -> Sequence[PeerId]:
     return ()
 
 
-async def _no_way(_peer: PeerId) -> object:
+async def _no_dial(_peer: PeerId) -> object:
     return None
 
 
-def _silent(_root: str, _size: int, _chunks: int, _ranges: bytes | None) -> None:
+def _no_announcement(_root: str, _size: int, _chunks: int, _ranges: bytes | None) -> None:
     """Announce nothing."""
 
 
-def _forgotten(_root: str) -> None:
+def _no_withdrawal(_root: str) -> None:
     """Withdraw nothing."""
 
 
@@ -76,7 +76,7 @@ class Swarm:
     (packed, see `ranges.py`; None for all). `withdraw(root)` is called when none are held.
     """
 
-    providers: Callable[[str], Awaitable[Sequence[PeerId]]] = _nobody
-    connect: Callable[[PeerId], Awaitable[object]] = _no_way
-    announce: Callable[[str, int, int, bytes | None], None] = _silent
-    withdraw: Callable[[str], None] = _forgotten
+    providers: Callable[[str], Awaitable[Sequence[PeerId]]] = _no_providers
+    connect: Callable[[PeerId], Awaitable[object]] = _no_dial
+    announce: Callable[[str, int, int, bytes | None], None] = _no_announcement
+    withdraw: Callable[[str], None] = _no_withdrawal

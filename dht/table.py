@@ -160,7 +160,7 @@ class Table:
     def _admit(self, bucket: _Bucket, entry: _Entry) -> bool:
         if self._crowded(bucket, entry.contact):
             return False
-        if len(bucket.entries) >= defaults.K and not self._give_way(bucket, entry):
+        if len(bucket.entries) >= defaults.K and not self._evict_for(bucket, entry):
             return False
         bucket.entries[entry.contact.peer] = entry
         self._networks.update(entry.contact.networks)
@@ -177,7 +177,7 @@ class Table:
             for name in contact.networks
         )
 
-    def _give_way(self, bucket: _Bucket, entry: _Entry) -> bool:
+    def _evict_for(self, bucket: _Bucket, entry: _Entry) -> bool:
         """Evict a contact from a full bucket in favour of `entry`; return whether one was.
 
         Evicts a failing contact first, then one that is not publicly reachable if `entry` is, then
@@ -186,14 +186,16 @@ class Table:
         failing = [e for e in bucket.entries.values() if e.failures >= defaults.FAILURES]
         indirect = [e for e in bucket.entries.values() if not e.contact.networks]
         leaving = (
-            failing or (indirect if entry.contact.networks else []) or self._packed(bucket, entry)
+            failing
+            or (indirect if entry.contact.networks else [])
+            or self._crowded_part(bucket, entry)
         )
         if not leaving:
             return False
         self._remove(bucket, leaving[0].contact.peer)
         return True
 
-    def _packed(self, bucket: _Bucket, entry: _Entry) -> list[_Entry]:
+    def _crowded_part(self, bucket: _Bucket, entry: _Entry) -> list[_Entry]:
         """Return contacts to evict if `entry` is in a less crowded part of the bucket's range.
 
         The latest heard comes first. Otherwise identities next to one key, which an attacker can
@@ -354,6 +356,6 @@ def _density(at: int, found: Iterable[Contact]) -> float:
     return (defaults.K - 1) * SPACE / max(distances[-1], 1)
 
 
-def lot(nonce: bytes, key: bytes) -> int:
+def random_rank(nonce: bytes, key: bytes) -> int:
     """Return a pseudorandom rank of a key that cannot be predicted without the nonce."""
     return int.from_bytes(hashlib.sha256(nonce + key).digest()[:8])

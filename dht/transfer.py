@@ -155,13 +155,13 @@ class Transfer:
         source.queue += fresh
         return bool(fresh)
 
-    def _holders(self, digest: str) -> int:
+    def _providers(self, digest: str) -> int:
         """Return the number of sources that have a chunk."""
         return sum([digest in source.has for source in self.sources.values()])
 
     def is_rare(self, digest: str) -> bool:
         """Whether at most one peer is known to have it."""
-        return self._holders(digest) <= 1
+        return self._providers(digest) <= 1
 
     def spare(self, peer: PeerId, digest: str) -> bool:
         """Whether the peer may postpone this chunk in favour of peers that also lack it."""
@@ -218,7 +218,7 @@ class Transfer:
             looked += 1
             if now < source.spared.get(digest, -math.inf) + SPARED_FOR:
                 continue
-            rank = self._holders(digest)
+            rank = self._providers(digest)
             if best is None or rank < best:
                 best, place = rank, index
             if looked == RARE_AMONG or best == 1:

@@ -13,13 +13,13 @@ from math import inf
 from ..transport.identity import PeerId
 from . import defaults
 from .contact import Contact
+from .diallimiter import DialLimiter
 from .key import KEY_BYTES, SPACE, Key, point
 from .lookup import Lookup
 from .messages import Aged, Found, Store, batches
-from .pace import Pace
 from .query import LookupSettings, Query
 from .record import Record
-from .table import lot
+from .table import random_rank
 
 _BITS = 8 * KEY_BYTES
 _AGAIN = -1
@@ -113,19 +113,19 @@ class Walk:
         serves: Contact | None = None,
         linked: Callable[[PeerId], bool] = lambda peer: False,
         all_known: bool = False,
-        pace: Pace | None = None,
+        limiter: DialLimiter | None = None,
     ) -> None:
         """Prepare the walk; `next` returns its first queries.
 
         `all_known` means that the table has all serving nodes, so no look-up is needed. A
-        background walk has a `pace`: it stores at linked nodes immediately, and dials others only
-        while too few nodes store a record and this rate limiter allows it.
+        background walk has a `limiter`: it stores at linked nodes immediately, and dials others
+        only while too few nodes store a record and this rate limiter allows it.
         """
         self.results = {record.place: Published(record) for record in records}
         self.finds = 0  # queries sent
         self.stores = 0  # messages sent
         self._nearest = nearest
-        self._radius = radius if settings is None or settings.by_lot else 0.0
+        self._radius = radius if settings is None or settings.random_order else 0.0
         self._entropy = entropy
         self._nonce = entropy(16)
         # One query per path at a time is enough, as many cells are looked up at once.
@@ -134,7 +134,7 @@ class Walk:
         self._serves = serves
         self._linked = linked
         self._all_known = all_known
-        self._pace = pace
+        self._limiter = limiter
         by_key: dict[Key, list[Record]] = {}
         for record in records:
             by_key.setdefault(record.key, []).append(record)
@@ -163,14 +163,14 @@ class Walk:
         lookups = (cell.lookup.wake_at(now) for cell in self._active)
         late = (parcel.sent + defaults.STORE_LATE for parcel in self._sent.values())
         pauses = (parcel.due for parcel in self._later)
-        dial = self._pace.at if self._pace is not None and self._held else inf
+        dial = self._limiter.at if self._limiter is not None and self._held else inf
         mine = (when for when in (dial, *late) if when > now)
         return min((*lookups, *pauses, *mine), default=inf)
 
     def next(self, now: float) -> list[Query | StoreQuery]:
         """Return the queries and stores to send now."""
         found: list[Query | StoreQuery] = []
-        self._leave_late(now)
+        self._drop_late(now)
         moved = True
         while moved:
             self._begin()
@@ -197,7 +197,7 @@ class Walk:
         due = [parcel for parcel in self._later if parcel.due <= now]
         self._later = [parcel for parcel in self._later if parcel.due > now]
         for parcel in due:
-            if parcel.silent and self._spared(parcel.query):
+            if parcel.silent and self._is_redundant(parcel.query):
                 self._give_up(parcel)  # enough other nodes have acknowledged meanwhile
             else:
                 self._parcels.append(parcel)
@@ -206,31 +206,31 @@ class Walk:
         """Send the next held message that is still needed, once all earlier ones are answered."""
         while self._held and not self._parcels and not self._sent:
             parcel = self._held[0]
-            if not self._spared(parcel.query):
-                if not self._at_hand(parcel.query.contact) and not self._paced(now):
+            if not self._is_redundant(parcel.query):
+                if not self._can_send_now(parcel.query.contact) and not self._may_dial(now):
                     return
                 self._parcels.append(parcel)
             else:
                 self._give_up(parcel)
             self._held.popleft()
 
-    def _paced(self, now: float) -> bool:
-        return self._pace is None or self._pace.take(now)
+    def _may_dial(self, now: float) -> bool:
+        return self._limiter is None or self._limiter.take(now)
 
-    def _at_hand(self, contact: Contact) -> bool:
+    def _can_send_now(self, contact: Contact) -> bool:
         """Whether a store at this node need not wait for permission to dial."""
-        return self._pace is None or self._linked(contact.peer)
+        return self._limiter is None or self._linked(contact.peer)
 
     @staticmethod
     def _late(parcel: _Parcel, now: float) -> bool:
         return parcel.sent + defaults.STORE_LATE <= now
 
-    def _leave_late(self, now: float) -> None:
+    def _drop_late(self, now: float) -> None:
         """Drop late stores if nothing else is left to do and their records have enough replicas."""
         if self._waiting or self._active or self._parcels or self._later:
             return
         for query, parcel in list(self._sent.items()):
-            if self._late(parcel, now) and self._spared(query):
+            if self._late(parcel, now) and self._is_redundant(query):
                 self._give_up(self._sent.pop(query))
 
     def _begin(self) -> None:
@@ -246,7 +246,7 @@ class Walk:
                 cell.looked_up = True
                 self._pack(cell, self._nearest(records[0].key, defaults.REGION_MOST))
                 continue
-            eager = self._pace is None and len(self.results) <= defaults.EAGER
+            eager = self._limiter is None and len(self.results) <= defaults.EAGER
             if eager and block != _AGAIN:
                 self._send(self._at_once(cell))
             self._active.append(cell)
@@ -280,7 +280,7 @@ class Walk:
             own=self._own,
             serves=self._serves,
             linked=self._linked,
-            pace=self._pace,
+            limiter=self._limiter,
         )
 
     def _end_lookups(self) -> bool:
@@ -314,7 +314,7 @@ class Walk:
             by_contact.setdefault(contact, {})[record.sealed] = cell, record
             self.results[record.place].sent.add(contact.peer)
         for contact in sorted(by_contact, key=lambda each: not each.direct):
-            items, at_hand = by_contact[contact], self._at_hand(contact)
+            items, at_hand = by_contact[contact], self._can_send_now(contact)
             for batch in batches([Aged(0, sealed) for sealed in items]):
                 chosen = [items[aged.sealed] for aged in batch]
                 several = tuple(record for _, record in chosen)
@@ -338,7 +338,7 @@ class Walk:
             if index < defaults.K or contact.point ^ at <= self._radius
         ]
         if len(chosen) > defaults.REGION_MOST:
-            chosen.sort(key=lambda contact: lot(self._nonce, contact.key))
+            chosen.sort(key=lambda contact: random_rank(self._nonce, contact.key))
         return chosen[: defaults.REGION_MOST]
 
     # Replies.
@@ -380,8 +380,8 @@ class Walk:
         parcel = self._sent.pop(query, None)
         if parcel is None:
             return
-        again = parcel.tries < defaults.STORE_TRIES and self._at_hand(query.contact)
-        if again and not self._spared(query):
+        again = parcel.tries < defaults.STORE_TRIES and self._can_send_now(query.contact)
+        if again and not self._is_redundant(query):
             parcel.silent = True
             self._again(parcel, now)
             return
@@ -393,7 +393,7 @@ class Walk:
             self.results[record.place].failed.append(parcel.query.contact.peer)
         self._finish(parcel)
 
-    def _spared(self, query: StoreQuery) -> bool:
+    def _is_redundant(self, query: StoreQuery) -> bool:
         """Whether enough other nodes store each of its records."""
         return all(self.results[record.place].enough for record in query.records)
 

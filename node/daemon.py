@@ -228,7 +228,7 @@ class Node:
             _allowed(host, config, library),
             claims=self.holdings.claims,
             proof=Proving(
-                host, library, self.exchange.holder, connect=self.providers.connect, guard=guard
+                host, library, self.exchange.provider, connect=self.providers.connect, guard=guard
             ),
             in_use=self.holdings.in_use,
             withdraw=self.holdings.evicted,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.dht.announcing import following
+from shoal.dht.announcing import next_announcement
 
 
 def steps(total: int) -> list[int]:
@@ -12,7 +12,7 @@ def steps(total: int) -> list[int]:
     for held in range(1, total + 1):
         if held >= due:
             said.append(held)
-            due = following(held, total)
+            due = next_announcement(held, total)
     return said
 
 
@@ -20,8 +20,8 @@ def test_announcement_schedule() -> None:
     assert steps(1) == [1]
     assert steps(4) == [1, 2, 3, 4]
     assert steps(100) == [1, 2, 4, 8, 16, 25, 50, 75, 100]
-    assert following(100, 100) > 100
-    assert following(0, 100) == 1
+    assert next_announcement(100, 100) > 100
+    assert next_announcement(0, 100) == 1
 
 
 @given(st.integers(1, 5000))

@@ -141,7 +141,7 @@ async def test_a_contact_is_not_evicted_because_a_peer_names_it_at_a_wrong_addre
             link.close("idle")
         while one.endpoint.links():  # noqa: ASYNC110
             await trio.sleep(0.01)
-        one.dht._links.forgive()
+        one.dht._links.clear_backoffs()
         with suppress(NoAnswer):
             await one.dht._asking.find(false, Find(()))
     assert (other.peer in one.dht._table) is defended

@@ -117,7 +117,7 @@ async def test_a_failed_dial_is_followed_by_a_pause(autojump_clock: MockClock) -
     with pytest.raises(DialFailed):
         await links.to(Contact(PEERS[0]))
     assert len(board.dials) == 2
-    links.forgive()
+    links.clear_backoffs()
     board.dead.clear()
     await links.to(Contact(PEERS[0]))
     assert links.linked(PEERS[0])
@@ -158,10 +158,10 @@ async def test_failed_dials_of_one_host_are_limited(
 ) -> None:
     """A liar names endless peers at one host. Twin: without the limit each is dialled."""
     if not defended:
-        monkeypatch.setattr(defaults, "KNOCKS", (1e9, 1e9))
+        monkeypatch.setattr(defaults, "FAILED_DIALS", (1e9, 1e9))
     board, links = make()
     relay = Address("9.9.9.9", 7, PEERS[198])
-    burst = int(defaults.KNOCKS[0]) if defended else 1000
+    burst = int(defaults.FAILED_DIALS[0]) if defended else 1000
 
     async def knock(number: int) -> None:
         peer = PEERS[number]

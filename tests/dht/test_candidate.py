@@ -19,8 +19,8 @@ def test_a_referrer_is_doubted_once_for_each_dead_contact() -> None:
     ghosts = candidates(5, liar)
     for number, ghost in enumerate(ghosts):
         assert ghosts[-1].doubt == number
-        ghost.in_vain()
-        ghost.in_vain()  # late, then failed: counts once
+        ghost.mark_failed()
+        ghost.mark_failed()  # late, then failed: counts once
     assert ghosts[0].doubt == 5
     assert liar.doubt == 0, "it is in the own table"
 
@@ -29,18 +29,18 @@ def test_replies_speak_for_the_referrer_up_to_a_limit() -> None:
     (one,) = candidates(1)
     named = candidates(10, one)
     for each in named[:6]:
-        each.made_good()
+        each.mark_answered()
     for each in named[6:]:
-        each.in_vain()
+        each.mark_failed()
     assert named[0].doubt == 4 - defaults.CREDIT
 
 
 def test_a_late_reply_clears_the_doubt() -> None:
     (one,) = candidates(1)
     (late, other) = candidates(2, one)
-    late.in_vain()
+    late.mark_failed()
     assert other.doubt == 1
-    late.made_good()
+    late.mark_answered()
     assert other.doubt == 0 and (one.good, one.bad) == (1, 0)
 
 
@@ -49,17 +49,17 @@ def test_the_best_referrer_counts() -> None:
     liar.bad = 9
     (named,) = candidates(1, liar)
     assert named.doubt == 9
-    named.named_by(honest)
+    named.add_referrer(honest)
     assert named.doubt == 0
 
 
 def test_naming_a_contact_that_already_failed_counts_against_the_second_referrer_too() -> None:
     first, second = candidates(2)
     (ghost,) = candidates(1, first)
-    ghost.in_vain()
-    ghost.named_by(second)
+    ghost.mark_failed()
+    ghost.add_referrer(second)
     assert ghost.doubt == 1 and second.bad == 1
-    ghost.named_by(ghost)
+    ghost.add_referrer(ghost)
     assert ghost.by == [first, second], "it cannot vouch for itself"
 
 
@@ -68,7 +68,7 @@ def test_sure_contacts_answered_or_are_in_the_table_or_have_two_referrers() -> N
     assert first.sure
     (one,) = candidates(1, first)
     assert not one.sure
-    one.named_by(second)
+    one.add_referrer(second)
     assert one.sure
     first.bad = second.bad = 3
     assert not one.sure

@@ -12,16 +12,16 @@ import trio
 from trio.testing import MockClock
 
 from shoal.dht import exchange as exchange_module
-from shoal.dht import holder as holder_module
+from shoal.dht import provider as provider_module
 from shoal.dht import transfer
 from shoal.dht.chunkstore import ChunkStore
 from shoal.dht.defaults import (
     CHUNK,
     CHUNK_TIMEOUT,
+    FAILED_LIMIT,
     PEERS_AT_ONCE,
     SERVE_AT_ONCE,
     SERVE_WAITING,
-    VAIN_LIMIT,
 )
 from shoal.dht.errors import ChunkCorrupt, DiskFull, FetchFailed, ModelError
 from shoal.dht.exchange import Exchange
@@ -501,7 +501,7 @@ async def test_a_replaced_peer_waits_longer_each_time(
     with trio.move_on_after(600):
         await getter.get(manifest, patience=1000.0)
     asked = [getter.node.asked_of[node.peer] for node in false]
-    assert min(asked) >= VAIN_LIMIT
+    assert min(asked) >= FAILED_LIMIT
     assert sum(asked) < 20 * count  # one attempt per 15 s would give 24 times
     swarm.network.down.clear()
     assert (await getter.get(manifest)).seconds < 15
@@ -633,7 +633,7 @@ async def test_a_disk_that_fills_midway_loses_nothing(
 async def test_big_manifests_come_in_pieces(
     swarm: Swarm, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holder_module, "MANIFEST_PIECE", 100)
+    monkeypatch.setattr(provider_module, "MANIFEST_PIECE", 100)
     monkeypatch.setattr(exchange_module, "MANIFEST_PIECE", 100)
     seed, manifest = await swarm.seed("seed")
     getter = await swarm.member("getter")
@@ -763,7 +763,7 @@ async def test_concurrent_reads_and_the_queue_of_one_peer_are_limited(
 
     async def ask(peer: str) -> None:
         call = Call(PeerId(peer), {"digest": digest}, b"")
-        answers.append(await exchange.holder._serve_chunk(call))
+        answers.append(await exchange.provider._serve_chunk(call))
 
     async with trio.open_nursery() as nursery:
         for _ in range(50):
@@ -776,7 +776,7 @@ async def test_concurrent_reads_and_the_queue_of_one_peer_are_limited(
     refused = [answer for answer in answers if isinstance(answer, Refusal)]
     assert len(refused) == 50 - SERVE_WAITING
     assert {answer.code for answer in refused} == {"busy"}
-    assert exchange.holder._guests == {}
+    assert exchange.provider._guests == {}
 
 
 async def test_cancelling_a_fetch_keeps_stored_chunks(

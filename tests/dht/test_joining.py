@@ -66,7 +66,7 @@ def make(**more: Any) -> tuple[Joining, Asking]:
 
 def ask(joining: Joining, one: Contact, ip: str) -> None:
     link = SimpleNamespace(peer=one.peer, address=(ip, 1), brief=True)
-    joining.asked_by(cast(Link, link), one)
+    joining.on_request(cast(Link, link), one)
 
 
 @pytest.mark.trio
@@ -104,9 +104,9 @@ async def test_each_peer_is_asked_once_per_pause(autojump_clock: MockClock) -> N
         nursery.start_soon(joining.run)
         for _ in range(100):
             ask(joining, one, "8.8.8.8")
-            await trio.sleep(defaults.CURIOUS_REST / 200)
+            await trio.sleep(defaults.PROBE_PAUSE / 200)
         assert asking.asked == [one.peer]
-        await trio.sleep(defaults.CURIOUS_REST)
+        await trio.sleep(defaults.PROBE_PAUSE)
         ask(joining, one, "8.8.8.8")
         await trio.sleep(1)
         assert asking.asked == [one.peer] * 2
@@ -141,8 +141,8 @@ async def test_remembered_peers_are_limited(autojump_clock: MockClock) -> None:
                 await trio.sleep(0.1)
         await trio.sleep(1)
         assert len(joining._asked) <= defaults.BRIEF_RESTING
-        assert len(joining._curious) <= defaults.CURIOUS
-        assert len(joining._probes._waiting) < defaults.CURIOUS
+        assert len(joining._to_probe) <= defaults.PROBES
+        assert len(joining._probes._waiting) < defaults.PROBES
         nursery.cancel_scope.cancel()
 
 
@@ -151,7 +151,7 @@ async def test_a_restarted_daemon_does_not_dial_all_contacts_of_its_last_run(
     autojump_clock: MockClock,
 ) -> None:
     """Twin: a node without members has only the contacts of its last run, and dials many."""
-    for after, most in ((60.0, defaults.KNOCKS_AT_ONCE), (0.0, defaults.BRIEF_DIALS)):
+    for after, most in ((60.0, defaults.BOOTSTRAP_AT_ONCE), (0.0, defaults.BRIEF_DIALS)):
         joining, asking = make(survey_after=after)
         joining.remembered = contacts(100, first=10)
         asking.silent = {one.peer for one in joining.remembered}

@@ -11,7 +11,7 @@ from shoal.dht.finding import Found
 from shoal.dht.foundrecords import FoundRecord
 from shoal.dht.key import Key
 from shoal.dht.kvchain import Chain, KvGroup, KvScope
-from shoal.dht.kvindex import KvFound, KvHolder, KvIndex
+from shoal.dht.kvindex import KvFound, KvIndex, KvProvider
 from shoal.dht.kvsearch import PROOF, SHORT, PrefixSearch
 from shoal.dht.record import Body
 from shoal.transport.calls import Answer, Reply
@@ -112,7 +112,7 @@ async def test_the_longest_prefix_is_found(autojump_clock: trio.testing.MockCloc
     )
     swarm.network.down.add(swarm.peers[3])
     found = await swarm.longest(wanted)
-    assert found.holders == (KvHolder(swarm.peers[2], 317), KvHolder(swarm.peers[1], 100))
+    assert found.providers == (KvProvider(swarm.peers[2], 317), KvProvider(swarm.peers[1], 100))
     assert swarm.board.finds == 1 and found.rounds <= 3
     assert swarm.dialled[swarm.peers[4]] == 0, "its chain has another first block"
 
@@ -122,15 +122,15 @@ async def test_chains_on_this_node_count_too(autojump_clock: trio.testing.MockCl
     swarm = Swarm(2)
     await swarm.announced(n0=chain(7), n1=chain(5))
     found = await swarm.longest(chain(9))
-    assert found.holders == (KvHolder(swarm.peers[0], 7), KvHolder(swarm.peers[1], 5))
+    assert found.providers == (KvProvider(swarm.peers[0], 7), KvProvider(swarm.peers[1], 5))
 
 
 @pytest.mark.trio
 async def test_providers_must_have_the_layers(autojump_clock: trio.testing.MockClock) -> None:
     swarm = Swarm(2)
     await swarm.announced(n1=chain(5))
-    assert (await swarm.longest(chain(9), (2, 8))).holders
-    assert not (await swarm.longest(chain(9), (2, 9))).holders
+    assert (await swarm.longest(chain(9), (2, 8))).providers
+    assert not (await swarm.longest(chain(9), (2, 9))).providers
     assert swarm.asked() == 1, "its record shows the layers"
 
 
@@ -147,7 +147,7 @@ async def test_withdrawing_a_chain(autojump_clock: trio.testing.MockClock) -> No
         await trio.sleep(2)
         assert not pen.bodies
         nursery.cancel_scope.cancel()
-    assert not (await swarm.longest(chain(4))).holders
+    assert not (await swarm.longest(chain(4))).providers
 
 
 @pytest.mark.trio
@@ -182,9 +182,9 @@ async def test_a_liar_is_dropped(
     swarm, wanted = Swarm(3), chain(512)
     await swarm.announced(n1=wanted, n2=chain(40))
     swarm.nodes[1].twist = lie
-    assert (await swarm.longest(wanted)).holders == (KvHolder(swarm.peers[2], 40),)
+    assert (await swarm.longest(wanted)).providers == (KvProvider(swarm.peers[2], 40),)
     asked = swarm.asked()
-    assert (await swarm.longest(wanted)).holders == (KvHolder(swarm.peers[2], 40),)
+    assert (await swarm.longest(wanted)).providers == (KvProvider(swarm.peers[2], 40),)
     assert swarm.asked() == asked + 1, "it is not asked again"
 
     # Twin: without the proofs it is believed.
@@ -194,7 +194,7 @@ async def test_a_liar_is_dropped(
 
     monkeypatch.setattr(PrefixSearch, "answered", believed)
     swarm.indexes[0] = swarm.index(0)
-    assert (await swarm.longest(wanted)).holders[0].peer == swarm.peers[1]
+    assert (await swarm.longest(wanted)).providers[0].peer == swarm.peers[1]
 
 
 @pytest.mark.trio
@@ -204,11 +204,13 @@ async def test_a_provider_that_fails_at_use_is_distrusted_for_a_while(
     swarm = Swarm(3)
     await swarm.announced(n1=chain(9), n2=chain(4))
     index = swarm.indexes[0]
-    assert (await index.longest(chain(9), LAYERS)).holders[0].peer == swarm.peers[1]
+    assert (await index.longest(chain(9), LAYERS)).providers[0].peer == swarm.peers[1]
     index.refute(swarm.peers[1])
-    assert [one.peer for one in (await index.longest(chain(9), LAYERS)).holders] == [swarm.peers[2]]
+    assert [one.peer for one in (await index.longest(chain(9), LAYERS)).providers] == [
+        swarm.peers[2]
+    ]
     index._liars[swarm.peers[1]] = HOST.now() - 1
-    assert (await index.longest(chain(9), LAYERS)).holders[0].peer == swarm.peers[1]
+    assert (await index.longest(chain(9), LAYERS)).providers[0].peer == swarm.peers[1]
 
 
 @pytest.mark.trio
@@ -230,8 +232,8 @@ async def test_a_flood_of_claims(autojump_clock: trio.testing.MockClock) -> None
             defaults.BLOCKS_LIMIT, LAYERS,
         )  # fmt: skip
         swarm.board.of(author).publish(huge, lasting=False)
-    assert not (await swarm.longest(wanted)).holders
-    assert sum(swarm.dialled.values()) == defaults.KV_HOLDERS
+    assert not (await swarm.longest(wanted)).providers
+    assert sum(swarm.dialled.values()) == defaults.KV_PROVIDERS
 
 
 BAD: list[tuple[Any, bytes]] = [

@@ -60,13 +60,13 @@ def test_512_blocks_need_one_look_up_and_three_round_trips(
         found = await asker.within(lambda: asker.kv.longest(wanted, LAYERS))
         took = trio.current_time() - began
         monkeypatch.undo()
-        assert [one.blocks for one in found.holders] == sorted(lengths, reverse=True)
+        assert [one.blocks for one in found.providers] == sorted(lengths, reverse=True)
         assert len(finds) == 1
         trips: dict[str, int] = {}
         for link, method in calls:
             if method == "kv.have":
                 trips[link.peer] = trips.get(link.peer, 0) + 1
-        assert set(trips) == {one.peer for one in found.holders}
+        assert set(trips) == {one.peer for one in found.providers}
         assert max(trips.values()) <= 3 and found.rounds == max(trips.values())
         assert took < 3, "the round trips of some look-ups on home links"
 

@@ -23,11 +23,11 @@ def honest(names: tuple[bytes, ...]) -> Callable[[bytes], bytes]:
     return answered
 
 
-def ask(search: PrefixSearch, holder: Callable[[bytes], bytes]) -> bool:
+def ask(search: PrefixSearch, provider: Callable[[bytes], bytes]) -> bool:
     while not search.done:
         question = search.question()
         assert 0 < len(question) <= defaults.KV_ASKED * SHORT
-        if not search.answered(holder(question)):
+        if not search.answered(provider(question)):
             return False
     return True
 

@@ -9,10 +9,10 @@ import pytest
 
 from shoal.dht import defaults
 from shoal.dht.contact import Contact
+from shoal.dht.diallimiter import DialLimiter
 from shoal.dht.key import Key, distance, key_at, point
 from shoal.dht.lookup import Lookup
 from shoal.dht.messages import Aged, Find, Found
-from shoal.dht.pace import Pace
 from shoal.dht.query import LookupSettings
 from shoal.dht.record import Record
 from shoal.transport.address import Address
@@ -104,7 +104,7 @@ def test_a_liar_spoils_one_path(paths: int) -> None:
     liars = [Contact(peer(70_000 + n), [Address("9.9.9.9", 1)]) for n in range(400)]
     liars.sort(key=lambda one: distance(one.key, key))
     honest = contacts(9)
-    settings = LookupSettings(paths=paths, by_lot=False, subnet_limits=False, queries=30)
+    settings = LookupSettings(paths=paths, random_order=False, subnet_limits=False, queries=30)
     start = [liars[0], *honest]
     task = Lookup([key], start, 2**240, entropy(), settings=settings, enough=1)
     asked: list[Contact] = []
@@ -276,7 +276,7 @@ def test_one_network_is_not_queried_first_again_and_again() -> None:
     crowd = [Contact(peer(80_000 + n), [Address(f"9.9.9.{n}", 1)]) for n in range(1, 13)]
     others = contacts(12)
     for limited in (True, False):
-        settings = LookupSettings(paths=1, by_lot=False, subnet_limits=limited)
+        settings = LookupSettings(paths=1, random_order=False, subnet_limits=limited)
         start = [*crowd, *others] if limited else [*others, *crowd]
         task = Lookup([key], start, 0, entropy(), settings=settings, enough=1)
         order: list[Contact] = []
@@ -510,11 +510,11 @@ def test_a_background_look_up_uses_existing_links(net: Net) -> None:
     fresh(net)
     key = blob(31).key
     linked = {node.contact.peer for node in net.owners(key, 60)[::5]} | linked_to(net, 12)
-    for pace, most in ((Pace(20.0, net.now), 3), (None, 40)):
-        task = net.lookup([key], linked=linked.__contains__, pace=pace)
+    for limiter, most in ((DialLimiter(20.0, net.now), 3), (None, 40)):
+        task = net.lookup([key], linked=linked.__contains__, limiter=limiter)
         net.run(task)
         dialled = [step for step in task.steps if step.contact.peer not in linked]
-        assert (len(dialled) <= 3) is (pace is not None) and len(dialled) <= most
+        assert (len(dialled) <= 3) is (limiter is not None) and len(dialled) <= most
         true = {node.contact for node in net.owners(key, 20)}
         assert len(true & set(task.region())) >= 19
 
@@ -522,7 +522,7 @@ def test_a_background_look_up_uses_existing_links(net: Net) -> None:
 def test_a_background_look_up_dials_at_a_limited_rate(net: Net) -> None:
     """Without any link it still reaches the region, and stops after a few replies from it."""
     fresh(net)
-    task = net.lookup([blob(32).key], pace=Pace(20.0, net.now))
+    task = net.lookup([blob(32).key], limiter=DialLimiter(20.0, net.now))
     began = net.now
     net.run(task)
     asked = [step.asked for step in task.steps]
@@ -538,7 +538,7 @@ def test_a_background_look_up_dials_no_relay() -> None:
     relay = Address("8.8.8.8", 4001, peer(9))
     hidden = [Contact(peer(n), [relay.through(peer(n))]) for n in range(10, 14)]
     key = blob(33).key
-    task = Lookup([key], hidden, 2**256, entropy(), pace=Pace(20.0, 0.0))
+    task = Lookup([key], hidden, 2**256, entropy(), limiter=DialLimiter(20.0, 0.0))
     assert task.next(100.0) == [] and task.done
     assert Lookup([key], hidden, 2**256, entropy()).next(100.0), "a user waits for this one"
 
@@ -557,7 +557,9 @@ def test_a_background_look_up_ends_while_all_contacts_are_unreachable(net: Net) 
     fresh(net)
     for node in net.nodes.values():
         node.up = False
-    task = Lookup([blob(35).key], contacts(60), 2**256, entropy(), pace=Pace(20.0, net.now))
+    task = Lookup(
+        [blob(35).key], contacts(60), 2**256, entropy(), limiter=DialLimiter(20.0, net.now)
+    )
     net.run(task)
     assert len(task.steps) == defaults.PATIENT_DIALS
     fresh(net)

@@ -16,7 +16,7 @@ from shoal.transport.identity import PeerId
 from shoal.transport.link import Link
 
 from .network import Network, Node, Twist
-from .test_holder import Member, member, seeded
+from .test_provider import Member, member, seeded
 
 pytestmark = pytest.mark.trio
 
@@ -37,7 +37,7 @@ class World:
 
     def proving_of(self, one: Member) -> Proving:
         return Proving(
-            one.host, one.library, one.exchange.holder, connect=lambda peer: self._to(one, peer)
+            one.host, one.library, one.exchange.provider, connect=lambda peer: self._to(one, peer)
         )
 
     async def _to(self, one: Member, peer: PeerId) -> Link:
@@ -48,7 +48,7 @@ class World:
             raise DialFailed("unreachable", "no reply")
         return cast(Link, link)
 
-    async def holder(self, name: str, ip: str) -> Member:
+    async def provider(self, name: str, ip: str) -> Member:
         """Add a node that holds the blob."""
         other = await member(self.network, name, self.folder)
         await other.library.add_blob(self.folder / "file")
@@ -78,17 +78,17 @@ async def world(tmp_path: Path) -> World:
 
 async def test_replicas_count_once_per_network(world: World) -> None:
     assert await world.proven() == 0
-    await world.holder("a", "8.8.8.8")
+    await world.provider("a", "8.8.8.8")
     assert await world.proven() == 1
-    await world.holder("b", "8.8.8.9")
+    await world.provider("b", "8.8.8.9")
     assert await world.proven() == 1
-    await world.holder("c", "9.9.9.9")
+    await world.provider("c", "9.9.9.9")
     assert await world.proven() == 2
 
 
 async def test_in_a_local_network_each_machine_counts(world: World) -> None:
     for number in range(2):
-        await world.holder(f"m{number}", f"192.168.1.{number}")
+        await world.provider(f"m{number}", f"192.168.1.{number}")
     assert await world.proven() == 2
 
 
@@ -100,7 +100,7 @@ async def test_false_claims_do_not_count(world: World) -> None:
 
 
 async def test_a_partial_replica_is_detected(world: World) -> None:
-    half = await world.holder("half", "8.8.8.8")
+    half = await world.provider("half", "8.8.8.8")
     for digest in (await half.library.content(world.root)).order[: CHUNKS // 2]:
         half.library.store.remove(digest)
     found = [await world.proven() for _ in range(20)]
@@ -113,7 +113,7 @@ async def test_a_peer_that_forwards_chunks_fetched_from_us_does_not_count(
 ) -> None:
     """Twin: if this node keeps serving the content, the peer can forward its chunks."""
     if not defended:
-        world.own.exchange.holder.withheld = _Nothing()
+        world.own.exchange.provider.withheld = _Nothing()
     node = world.liar("passes-on", "8.8.8.8")
 
     async def pass_on(call: Call) -> Answer:
@@ -123,7 +123,7 @@ async def test_a_peer_that_forwards_chunks_fetched_from_us_does_not_count(
 
     node.handle("blob.chunk", pass_on)
     assert await world.proven() == (0 if defended else 1)
-    world.proving.over()
+    world.proving.finish()
     digest = (await world.own.library.content(world.root)).order[0]
     assert isinstance(await world.own.ask("blob.chunk", node.peer, digest=digest), Reply)
 
@@ -136,11 +136,11 @@ class _Nothing(dict[str, Any]):
 
 
 async def test_two_nodes_do_not_evict_a_content_because_of_each_other(world: World) -> None:
-    other = await world.holder("other", "8.8.8.8")
+    other = await world.provider("other", "8.8.8.8")
     theirs = world.proving_of(other)
     assert await theirs.networks(world.root, [world.own.node.peer]) == 1
     assert await world.proven() == 0, "the other may be about to evict it"
-    theirs.over()
+    theirs.finish()
     assert await world.proven() == 1
 
 

@@ -80,7 +80,7 @@ class World:
         self.asked.append(root)
         return len(claimed) if self.believing else self.others.get(root, 0)
 
-    def over(self) -> None:
+    def finish(self) -> None:
         self.decided += 1
 
     def quota(self, limit: int | None, allowance: Allowance | None = None) -> Quota:
@@ -116,9 +116,9 @@ async def test_eviction_frees_space(world: World, tmp_path: Path) -> None:
     world.others = {own: 5, old: 2, new: 2}
     store = world.library.store
     quota = world.quota(store.used_bytes + CHUNK)
-    assert await quota.make_room(CHUNK) == []
+    assert await quota.evict_for(CHUNK) == []
     leaves = (await world.library.blobs.tree(old)).leaves
-    assert await quota.make_room(2 * CHUNK) == [old]
+    assert await quota.evict_for(2 * CHUNK) == [old]
     assert world.withdrawn == [old]
     assert not world.library.knows(old)
     assert store.missing(leaves) == list(leaves)
@@ -140,12 +140,12 @@ async def test_own_and_used_content_stays_and_the_refusal_has_a_code(
     world.others, world.used = {own: 9, used: 9, free: 9}, {used}
     quota = world.quota(world.library.store.used_bytes)
     with pytest.raises(QuotaFull) as error:
-        await quota.make_room(2 * CHUNK)
+        await quota.evict_for(2 * CHUNK)
     assert (error.value.code, bool(error.value.hint)) == ("quota-full", True)
     assert world.library.everything() == {own, used, free}, "a failed call evicts nothing"
     with pytest.raises(QuotaFull):
         world.library.store.require_space(1)
-    assert await quota.make_room(CHUNK // 2) == [free]
+    assert await quota.evict_for(CHUNK // 2) == [free]
 
 
 @pytest.mark.trio
@@ -155,7 +155,7 @@ async def test_chunks_shared_with_another_root_stay(world: World, tmp_path: Path
     longer.write_bytes((tmp_path / "file-b").read_bytes() + b"more")
     second = await world.library.add_blob(longer)
     quota = world.quota(world.library.store.used_bytes)
-    assert await quota.make_room(10) == [first]
+    assert await quota.evict_for(10) == [first]
     assert not world.library.store.missing((await world.library.blobs.tree(second)).leaves)
 
 
@@ -176,7 +176,7 @@ async def test_invalid_content_is_deleted_and_the_owners_never(
 @pytest.mark.trio
 async def test_without_a_limit_nothing_is_evicted(world: World, tmp_path: Path) -> None:
     root = await world.blob(tmp_path, b"b", 1)
-    assert await world.quota(None).make_room(2**60) == []
+    assert await world.quota(None).evict_for(2**60) == []
     assert world.library.knows(root)
 
 
@@ -189,7 +189,7 @@ async def test_false_claims_do_not_evict_the_last_replica(
     last, held = await world.blob(tmp_path, b"b", 3), await world.blob(tmp_path, b"c", 3)
     world.others, world.claimed, world.believing = {held: 2}, {last: 60}, not defended
     quota = world.quota(world.library.store.used_bytes)
-    assert await quota.make_room(2 * CHUNK) == [held if defended else last]
+    assert await quota.evict_for(2 * CHUNK) == [held if defended else last]
     assert world.decided == 1
 
 
@@ -198,9 +198,9 @@ async def test_proof_is_requested_only_as_far_as_needed(world: World, tmp_path: 
     roots = [await world.blob(tmp_path, letter, 2) for letter in (b"b", b"c", b"d", b"e")]
     world.others = {roots[0]: 1, roots[1]: 2, roots[3]: 2}
     quota = world.quota(world.library.store.used_bytes + CHUNK)
-    await quota.make_room(CHUNK)
+    await quota.evict_for(CHUNK)
     assert world.asked == []
-    assert await quota.make_room(2 * CHUNK) == [roots[1]]
+    assert await quota.evict_for(2 * CHUNK) == [roots[1]]
     assert world.asked == roots[:2], "no peer claims the third, the fourth is not needed"
 
 
@@ -217,7 +217,7 @@ async def test_proofs_take_a_limited_time(
 
     monkeypatch.setattr(world, "networks", networks)
     quota = world.quota(world.library.store.used_bytes)
-    assert await quota.make_room(CHUNK) == [old]
+    assert await quota.evict_for(CHUNK) == [old]
     assert trio.current_time() <= PROOFS_S + 1
 
 
@@ -246,15 +246,15 @@ async def test_a_request_of_the_owner_may_exceed_the_default_limit(
 ) -> None:
     await world.blob(tmp_path, b"a", 3, own=True)
     quota = world.quota(None, Allowance(4 * CHUNK, firm=False))
-    assert await quota.make_room(CHUNK // 2) == []
+    assert await quota.evict_for(CHUNK // 2) == []
     with pytest.raises(QuotaFull):
-        await quota.make_room(2 * CHUNK)
-    assert await quota.make_room(2 * CHUNK, asked=True) == []
+        await quota.evict_for(2 * CHUNK)
+    assert await quota.evict_for(2 * CHUNK, asked=True) == []
     await world.blob(tmp_path, b"b", 3, own=True)  # the chunk store does not refuse it either
-    assert await quota.make_room(0) == [], "stored content may be used"
+    assert await quota.evict_for(0) == [], "stored content may be used"
     firm = world.quota(4 * CHUNK)
     with pytest.raises(QuotaFull):
-        await firm.make_room(2 * CHUNK, asked=True)
+        await firm.evict_for(2 * CHUNK, asked=True)
 
 
 @pytest.mark.trio
@@ -267,10 +267,10 @@ async def test_content_that_the_owner_requested_is_not_evicted_by_the_default_li
     world.library.usage.note_asked(pulled)
     world.others = {pulled: 5, other: 1}
     quota = world.quota(None, Allowance(2 * CHUNK, firm=firm))
-    assert (await quota.make_room(1, asked=True) != []) is firm
+    assert (await quota.evict_for(1, asked=True) != []) is firm
     if not firm:
         with pytest.raises(QuotaFull):
-            await quota.make_room(4 * CHUNK)
+            await quota.evict_for(4 * CHUNK)
         await world.library.usage.save()
         again = await open_library(tmp_path / "data")
         assert again.usage.asked == {pulled}
@@ -283,9 +283,9 @@ async def test_space_that_other_programs_fill_is_not_used(
 ) -> None:
     quota = world.quota(None, Allowance(100 * GIB, kept=GIB, firm=False))
     monkeypatch.setattr(world.library.store, "free", lambda: GIB + 3 * CHUNK)
-    assert await quota.make_room(3 * CHUNK) == []
+    assert await quota.evict_for(3 * CHUNK) == []
     with pytest.raises(QuotaFull):
-        await quota.make_room(4 * CHUNK)
+        await quota.evict_for(4 * CHUNK)
 
 
 @pytest.mark.trio

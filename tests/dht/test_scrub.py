@@ -44,7 +44,7 @@ class World:
     async def repair(self, root: str, digests: list[str]) -> None:
         self.repaired.append((root, digests))
         if self.fails:
-            raise FetchFailed("no-source", "nobody")
+            raise FetchFailed("no-source", "no peer")
 
     def scrub(self) -> Scrub:
         path = self.folder / "scrub.json"
@@ -111,7 +111,7 @@ async def test_it_waits_while_the_node_is_busy(world: World, autojump_clock: Moc
     assert world.repaired
 
 
-class Holders:
+class Providers:
     """Other nodes that have all chunks, or none."""
 
     def __init__(self, world: World) -> None:
@@ -131,7 +131,7 @@ class Holders:
     async def repair(self, root: str, digests: list[str]) -> None:
         self.asked.append(digests)
         if not self.have:
-            raise FetchFailed("no-source", "nobody")
+            raise FetchFailed("no-source", "no peer")
         for digest in digests:
             index = self.world.leaves.index(digest)
             self.world.library.store.put(digest, bytes([index]) * CHUNK)
@@ -140,34 +140,34 @@ class Holders:
 async def test_damage_found_by_a_reader_is_repaired_before_the_next_pass(
     world: World, autojump_clock: MockClock
 ) -> None:
-    holders = Holders(world)
+    providers = Providers(world)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(holders.scrub.run)
+        nursery.start_soon(providers.scrub.run)
         await trio.sleep(10 * SCRUB_LOOK)
-        assert holders.told == [] and holders.scrub.passed is not None
+        assert providers.told == [] and providers.scrub.passed is not None
         (bad,) = world.rot(3)
         with pytest.raises(ChunkCorrupt):
             world.library.store.get(bad)
         await trio.sleep(2 * SCRUB_LOOK)
         nursery.cancel_scope.cancel()
-    assert holders.asked == [[bad]] and holders.told == [(1, 0)]
+    assert providers.asked == [[bad]] and providers.told == [(1, 0)]
     assert world.library.store.get(bad) == bytes([3]) * CHUNK
 
 
 async def test_chunks_that_no_peer_has_are_reported_and_retried_after_a_while(
     world: World, autojump_clock: MockClock
 ) -> None:
-    holders = Holders(world)
-    holders.have = False
+    providers = Providers(world)
+    providers.have = False
     bad = world.rot(2, 5)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(holders.scrub.run)
+        nursery.start_soon(providers.scrub.run)
         await trio.sleep(SCRUB_MEND - SCRUB_LOOK)
-        assert holders.asked == [bad] and holders.told == [(0, 2)]
-        holders.have = True
+        assert providers.asked == [bad] and providers.told == [(0, 2)]
+        providers.have = True
         await trio.sleep(3 * SCRUB_LOOK)
         nursery.cancel_scope.cancel()
-    assert holders.asked == [bad, bad] and holders.told[-1] == (2, 0)
+    assert providers.asked == [bad, bad] and providers.told[-1] == (2, 0)
     assert not world.library.store.damaged and not world.library.store.missing(world.leaves)
 
 
@@ -178,33 +178,33 @@ async def test_missing_chunks_are_fetched_only_for_content_added_here(
     """A fetched content may be partial on purpose."""
     if not own:
         await world.library.usage.note_fetched(world.root)
-    holders = Holders(world)
+    providers = Providers(world)
     world.library.store.remove(world.leaves[4])
-    await holders.scrub.look_at_all()
-    assert holders.asked == ([[world.leaves[4]]] if own else [])
+    await providers.scrub.look_at_all()
+    assert providers.asked == ([[world.leaves[4]]] if own else [])
     assert world.library.store.has(world.leaves[4]) == own
 
 
 async def test_chunks_that_were_stored_again_are_not_requested(
     world: World, autojump_clock: MockClock
 ) -> None:
-    holders = Holders(world)
+    providers = Providers(world)
     (bad,) = world.rot(1)
     with pytest.raises(ChunkCorrupt):
         world.library.store.get(bad)
     world.library.store.put(bad, bytes([1]) * CHUNK)
-    await holders.scrub.mend()
-    assert holders.asked == [] and not world.library.store.damaged
+    await providers.scrub.mend()
+    assert providers.asked == [] and not world.library.store.damaged
 
 
 async def test_damaged_tree_nodes_are_rewritten_and_damaged_chunks_fetched(
     world: World, autojump_clock: MockClock
 ) -> None:
     """Only chunks are requested from peers: a request for a tree node would be refused."""
-    holders = Holders(world)
+    providers = Providers(world)
     path = world.library.store.path(world.root)
     path.write_bytes(path.read_bytes()[::-1])
     bad = world.rot(3)
-    assert await holders.scrub.look_at_all() == 2
-    assert holders.asked == [bad] and holders.told == [(2, 0)]
+    assert await providers.scrub.look_at_all() == 2
+    assert providers.asked == [bad] and providers.told == [(2, 0)]
     assert not world.library.store.missing([world.root, *world.leaves])

@@ -159,7 +159,7 @@ async def test_it_rejoins_through_a_remembered_peer_and_announces_again(
     nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second start has no bootstrap peer. Twin: without the file it stays alone."""
-    monkeypatch.setattr(defaults, "SHELVE_PAUSE", 0.02)
+    monkeypatch.setattr(defaults, "RECORDS_PAUSE", 0.02)
     monkeypatch.setattr(defaults, "CONTACTS_PAUSE", 0.02)
     nodes = await ring(nursery, 3)
     restarting = Node(9, folder=tmp_path / "dht")
@@ -193,7 +193,7 @@ async def test_it_rejoins_through_a_remembered_peer_and_announces_again(
 async def test_a_disk_error_is_reported_and_survived(
     nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "SHELVE_PAUSE", 0.02)
+    monkeypatch.setattr(defaults, "RECORDS_PAUSE", 0.02)
     folder = tmp_path / "dht"
     folder.write_bytes(b"in the way")
     told: list[OSError | None] = []
@@ -260,14 +260,14 @@ async def test_its_own_contact_is_up_to_date() -> None:
     me = identity.peer
     reached, found = False, [Address("127.0.0.1", 1, me), Address("9.9.9.9", 4001, me)]
 
-    async def nobody(peer: PeerId, addresses: object) -> Link:
+    async def refuse(peer: PeerId, addresses: object) -> Link:
         raise AssertionError
 
     dht = Dht(
         host,
         Endpoint(host, identity, admission=OpenSwarm(), libp2p=False),
         identity,
-        connect=nobody,
+        connect=refuse,
         addresses=lambda: found,
         reachable=lambda: reached,
     )

@@ -7,7 +7,7 @@ import pytest
 from shoal.dht import defaults
 from shoal.dht.contact import Contact
 from shoal.dht.key import SPACE, Key, distance, node_key, point
-from shoal.dht.table import Table, lot
+from shoal.dht.table import Table, random_rank
 from shoal.transport.address import Address
 from tests.dht.nodes import address, contact, contacts, entropy, peer, random_key
 
@@ -282,6 +282,6 @@ def test_a_damaged_dump_is_empty(data: bytes) -> None:
 
 def test_ranks_of_neighbouring_keys_are_far_apart() -> None:
     """Keys generated next to each other get ranks all over the order."""
-    lots = sorted(lot(b"n", bytes(31) + bytes([n])) / 2**64 for n in range(100))
+    lots = sorted(random_rank(b"n", bytes(31) + bytes([n])) / 2**64 for n in range(100))
     assert lots[0] < 0.1 < 0.9 < lots[-1]
-    assert lot(b"n", bytes(32)) != lot(b"m", bytes(32))
+    assert random_rank(b"n", bytes(32)) != random_rank(b"m", bytes(32))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.dht import defaults
+from shoal.dht.diallimiter import DialLimiter
 from shoal.dht.key import SPACE, distance, key_at, point
-from shoal.dht.pace import Pace
 from shoal.dht.query import Query
 from shoal.dht.record import Record
 from shoal.dht.walk import StoreQuery, Walk, cell_radius, cells
@@ -280,7 +280,7 @@ def patient(net: Net, one: Record, linked: set[PeerId]) -> tuple[Walk, list[tupl
         net.random.randbytes,
         own=me.contact.peer,
         linked=linked.__contains__,
-        pace=Pace(20.0, net.now),
+        limiter=DialLimiter(20.0, net.now),
     )
     real = task.next
 

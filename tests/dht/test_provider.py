@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from shoal.dht import fetch as fetch_module
-from shoal.dht import holder as holder_module
+from shoal.dht import provider as provider_module
 from shoal.dht.defaults import (
     CHUNK,
     GIVEN_FOR,
@@ -52,7 +52,7 @@ class Member:
         return self
 
     async def _count(self, call: Call) -> Answer:
-        answer = await self.exchange.holder._serve_chunk(call)
+        answer = await self.exchange.provider._serve_chunk(call)
         if isinstance(answer, Reply):
             self.given.append(str(call.header["digest"]))
         return answer
@@ -99,7 +99,7 @@ async def test_without_sparing_it_sends_many_chunks_twice(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin of the test above."""
-    monkeypatch.setattr(holder_module, "GIVEN_FOR", 0.0)
+    monkeypatch.setattr(provider_module, "GIVEN_FOR", 0.0)
     assert await spread(tmp_path) < 0.9
 
 
@@ -134,10 +134,10 @@ async def test_sent_chunks_are_forgotten_after_a_while(
     await trio.sleep(GIVEN_FOR)
     assert isinstance(await seed.ask("blob.chunk", B, digest=first, spare=root), Reply)
     for number in range(GIVEN_ROOTS):
-        seed.exchange.holder._given[f"{number}"] = {}
+        seed.exchange.provider._given[f"{number}"] = {}
     other = (await seed.library.content(root)).order[1]
     await seed.ask("blob.chunk", A, digest=other, spare=root)
-    assert len(seed.exchange.holder._given) == GIVEN_ROOTS
+    assert len(seed.exchange.provider._given) == GIVEN_ROOTS
 
 
 async def test_watchers_are_notified_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -179,10 +179,10 @@ async def test_watchers_are_limited_in_number_and_time(
     assert await watching("p0")
     await trio.sleep(WATCH_FOR)
     assert await watching("late")
-    assert list(seed.exchange.holder._watchers[root]) == ["late"]
-    holder = seed.exchange.holder
+    assert list(seed.exchange.provider._watchers[root]) == ["late"]
+    provider = seed.exchange.provider
     for number in range(WATCHES_OF_PEER):
-        holder._watchers[f"{number}"] = {PeerId("greedy"): 1e9}
+        provider._watchers[f"{number}"] = {PeerId("greedy"): 1e9}
     assert not await watching("greedy")
     assert not isinstance(await seed.ask("blob.have", A, root=root, watch=1), Reply)
 
@@ -193,8 +193,8 @@ async def test_a_peer_that_left_is_not_notified(tmp_path: Path, autojump_clock: 
     await seed.ask("blob.have", PeerId("gone"), root=root, watch=True)
     network.down.add(PeerId("gone"))
     content = await seed.library.content(root)
-    seed.exchange.holder.tell(content, content.order)
-    assert seed.exchange.holder._watchers == {}
+    seed.exchange.provider.notify(content, content.order)
+    assert seed.exchange.provider._watchers == {}
 
 
 @pytest.mark.parametrize("payload", [b"x", b"\0" * 8, b"\xff" * 8, b"\0" * 3, b"\0" * 10**6])
@@ -278,5 +278,5 @@ async def test_without_that_limit_all_requests_are_answered(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin of the test above."""
-    monkeypatch.setattr(holder_module, "HAVE_RATE", (1e9, 1e9))
+    monkeypatch.setattr(provider_module, "HAVE_RATE", (1e9, 1e9))
     assert (await answered(tmp_path, 4 * HAVE_RATE[0]))[0] == 4 * HAVE_RATE[0]

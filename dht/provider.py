@@ -45,7 +45,7 @@ class _Guest:
     gate: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(SERVE_AT_ONCE))
 
 
-class Holder:
+class Provider:
     """Serves `library` to the endpoint's peers once constructed."""
 
     def __init__(self, host: Host, endpoint: Switchboard, library: Library) -> None:
@@ -112,7 +112,7 @@ class Holder:
         watchers[peer] = now + WATCH_FOR
         return True
 
-    def tell(self, content: Content, digests: Iterable[str]) -> None:
+    def notify(self, content: Content, digests: Iterable[str]) -> None:
         """Notify watchers of new chunks."""
         self._have.pop(content.root, None)
         watchers = self._watchers.get(content.root, {})

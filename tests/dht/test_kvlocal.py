@@ -1,14 +1,14 @@
-"""kvheld: the chains whose KV this node holds."""
+"""kvlocal: the chains whose KV this node holds."""
 
 from shoal.dht import defaults
-from shoal.dht.kvheld import HeldChains
+from shoal.dht.kvlocal import LocalChains
 from shoal.dht.kvsearch import SHORT
 
 from .chains import LAYERS, chain, forked
 
 
 def test_held_blocks_of_a_chain() -> None:
-    held, long = HeldChains(), chain(10)
+    held, long = LocalChains(), chain(10)
     assert held.add(chain(6), LAYERS) == {long.key}
     assert held.held(long, LAYERS) == 6
     assert held.held(long, (2, 5)) == 6, "some of the layers"
@@ -19,7 +19,7 @@ def test_held_blocks_of_a_chain() -> None:
 
 
 def test_shared_blocks_stay_while_one_chain_has_them() -> None:
-    held, one = HeldChains(), chain(8)
+    held, one = LocalChains(), chain(8)
     other = forked(one, 5, 4, seed=2)
     held.add(one, LAYERS)
     held.add(other, LAYERS)
@@ -32,7 +32,7 @@ def test_shared_blocks_stay_while_one_chain_has_them() -> None:
 
 
 def test_a_chain_that_another_contains_is_not_published() -> None:
-    held, one = HeldChains(), chain(8)
+    held, one = LocalChains(), chain(8)
     held.add(chain(3), LAYERS)
     held.add(one, LAYERS)
     assert held.bodies(one.key) == [one.body(LAYERS)]
@@ -43,7 +43,7 @@ def test_a_chain_that_another_contains_is_not_published() -> None:
 
 
 def test_a_chain_added_again_with_other_layers() -> None:
-    held, one = HeldChains(), chain(4)
+    held, one = LocalChains(), chain(4)
     held.add(one, (0, 4))
     held.add(one, (4, 8))
     assert held.bodies(one.key) == [one.body((4, 8))] and held.blocks == 4
@@ -51,7 +51,7 @@ def test_a_chain_added_again_with_other_layers() -> None:
 
 
 def test_as_many_chains_are_published_as_nodes_store() -> None:
-    held, one = HeldChains(), chain(2)
+    held, one = LocalChains(), chain(2)
     slots = defaults.SLOTS["kv"]
     chains = [forked(one, 1, 2, seed=seed) for seed in range(slots + 5)]
     for each in chains:
@@ -64,7 +64,7 @@ def test_as_many_chains_are_published_as_nodes_store() -> None:
 
 
 def test_beyond_the_limits_the_oldest_is_evicted() -> None:
-    held = HeldChains(chains=3, blocks=100)
+    held = LocalChains(chains=3, blocks=100)
     chains = [chain(10, seed=seed) for seed in range(4)]
     for each in chains[:3]:
         held.add(each, LAYERS)
@@ -78,7 +78,7 @@ def test_beyond_the_limits_the_oldest_is_evicted() -> None:
 
 
 def test_names_with_the_same_start_are_kept_apart() -> None:
-    held, one = HeldChains(), chain(3)
+    held, one = LocalChains(), chain(3)
     twin = forked(one, 0 + 1, 1, seed=3)
     fake = type(twin)(twin.scope, (one.names[0][:SHORT] + bytes(24), *twin.names[1:]))
     held.add(one, LAYERS)

@@ -12,7 +12,7 @@ from .defaults import DIALS_AT_ONCE, PROVIDERS_EVERY, PROVIDERS_LIMIT
 from .switchboard import Peers, Swarm, Switchboard
 
 
-class Around:
+class PeerSource:
     """Source of peers for a fetch: call it as `Peers`; `run` looks for more providers of `root`."""
 
     def __init__(

@@ -22,7 +22,7 @@ class _Block:
     layers: dict[Layers, int]  # layer range -> number of chains that hold it
 
 
-class HeldChains:
+class LocalChains:
     """Index of held chains, one entry per chain; a block that chains share is counted for each."""
 
     def __init__(self, *, chains: int = defaults.KV_CHAINS, blocks: int = defaults.KV_BLOCKS):

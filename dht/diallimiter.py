@@ -1,11 +1,11 @@
 """Rate limiter of dials for background work, because a dial costs more than its request.
 
-Joining, bucket refresh and background announcements share one `Pace`. Requests of a user or an
-application do not use it. Sans-I/O; times are seconds of the host's monotonic clock.
+Joining, bucket refresh and background announcements share one `DialLimiter`. Requests of a user or
+an application do not use it. Sans-I/O; times are seconds of the host's monotonic clock.
 """
 
 
-class Pace:
+class DialLimiter:
     """Allows one dial each `pause` seconds, the first of them after the first pause.
 
     Each pause is 1.5 times as long as the previous one, up to `most` seconds, because a node sends
@@ -26,11 +26,11 @@ class Pace:
         self.at = now + self.pause
         return True
 
-    def within(self, seconds: float, dials: int, now: float) -> "Pace":
+    def within(self, seconds: float, dials: int, now: float) -> "DialLimiter":
         """Return this rate limiter, or a faster one if `dials` would take more than `seconds`.
 
         A thousand records must not expire while they are being announced.
         """
         if dials * self.pause <= seconds:
             return self
-        return Pace(seconds / dials, now)
+        return DialLimiter(seconds / dials, now)
