@@ -194,7 +194,7 @@ async def test_where_the_port_is_taken_it_says_so_and_goes_on(world: World) -> N
     async with trio.open_nursery() as nursery:
         a, b = node(nursery, hosts[0], 1), node(nursery, hosts[1], 2)
         await trio.sleep(30)
-        assert a.told == [] and "port 5353 for itself" in str(a.lan.condition)
+        assert a.told == [] and "port 5353 exclusively" in str(a.lan.condition)
         taken.close()
         await trio.sleep(12)
         assert a.told == [(b.peer, b.place)] and a.lan.condition is None
