@@ -1,4 +1,4 @@
-"""The little of HTTP/1.1 that a home router speaks: one request, one bounded answer."""
+"""A minimal HTTP/1.1 client for home routers: one request, one response of bounded size."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ _HTTP_PORT: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """`http` with an IPv4 address; names are not looked up for a stranger."""
+    """An `http` URL with an IPv4 address; host names are refused, so that a device on the LAN
+    cannot make this node look one up."""
 
     address: str
     port: int
@@ -26,7 +27,7 @@ class Url:
 
 
 def parse_url(text: str) -> Url | None:
-    """None for what is no absolute http URL with an IPv4 address."""
+    """Parse an absolute http URL with an IPv4 address; return None for anything else."""
     found = _URL.fullmatch(text) if len(text) <= URL_LETTERS else None
     if found is None:
         return None
@@ -39,8 +40,8 @@ def parse_url(text: str) -> Url | None:
 
 
 def resolve_url(text: str, base: Url) -> Url | None:
-    """A reference inside a document that was read at `base` (RFC 3986, section 5, as far as
-    routers use it)."""
+    """Resolve a reference inside a document that was read from `base` (the part of RFC 3986,
+    section 5, that routers use); return None if it is not valid."""
     if "://" in text:
         return parse_url(text)
     if len(text) > URL_LETTERS or not _PATH.fullmatch(text) or text.startswith("//"):
@@ -51,7 +52,7 @@ def resolve_url(text: str, base: Url) -> Url | None:
 
 
 def encode_request(url: Url, fields: Mapping[str, str], body: bytes = b"") -> bytes:
-    """A GET, or a POST where there is a body; the connection ends with its answer."""
+    """Encode a GET, or a POST if there is a body; the server closes after its response."""
     lines = [
         f"{'POST' if body else 'GET'} {url.path} HTTP/1.1",
         f"Host: {url.address}:{url.port}",
@@ -80,7 +81,7 @@ class Bad(StrEnum):
 
 
 class ResponseReader:
-    """Takes the bytes of one answer; keeps at most `HEAD_BYTES` and `BODY_BYTES` of them."""
+    """Parses one response from its bytes; buffers at most `HEAD_BYTES` and `BODY_BYTES`."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -90,7 +91,7 @@ class ResponseReader:
         self._chunked = False
 
     def feed(self, data: bytes) -> Response | Bad | None:
-        """The response or its fault, as soon as either is known."""
+        """Add received bytes; return the response or what is wrong with it, None if incomplete."""
         self._data += data
         if self._body is None:
             fault = self._head()
@@ -99,7 +100,7 @@ class ResponseReader:
         return self._chunks() if self._chunked else self._plain()
 
     def end(self) -> Response | Bad:
-        """Nothing more comes."""
+        """Take the end of the connection; return the response or what is wrong with it."""
         if self._body is None or self._chunked or self._rest is not None:
             return Bad.CUT_OFF
         return Response(self._status, bytes(self._body))
@@ -142,7 +143,7 @@ class ResponseReader:
         return None
 
     def _chunks(self) -> Response | Bad | None:
-        """RFC 9112, section 7.1; trailers are not waited for."""
+        """Read a chunked body (RFC 9112, section 7.1); return without waiting for trailers."""
         assert self._body is not None
         while True:
             if self._rest is None:
@@ -168,6 +169,6 @@ class ResponseReader:
 
 
 def _fields(lines: list[bytes]) -> dict[bytes, bytes]:
-    """Fields by lower-case name; of repeated ones the last."""
+    """Return the header fields by lower-case name; the last one counts if a name repeats."""
     pairs = (line.partition(b":") for line in lines)
     return {name.strip().lower(): value.strip() for name, colon, value in pairs if colon}
