@@ -32,9 +32,7 @@ class Element:
     def walk(self) -> "list[Element]":
         """Return this element and all elements below it."""
         found = [self]
-        for (
-            element
-        ) in found:  # the list grows during the loop, so the children of children are visited too
+        for element in found:  # `found` grows during the loop: children of children follow
             found += element.children
         return found
 
@@ -86,11 +84,6 @@ def parse(data: bytes) -> Element | None:
     parser.ExternalEntityRefHandler = builder.refuse
     try:
         parser.Parse(data, True)
-    except (
-        expat.ExpatError,
-        _TooMuch,
-        ValueError,
-        LookupError,
-    ):  # the last two are raised for unknown encodings
+    except (expat.ExpatError, _TooMuch, ValueError, LookupError):  # the last two: bad encodings
         return None
     return builder.root

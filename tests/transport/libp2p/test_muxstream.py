@@ -78,7 +78,7 @@ async def test_an_end_still_lets_the_other_way_flow(autojump_clock: Any) -> None
 
 
 @pytest.mark.parametrize("wait", ["wait_readable", "wait_writable"])
-async def test_closing_ends_who_waits(autojump_clock: Any, wait: str) -> None:
+async def test_closing_wakes_waiting_tasks(autojump_clock: Any, wait: str) -> None:
     async with streams() as (near, far, _):
         ended = []
 
@@ -102,7 +102,7 @@ async def test_closing_ends_who_waits(autojump_clock: Any, wait: str) -> None:
             far.read_ready(10)
 
 
-async def test_a_lost_connection_ends_who_waits(autojump_clock: Any) -> None:
+async def test_a_lost_connection_wakes_waiting_tasks(autojump_clock: Any) -> None:
     async with streams() as (near, _, connection):
         async with trio.open_nursery() as nursery:
 
