@@ -1,6 +1,6 @@
 """The gate for browsers: a small HTTP server for pages and offers, and a UDP port for channels.
 
-It is off unless the owner turns it on. A browser fetches the page, posts an offer, receives
+The gate is off by default. A browser fetches the page, posts an offer, receives
 the answer and opens a data channel. Once the browser has proven its peer id there (proof.py), the
 gate calls `deliver` with a `BrowserSession`, over which a lane runs as over any other pipe.
 

@@ -53,7 +53,7 @@ def test_other_swarms_are_not_seen() -> None:
 
 
 def test_only_the_senders_own_address_is_believed() -> None:
-    """A claim that Bob is at a third computer is ignored. In the twin that computer sends it."""
+    """A message about Bob counts only if Bob's own address sent it, like the second one here."""
     said = message(THEIRS.encode())
     assert OURS.read(said, "192.168.1.66") == []
     assert OURS.read(said, "192.168.1.3") == [FOUND]
